@@ -22,7 +22,7 @@ if _ROOT not in sys.path:
 
 from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line above
 
-pytest_plugins = ["tests.handclock", "tests.servers"]
+pytest_plugins = ["tests.handclock", "tests.servers", "tests.storage"]
 
 # Each run tries a few examples of a property, and `make soak` many.
 settings.register_profile("few", max_examples=25, deadline=None)

@@ -16,7 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import pki
+
 USER = "postgres"
+BELIEVED = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
+"""Who may come: everybody by the socket, others by TLS and with a password."""
+
 MISSING = "no PostgreSQL here: `apt install postgresql`; its tests did not run"
 
 
@@ -36,9 +41,27 @@ def as_user(*command: str) -> list[str]:
     return [*who, "env", f"HOME={tempfile.gettempdir()}", *command]
 
 
+def _listening(folder: Path, port: int, tls: pki.Files | None) -> str:
+    if tls is None:
+        return "-c listen_addresses=''"
+    own = [shutil.copy(path, folder) for path in (tls.chain, tls.key)]
+    for path in own:
+        os.chmod(path, 0o600)
+        if os.getuid() == 0:
+            shutil.chown(path, USER, USER)
+    words = (f"-p {port}", "-c listen_addresses=127.0.0.1", "-c ssl=on")
+    return " ".join((*words, f"-c ssl_cert_file={own[0]}", f"-c ssl_key_file={own[1]}"))
+
+
 @contextmanager
-def running() -> Iterator[Path]:
-    """The folder of its socket; the database is `postgres`, and so is the user."""
+def running(*, port: int = 0, tls: pki.Files | None = None) -> Iterator[Path]:
+    """The folder of its socket, where everybody is believed; the database is `postgres`, and so
+    is the user.
+
+    Args:
+        port: of 127.0.0.1, for TLS and passwords only; 0: none.
+        tls: the certificate that is shown there.
+    """
     place = programs()
     if place is None:
         if os.environ.get("CI"):
@@ -48,11 +71,13 @@ def running() -> Iterator[Path]:
     if os.getuid() == 0:
         shutil.chown(folder, USER, USER)
     data, log = str(folder / "data"), str(folder / "log")
+    options = f"-k {folder} " + _listening(folder, port, tls)
     control = as_user(str(place / "pg_ctl"), "-D", data, "-w", "-l", log)
     init = as_user(str(place / "initdb"), "-D", data, "-U", USER, "-A", "trust", "--no-sync")
     try:
         subprocess.run(init, check=True, capture_output=True, cwd="/", timeout=60)
-        options = f"-k {folder} -c listen_addresses='' -c fsync=on"
+        if tls is not None:
+            (folder / "data" / "pg_hba.conf").write_text(BELIEVED)
         subprocess.run(
             [*control, "-o", options, "start"],
             check=True,

@@ -7,6 +7,7 @@ won, because a folder has room for one process and a stale leader must not write
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ import msgspec
 from ccm.app.clients import ProviderClient
 from ccm.app.provider import Misconfigured
 from ccm.base import files, log
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.config import Context as Document
 from ccm.cloud.fields import ConfigError, Fields
 from ccm.kube.client import Client
@@ -25,8 +27,8 @@ from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
 from ccm.persistence.envelope import Writer
-from ccm.persistence.errors import BackendDead, Unreachable
-from ccm.persistence.interface import MachineId, new_machine_id, require
+from ccm.persistence.errors import BackendDead, PersistenceError
+from ccm.persistence.interface import MachineId, new_machine_id
 from ccm.persistence.manager import Manager
 from ccm.persistence.member import Backend
 from ccm.persistence.secrets import SECRET_METHODS
@@ -38,6 +40,9 @@ CLIENT = "persistence"
 
 CLUSTER = "/api/v1/namespaces/kube-system"
 """What has a UID as long as the cluster lives."""
+
+RETRY_S = 30.0
+"""Seconds between two tries to open the secret store, as between two looks at storage."""
 
 
 class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,34 +111,47 @@ class Stores:
                 limit=config.repair_queue,
                 tell=partial(self._say, config.when_unavailable),
             )
-            self.secrets = self._secrets(config)
+            self._secrets = self._secret_store(config)
+
+    @property
+    def secrets(self) -> Any:
+        """The secret store as it is now; None: the file names none."""
+        return None if self._secrets is None else self._secrets.provider
 
     @asynccontextmanager
-    async def opened(self, name: str, identity: str, epoch: int) -> AsyncIterator[None]:
+    async def opened(
+        self, name: str, identity: str, epoch: int, *, rotates: bool = True
+    ) -> AsyncIterator[None]:
         """Open inside; everything is written and let go of at its end.
 
         Args:
             name: of the cluster.
             identity: of the leader.
             epoch: how often the Lease changed hands.
+            rotates: secrets that are sealed with an old key are sealed anew.
 
         Raises:
             Misconfigured: storage belongs to another cluster, or can be read by others.
         """
         self._writer = Writer(identity=identity, epoch=epoch)
         machine = await self._machine(name)
+        keeping = None
         try:
             with _named(self._file):
                 await self.manager.initialize(machine)
-                await self._open_secrets(machine)
+                if self._secrets is not None:
+                    await self._secrets.open(machine)
+                    keep = self._keep_secrets(self._secrets, machine, rotates=rotates)
+                    keeping = spawn(keep, name="persistence-secrets")
             self._is_open = True
             log.logger("persistence").info("persistence is open", count=len(self.manager.members))
             yield
         finally:
             self._is_open = False
+            await cancel_and_join(keeping)
             await self.manager.close()
-            if self.secrets is not None:
-                await self.secrets.close()
+            if self._secrets is not None:
+                await self._secrets.close()
             log.logger("persistence").info("persistence is closed")
 
     async def health(self) -> Finding:
@@ -141,9 +159,18 @@ class Stores:
         if not self._is_open:
             return Finding(detail="closed, standing by")
         down = [one.name for one in self.manager.members if not await one.is_up()]
+        down += [name for name, took in (await self.secret_latencies()).items() if took is None]
         if not await self.manager.may_create():
             return wrong("no instance is up, and nothing is created without one")
         return Finding(detail=f"down: {', '.join(down)}") if down else WELL
+
+    async def secret_latencies(self) -> Mapping[str, float | None]:
+        """Mean time of a write of a secret in seconds, by instance; None: it is down."""
+        found: dict[str, float | None] = {}
+        for name in self.secrets.instances() if self.secrets else ():
+            status = await self.secrets.instance_status(name)
+            found[name] = status.mean_persist_latency if status.status else None
+        return found
 
     def _say(self, when_down: str, is_up: bool) -> None:
         if is_up:
@@ -160,13 +187,26 @@ class Stores:
         found = msgspec.json.decode(await self._client.raw("GET", CLUSTER))
         return new_machine_id(found["metadata"]["uid"], name)
 
-    async def _open_secrets(self, machine: MachineId) -> None:
-        if self.secrets is None:
-            return
+    async def _keep_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
+        """Open it when that works at last, and leave nothing sealed with an old key."""
+        logger = log.logger("persistence")
         try:
-            await self.secrets.initialize(machine)
-        except Unreachable as error:
-            log.logger("persistence").warning("secrets cannot be stored", error=str(error))
+            while not store.is_open:
+                await asyncio.sleep(RETRY_S)
+                await store.open(machine)
+            if not rotates or not getattr(store.provider, "has_old_keys", False):
+                return
+            for name in store.provider.instances():
+                done = await store.provider.rotate(name)
+                logger.info(
+                    "secrets are sealed with the first key",
+                    instance=name,
+                    rewritten=done.rewritten,
+                    current=done.current,
+                    left=done.left,
+                )
+        except PersistenceError as error:
+            logger.error("secrets cannot be kept", error=str(error))
 
     def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
         """One for each name; instances of one backend share a provider."""
@@ -184,14 +224,13 @@ class Stores:
                 raise BackendDead(f"{name}: two instances are the same storage; leave one out")
             yield backend
 
-    def _secrets(self, config: PersistenceConfig) -> Any:
+    def _secret_store(self, config: PersistenceConfig) -> Backend | None:
         if config.secrets is None:
             return None
         name, settings = _only(config.secrets, "secrets")
         declared, make = registry.load(name, registry.SECRETS)
-        provider = make([_settings(declared, settings, f"secrets.{name}")], self._context)
-        require(name, provider, SECRET_METHODS)
-        return provider
+        read = [_settings(declared, settings, f"secrets.{name}")]
+        return Backend(name, partial(make, read, self._context), SECRET_METHODS)
 
 
 class _named:  # noqa: N801 - used as a function

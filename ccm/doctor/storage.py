@@ -30,8 +30,9 @@ async def persistence(case: Case) -> Finding:
             case.client,
             namespace=options.leader_elect_resource_namespace,
         )
-        async with stores.opened(options.cluster_name, "doctor", await _epoch(case)):
-            return await _tried(stores.manager)
+        epoch = await _epoch(case)
+        async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
+            return await _tried(stores)
     except Misconfigured as error:
         if case.holder and "in use by another process" in str(error):
             return warn(f"not tried: {error}", "that is as it should be, if it is the daemon")
@@ -49,10 +50,11 @@ async def _epoch(case: Case) -> int:
     return found.spec.lease_transitions or 0
 
 
-async def _tried(manager: Any) -> Finding:
+async def _tried(stores: Any) -> Finding:
     from ccm.persistence.errors import PersistenceError
     from ccm.persistence.interface import GVK
 
+    manager = stores.manager
     try:
         key = await manager.put_object(PROBE)
         await manager.delete_object(GVK.of(API_VERSION, KIND), key)
@@ -60,10 +62,14 @@ async def _tried(manager: Any) -> Finding:
     except PersistenceError as error:
         return fail(f"nothing can be written: {error}", "see that storage is there and not full")
     found = {one.name: await one.latency() for one in manager.members}
+    secrets = await stores.secret_latencies()
     shown = tuple(
         f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"
         for name, took in sorted(found.items())
+    ) + tuple(
+        f"{name}: {'down' if took is None else 'up'}, for secrets"
+        for name, took in sorted(secrets.items())
     )
-    if None in found.values():
+    if None in (*found.values(), *secrets.values()):
         return warn("some storage is down", "see why; the rest is used meanwhile", details=shown)
     return ok("storage is ours, and can be written", *shown)

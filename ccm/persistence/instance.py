@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from ccm.persistence.errors import BackendUnavailable, CorruptObject, Persistenc
 from ccm.persistence.interface import PersistenceProviderStatus
 from ccm.persistence.keys import Place
 from ccm.persistence.store import Claim, Store
+from ccm.persistence.turns import Turns, UnderWay
 
 WINDOW = 256
 """Writes and deletes that the mean latency is made of."""
@@ -40,10 +40,8 @@ class Instance:
         self.is_open = False
         self._deadline_s = deadline_s
         self._took: deque[float] = deque(maxlen=WINDOW)
-        self._turns: dict[Place, tuple[asyncio.Lock, int]] = {}
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._turns = Turns()
+        self._under_way = UnderWay()
         self._log = logger("persistence")
 
     @property
@@ -73,10 +71,10 @@ class Instance:
             place: what is written; writes to one place take turns.
         """
         began, result = clock.monotonic(), "ok"
-        self._begin()
         try:
-            async with self._turn(place), fence.limit(self._deadline_s):
-                yield
+            with self._under_way.one():
+                async with self._turns.of(place), fence.limit(self._deadline_s):
+                    yield
             self._worked(name, clock.monotonic() - began)
         except fence.Lapsed as error:
             result = "BackendUnavailable"
@@ -93,14 +91,13 @@ class Instance:
             result = "cut"
             raise
         finally:
-            self._end()
             labels = (self.backend, self.name, name)
             metrics.OPERATIONS.labels(*labels, result).inc()
             metrics.DURATION.labels(*labels).observe(clock.monotonic() - began)
 
     async def idle(self) -> None:
         """Nothing is under way."""
-        await self._idle.wait()
+        await self._under_way.none()
 
     def down(self, why: str) -> None:
         """It does not work."""
@@ -133,30 +130,3 @@ class Instance:
 
     def _mean(self) -> float:
         return sum(self._took) / len(self._took) if self._took else 0.0
-
-    def _begin(self) -> None:
-        self._under_way += 1
-        self._idle.clear()
-
-    def _end(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
-
-    @asynccontextmanager
-    async def _turn(self, place: Place | None) -> AsyncIterator[None]:
-        """Writes to one place, in the order they were asked for; no lock outlives its users."""
-        if place is None:
-            yield
-            return
-        lock, users = self._turns.get(place, (asyncio.Lock(), 0))
-        self._turns[place] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._turns[place]
-            if users == 1:
-                del self._turns[place]
-            else:
-                self._turns[place] = (lock, users - 1)

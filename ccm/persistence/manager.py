@@ -21,6 +21,7 @@ from ccm.persistence import keys, metrics
 from ccm.persistence.engine import nobody
 from ccm.persistence.envelope import Stamps, Writer
 from ccm.persistence.errors import (
+    BackendDead,
     BackendUnavailable,
     Fenced,
     InvalidObject,
@@ -64,6 +65,9 @@ class Manager:
         limit: copies that are remembered for an instance that missed them.
         repair_s: seconds between two rounds of repair.
         tell: called with whether any instance is up, when that changes; at the start all are.
+
+    Raises:
+        BackendDead: two instances have one name, or a backend cannot be one of several.
     """
 
     def __init__(
@@ -99,6 +103,8 @@ class Manager:
         self._machine: MachineId | None = None
         self._mended: set[Place] = set()
         self._log = logger("persistence")
+        if len({member.name for member in self.members}) < count:
+            raise BackendDead("two backends have an instance of one name")
         for backend in backends:
             backend.check(is_alone=count == 1)
 

@@ -9,6 +9,7 @@ from ccm.base.log import logger
 from ccm.persistence.errors import BackendDead, Unreachable
 from ccm.persistence.interface import (
     GVK,
+    METHODS,
     STAMPED_METHODS,
     MachineId,
     Stamp,
@@ -28,17 +29,20 @@ class Backend:
     Args:
         name: of the backend.
         make: makes a provider; asks nobody.
+        methods: that it has to have.
     """
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Any], methods: Sequence[str] = METHODS
+    ) -> None:
         self.name = name
         self.provider = make()
-        require(name, self.provider)
+        require(name, self.provider, methods)
         self.instances: Sequence[str] = tuple(self.provider.instances())
         if len(set(self.instances)) != len(self.instances):
             raise BackendDead(f"persistence backend {name!r} has two instances of one name")
         self._make = make
-        self._is_open = False
+        self.is_open = False
 
     def check(self, *, is_alone: bool) -> None:
         """See that it can be one of several, if it is.
@@ -55,11 +59,11 @@ class Backend:
         Raises:
             BackendDead: a person has to act.
         """
-        if self._is_open:
+        if self.is_open:
             return
         try:
             await self.provider.initialize(machine_id)
-            self._is_open = True
+            self.is_open = True
         except Unreachable as error:
             logger("persistence").warning("persistence backend is down", error=str(error))
             await self.provider.close()

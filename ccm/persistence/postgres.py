@@ -10,13 +10,14 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import asyncpg
 import msgspec
 
-from ccm.base import log
+from ccm.base import files, log
 from ccm.persistence import envelope, keys
 from ccm.persistence.credentials import text_of
 from ccm.persistence.engine import StoreProvider
@@ -57,8 +58,17 @@ _COLUMNS = "(cluster_uid, grp, version, kind, key, write_id, epoch, body)"
 _INSERT = f"INSERT INTO {{table}}{_COLUMNS} VALUES($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT"
 _COLUMNS_OF_KEY = "(cluster_uid, grp, version, kind, key)"
 _SET = "write_id = $6, epoch = $7, body = $8"
-_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT {PAGE}"  # noqa: S608 - ours
+_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT $6"  # noqa: S608 - ours
 _UPDATE = f"UPDATE {{table}} SET {_SET} WHERE {_AT} = $5 AND write_id = $9"  # noqa: S608 - ours
+
+
+_ADVICE = {
+    "28P01": "see user and password_file",
+    "28000": "pg_hba.conf of the server lets nobody in this way",
+    "3D000": "there is no such database",
+    "42501": "the user must be allowed to make tables, or find them made",
+}
+"""SQLSTATE -> what to do about it."""
 
 
 class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +172,7 @@ class PostgresStore:
         last = ""
         while True:
             async with self._transaction() as db:
-                rows = await db.fetch(query, self._cluster, *kind, last)
+                rows = await db.fetch(query, self._cluster, *kind, last, PAGE)
             if not rows:
                 return
             yield [
@@ -191,17 +201,17 @@ class PostgresStore:
             "port": config.port,
             "database": config.database,
             "user": config.user,
-            "min_size": 1,
+            "min_size": 0,
             "max_size": POOL,
             "timeout": CONNECT_S,
             "command_timeout": COMMAND_S,
             "ssl": False,
+            "reset": _keep,
         }
         if config.password_file:
-            options["password"] = text_of(config.password_file)
+            options["password"] = partial(text_of, config.password_file)  # it may change
         if not (config.allow_insecure or config.host.startswith("/")):
-            # It checks the certificate and its name: what libpq calls verify-full.
-            options["ssl"] = ssl.create_default_context(cafile=config.ca_file)
+            options["ssl"] = _verified(config.ca_file)
         return options
 
     async def _durable(self, db: Any) -> None:
@@ -240,6 +250,20 @@ class PostgresStore:
         return _Words(self._name)
 
 
+async def _keep(db: object) -> None:
+    """What was set for a connection holds as long as it does: asyncpg would reset even how
+    durable its writes are."""
+
+
+def _verified(ca_file: Path | None) -> ssl.SSLContext:
+    """It checks the certificate and its name: what libpq calls verify-full."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        why = files.reason(error)
+        raise BackendUnavailable(f"ca_file {ca_file} cannot be used: {why}") from None
+
+
 class _Words:
     """Whatever the library raises, in our words and without what was sent."""
 
@@ -252,8 +276,15 @@ class _Words:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, asyncpg.PostgresError):
             why = f"{type(error).__name__} ({error.sqlstate})"
-        elif isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError):
-            why = getattr(error, "strerror", None) or type(error).__name__
+            if (advice := _ADVICE.get(error.sqlstate or "")) is not None:
+                why += f": {advice}"
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            why = f"{files.reason(error)}; see ca_file and host"
+        elif isinstance(error, OSError):
+            why = files.reason(error) or type(error).__name__
+        elif isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
+            # Its text may hold what was sent.
+            why = type(error).__name__
         else:
             return
         raise BackendUnavailable(f"{self._name}: {why}") from None

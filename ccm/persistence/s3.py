@@ -3,7 +3,8 @@
 Conditions are tried out when it is opened, not assumed: a store that takes what it must refuse
 loses the capabilities that rest on them. With them every write is conditional on what was there
 before, so that a request which was cut and arrives late changes nothing, and a newer leader's
-object is never replaced. A deletion first writes a tombstone on condition, then removes that.
+object is never replaced; and before it is asked who leads. A deletion first writes a tombstone on
+condition, then removes that.
 
 Whether a write came through that was never answered is seen by its id.
 """
@@ -14,7 +15,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,9 +52,20 @@ PAGE = 200
 ATTEMPTS = 8
 """Rounds against others who write the same object."""
 
+LEADER = ".ccm-leader.json"
+"""Object that says which epoch leads."""
+
 _TOMBSTONE = b'{"deleted":true,'
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NAMES = frozenset({"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"})
+
+_SIGNS = {
+    r"InvalidCertificate\W+(\w+)": r"its certificate is refused (\1); see ca_file and endpoint",
+    "dns error": "its host is unknown; see endpoint",
+    "tcp connect error": "nobody answers there; see endpoint",
+    "operation timed out": "it did not answer in time",
+}
+"""Words of the library -> ours; what else it says may hold what was sent."""
 
 
 class S3Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +112,12 @@ class S3Store:
     def __init__(self, config: S3Config) -> None:
         self.capabilities: frozenset[str] = frozenset({SHARED})
         self._name = f"bucket {config.bucket}"
-        if config.endpoint.startswith("http://"):
+        if config.endpoint and not config.endpoint.startswith("https://"):
+            if not config.endpoint.startswith("http://"):
+                raise BackendDead(
+                    f"{self._name}: endpoint {config.endpoint} must be a URL, such as "
+                    "https://s3.example"
+                )
             if not config.allow_insecure:
                 raise BackendDead(
                     f"{self._name}: endpoint {config.endpoint} is not encrypted; give https://, "
@@ -121,12 +138,16 @@ class S3Store:
             body = envelope.marker(claim.cluster_uid)
             held = await self._got(marker)
             if held is None:
-                await self._put(marker, body, None)
+                with suppress(exceptions.AlreadyExistsError):
+                    await self._put(marker, body, "" if CAS in self.capabilities else None)
             else:
                 envelope.check_marker(held[0], claim.cluster_uid, self._name)
+            if FENCING in self.capabilities:
+                await self._claim(claim.epoch)
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """As `Store.probe`; keys that were mounted anew are taken with it."""
+        self._bucket = _bucket(self._config)
         async with self._asking():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
@@ -144,6 +165,7 @@ class S3Store:
             path = self._path(place)
             if CAS not in self.capabilities:
                 return Version(await self._put(path, entry.body, None))
+            await self._lead(entry.epoch)
             return await self._replace(path, entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:
@@ -151,6 +173,7 @@ class S3Store:
         async with self._asking():
             path = self._path(place)
             if CAS in self.capabilities:
+                await self._lead(epoch)
                 if await self._got(path) is None:
                     return
                 await self._replace(path, _tombstone(epoch), None)
@@ -187,6 +210,28 @@ class S3Store:
         except ExceptionGroup as group:
             raise BackendUnavailable(f"{self._name} cannot be listed") from group
         return found
+
+    async def _claim(self, epoch: int) -> None:
+        """Say who leads; whoever led before writes nothing any more."""
+        path = f"{self._base}/{LEADER}"
+        for _ in range(ATTEMPTS):
+            found = await self._got(path)
+            held = _epoch(found[0]) if found else 0
+            check_epoch(held, epoch)
+            if found is not None and held == epoch:
+                return
+            try:
+                await self._put(path, _said(epoch)[1], found[1] if found else "")
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                continue
+            return
+        raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
+
+    async def _lead(self, epoch: int) -> None:
+        """A newer leader may claim the bucket between this look and the write, but then each of
+        its own writes is safe: ours would replace what we saw, and no more."""
+        found = await self._got(f"{self._base}/{LEADER}")
+        check_epoch(_epoch(found[0]) if found else 0, epoch)
 
     async def _replace(self, path: str, entry: Entry, expect: Expected) -> Version:
         """Write on the condition that nobody else does meanwhile."""
@@ -270,9 +315,17 @@ class S3Store:
         try:
             yield
         except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-            code = _CODE.search(str(error))
-            known = code[1] if code and code[1] in _NAMES else type(error).__name__
-            raise BackendUnavailable(f"{self._name}: {known}") from None
+            raise BackendUnavailable(f"{self._name}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    text = str(error)
+    if (code := _CODE.search(text)) and code[1] in _NAMES:
+        return code[1]
+    for sign, words in _SIGNS.items():
+        if found := re.search(sign, text):
+            return found.expand(words)
+    return type(error).__name__
 
 
 def _bucket(config: S3Config) -> Any:
@@ -290,13 +343,25 @@ def _bucket(config: S3Config) -> Any:
         options["root_certificate"] = text_of(config.ca_file, secret=False)
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
-    return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
+    try:
+        return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
+    except ValueError:
+        why = "see bucket, endpoint and region"
+        if config.ca_file:
+            why = f"ca_file {config.ca_file} holds no certificate in PEM"
+        raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 
 
 def _tombstone(epoch: int) -> Entry:
+    version, said = _said(epoch)
+    return Entry(_TOMBSTONE + said[1:], version, epoch)
+
+
+def _said(epoch: int) -> tuple[Version, bytes]:
+    """Who writes, as an envelope has it."""
     version = Version(str(uuid.uuid4()))
-    rest = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
-    return Entry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
+    words = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
+    return version, json.dumps(words).encode()
 
 
 def _epoch(body: bytes) -> int:

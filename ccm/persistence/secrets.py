@@ -20,8 +20,10 @@ import msgspec
 from ccm.persistence import keyring, keys, registry
 from ccm.persistence.errors import (
     BackendDead,
+    Closed,
     CorruptObject,
     InvalidObject,
+    NotInitialized,
     ObjectTooLarge,
     VersionConflict,
 )
@@ -37,6 +39,7 @@ from ccm.persistence.interface import (
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.objects import canonical
 from ccm.persistence.registry import Context, backend
+from ccm.persistence.turns import Turns, UnderWay
 
 SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
 SALT = GVK("secrets.ccm", "v1", "Salt")
@@ -127,11 +130,14 @@ class SecretStore:
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
+        self._writes = UnderWay()
+        self._turns = Turns()
+        self._closed = False
 
     async def initialize(self, machine_id: MachineId) -> None:
         """As `PersistenceProvider.initialize`."""
+        self._machine = self._machine or machine_id
         await self._inner.initialize(machine_id)
-        self._machine = machine_id
 
     def instances(self) -> Sequence[str]:
         """As `PersistenceProvider.instances`."""
@@ -145,8 +151,16 @@ class SecretStore:
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
         """As `SecretPersistenceProvider.put_secret`."""
-        obj = await self._object(instance, name, _packed(data))
-        key: ObjectKey = await self._inner.put_object(instance, obj)
+        if self._machine is None:
+            raise NotInitialized("initialize comes first")
+        if self._closed:
+            raise Closed("the store is closed")
+        packed = _packed(data)
+        # Sealed in its turn: sealing takes a thread, and threads overtake each other.
+        with self._writes.one():
+            async with self._turns.of((instance, keys.key_of("", name))):
+                obj = await self._object(instance, name, packed)
+                key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
@@ -156,7 +170,8 @@ class SecretStore:
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
         """As `SecretPersistenceProvider.delete_secret`."""
-        await self._inner.delete_object(instance, self._kind, key)
+        async with self._turns.of((instance, key)):
+            await self._inner.delete_object(instance, self._kind, key)
 
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
         """As `SecretPersistenceProvider.list_secrets`."""
@@ -178,10 +193,16 @@ class SecretStore:
 
     async def close(self) -> None:
         """As `PersistenceProvider.close`."""
+        self._closed = True
+        await self._writes.none()
         await self._inner.close()
 
     async def _rotate(self, instance: str, key: ObjectKey) -> bool:
         """Write one anew; False: it needs none, or is gone."""
+        async with self._turns.of((instance, key)):
+            return await self._anew(instance, key)
+
+    async def _anew(self, instance: str, key: ObjectKey) -> bool:
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:
             found = await self._inner.get_versioned(instance, self._kind, key)
@@ -236,6 +257,11 @@ class EncryptedSecretStore(SecretStore):
 
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
+
+    @property
+    def has_old_keys(self) -> bool:
+        """Whether something may be sealed with a key that is to go."""
+        return len(self._ring) + len(self._phrases) > 1
 
     async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
         ring = await self._keyring(instance)

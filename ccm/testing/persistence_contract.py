@@ -63,12 +63,13 @@ ROWS: dict[str, str] = {
     "PS-30": "test_versions",
     "PS-31": "test_capabilities",
     "PS-32": "test_stale_leader_is_fenced",
+    "PS-33": "test_not_open_to_others",
     "PS-34": "test_secrets_are_refused",
     "PS-35": "test_nothing_of_an_object_is_said",
     "PS-36": "test_many_at_once_do_not_block",
     "PS-37": "test_last_write_wins",
 }
-"""Statement -> case. PS-33 is about files and TLS: each backend has tests of its own."""
+"""Statement -> case."""
 
 
 @pytest.mark.asyncio
@@ -248,7 +249,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await harness.heal(first)
         key = await put
         waited = await mean()
-        assert 0.09 <= waited < 10
+        assert 0.05 <= waited < 10  # all of it, but for what is done before
         await provider.get_object(first, KIND, key)
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):

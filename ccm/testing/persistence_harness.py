@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
+from ccm.base import log
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry, Writer
@@ -19,6 +22,8 @@ from ccm.persistence.store import Claim, Page, Record, Store
 
 HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
 LOOK_S = 0.005
+LOUDEST = 10
+"""Verbosity at which nothing is left out."""
 
 ELSEWHERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000002", name="two")
 
@@ -43,6 +48,15 @@ class PersistenceHarness(ABC):
     @abstractmethod
     def make(self, *, epoch: int = 0) -> Any:
         """A new provider over the same storage, as another process would make it."""
+
+    @abstractmethod
+    async def exposed(self) -> Any:
+        """A provider whose storage others could read: files of a wider mode, a connection without
+        TLS or to somebody else's certificate. Where neither can be, exempt PS-33.
+
+        Raises:
+            BackendDead: it cannot even be made.
+        """
 
     @abstractmethod
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
@@ -160,6 +174,20 @@ class StoreHarness(PersistenceHarness):
         """As `PersistenceHarness.heal`."""
         self._ill[instance].fails = False
         self._ill[instance].well.set()
+
+
+@contextmanager
+def overheard() -> Iterator[Callable[[], str]]:
+    """All that is logged in this block, by us and by libraries, as the daemon would write it."""
+    root, stream = logging.getLogger(), io.BytesIO()
+    handlers, level, verbosity = root.handlers, root.level, log.verbosity()
+    log.setup(verbosity=LOUDEST, stream=stream)
+    try:
+        yield lambda: stream.getvalue().decode()
+    finally:
+        log.setup(verbosity=verbosity)
+        root.handlers = handlers
+        root.setLevel(level)
 
 
 @asynccontextmanager

@@ -114,8 +114,9 @@ class ObjectCases:
             with pytest.raises(errors.UnknownInstance):
                 await call
         for bad in ("../x", "x", "a/../b", "a/b/c", "A/b", "a/.b", "", "a/%zz", "a/" + "b" * 300):
-            with pytest.raises(errors.InvalidObject):
-                await provider.get_object(first, KIND, ObjectKey(bad))
+            for refused in (provider.get_object, provider.delete_object):
+                with pytest.raises(errors.InvalidObject):
+                    await refused(first, KIND, ObjectKey(bad))
 
     async def test_instances_are_isolated(self, provider: Any) -> None:
         """One does not see what the other has."""

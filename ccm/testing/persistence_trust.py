@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
 
+from ccm.base import metrics
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING
-from ccm.testing.persistence_harness import HERE, PersistenceHarness, stalls
+from ccm.testing.persistence_harness import HERE, PersistenceHarness, overheard, stalls
 from ccm.testing.persistence_objects import KIND, NEEDLE, thing
 
 WRITERS = 16
@@ -21,8 +21,12 @@ WRITERS = 16
 class TrustCases:
     """Part of `PersistenceContract`."""
 
-    async def test_readers_see_old_or_new(self, provider: Any, first: str) -> None:
-        """Never a mixture, never nothing."""
+    async def test_readers_see_old_or_new(
+        self, harness: PersistenceHarness, provider: Any, first: str
+    ) -> None:
+        """Never a mixture, never nothing; nor does another process, where one may read."""
+        reader = harness.make() if harness.several else provider
+        await reader.initialize(HERE)
         key = await provider.put_object(first, thing(a=0, b="0" * 9000))
         seen = set()
 
@@ -32,11 +36,12 @@ class TrustCases:
 
         writing = spawn(write(), name="write")
         while not writing.done():
-            found = await provider.get_object(first, KIND, key)
+            found = await reader.get_object(first, KIND, key)
             assert found["spec"]["b"] == str(found["spec"]["a"] % 10) * 9000
             seen.add(found["spec"]["a"])
         await writing
         assert seen
+        await reader.close()
 
     async def test_failed_put_leaves_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
@@ -172,14 +177,20 @@ class TrustCases:
         await new.initialize(HERE)
         await new.put_object(first, thing(by="new"))
 
-        with pytest.raises(errors.Fenced):
-            await old.put_object(first, thing(by="old"))
+        for name in ("one", "another"):
+            with pytest.raises(errors.Fenced):
+                await old.put_object(first, thing(name, by="old"))
         with pytest.raises(errors.Fenced):
             await old.delete_object(first, KIND, key)
 
         assert await new.get_object(first, KIND, key) == thing(by="new")
         await old.close()
         await new.close()
+
+    async def test_not_open_to_others(self, harness: PersistenceHarness) -> None:
+        """What others could read, lying there or on its way, is not used."""
+        with pytest.raises(errors.BackendDead):
+            await _opened(await harness.exposed())
 
     async def test_secrets_are_refused(self, provider: Any, first: str) -> None:
         """Where everybody may read them in the clear."""
@@ -196,25 +207,21 @@ class TrustCases:
         await provider.put_object(first, thing(token=by_name, idempotencyToken="t-1"))
 
     async def test_nothing_of_an_object_is_said(
-        self,
-        harness: PersistenceHarness,
-        provider: Any,
-        first: str,
-        caplog: pytest.LogCaptureFixture,
+        self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Neither in the log, nor in an error, nor by a `repr`."""
-        caplog.set_level(logging.DEBUG)
-        key = await provider.put_object(first, thing("needle", hay=NEEDLE))
-        await harness.damage(provider, first, KIND, key)
-        with pytest.raises(errors.CorruptObject) as corrupt:
-            await provider.get_object(first, KIND, key)
-        await harness.fail(first)
-        with pytest.raises(errors.BackendUnavailable) as failed:
-            await provider.put_object(first, thing(hay=NEEDLE))
-        await harness.heal(first)
+        """Neither in the log, nor in an error, a metric, nor by a `repr`."""
+        with overheard() as logged:
+            key = await provider.put_object(first, thing("needle", hay=NEEDLE))
+            await harness.damage(provider, first, KIND, key)
+            with pytest.raises(errors.CorruptObject) as corrupt:
+                await provider.get_object(first, KIND, key)
+            await harness.fail(first)
+            with pytest.raises(errors.BackendUnavailable) as failed:
+                await provider.put_object(first, thing(hay=NEEDLE))
+            await harness.heal(first)
 
-        said = [caplog.text, repr(provider), repr(corrupt.value), repr(failed.value)]
-        assert NEEDLE not in "".join(said)
+        said = [logged(), repr(provider), repr(corrupt.value), repr(failed.value)]
+        assert NEEDLE not in "".join(said) + metrics.exposition().decode()
 
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:
         """A hundred, among them large ones; the event loop goes on. What blocks it does so every
@@ -240,3 +247,10 @@ class TrustCases:
         key = [await write for write in writes][-1]
 
         assert await provider.get_object(first, KIND, key) == thing(size=19)
+
+
+async def _opened(provider: Any) -> None:
+    try:
+        await provider.initialize(HERE)
+    finally:
+        await provider.close()

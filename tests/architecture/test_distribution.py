@@ -73,11 +73,13 @@ def needed(name: str, found: set[str]) -> set[str]:
 
 
 def test_the_image_has_nothing_to_draw_with() -> None:
-    installs = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "/dist" in line]
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    installs = [line for line in lines if "/dist" in line]
     brought = needed("kube-ccm", set())
 
     assert [line.split()[-1] for line in installs if "--find-links" in line] == [
-        "'kube-ccm[uvloop]'"
+        '"kube-ccm[${EXTRAS}]"'
     ]
+    assert "ARG EXTRAS=uvloop" in lines
     assert brought >= {"aiohttp", "structlog"}
     assert "rich" not in brought

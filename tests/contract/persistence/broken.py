@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ccm.base.log import logger
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
@@ -149,6 +150,11 @@ class LostOnRestart(MemoryHarness):
         return {name: MemoryStore() for name in self.held}
 
 
+class OpenToOthers(MemoryHarness):
+    noticed = ("test_not_open_to_others",)
+    exempt: ClassVar[Mapping[str, str]] = {}
+
+
 class ErrorMeansAbsent(StoreProvider):
     noticed = ("test_failure_and_recovery_show",)
 
@@ -217,6 +223,14 @@ class TellsAll(StoreProvider):
             return await super().put_object(instance, obj)
         except errors.BackendUnavailable as error:
             raise errors.BackendUnavailable(f"cannot store {obj}") from error
+
+
+class LogsAll(StoreProvider):
+    noticed = ("test_nothing_of_an_object_is_said",)
+
+    async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
+        logger("persistence").debug("object is written", detail=obj)
+        return await super().put_object(instance, obj)
 
 
 class OutOfTurn(StoreProvider):

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import msgspec
 import pytest
-from moto.server import ThreadedMotoServer
 
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.keys import Place, encode, instance_name
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
-from tests.contract.persistence.stores import flipped
+from tests.contract.persistence.stores import MANY, PAGE, flipped
 
 NUMBERS = itertools.count()
 
@@ -31,7 +32,7 @@ class S3Harness(StoreHarness):
     backend = "s3"
     shares = several = True
     capabilities = frozenset({CAS, FENCING, SHARED})
-    many: ClassVar[int] = 250
+    many: ClassVar[int] = MANY
 
     def __init__(self, url: str, folder: Path) -> None:
         super().__init__()
@@ -54,6 +55,12 @@ class S3Harness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: S3Store(config) for name, config in self.configs.items()}
+
+    async def exposed(self) -> Any:
+        name, config = next(iter(self.configs.items()))
+        return StoreProvider(
+            "s3", {name: S3Store(msgspec.structs.replace(config, allow_insecure=False))}
+        )
 
     def stored(self) -> bytes:
         """All that lies in the buckets, names first."""
@@ -83,9 +90,11 @@ def request(url: str, method: str = "GET", body: bytes | None = None) -> bytes:
 
 @contextmanager
 def running() -> Iterator[str]:
-    """Its address. A page of a listing holds 100 objects: a thousand take long to write."""
+    """Its address. It lists as many objects at a time as our stores do here."""
+    from moto.server import ThreadedMotoServer  # more than a second's work
+
     with pytest.MonkeyPatch.context() as patches:
-        patches.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "100")
+        patches.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(PAGE))
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()

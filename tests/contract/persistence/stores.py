@@ -16,6 +16,12 @@ from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
 
+PAGE = 20
+"""Objects of a page of a listing in these tests, in place of hundreds."""
+
+MANY = 2 * PAGE + 10
+"""Three pages; ten thousand objects are listed in `make soak`, in pages of full size."""
+
 
 def flipped(body: bytes) -> bytes:
     """With one bit of its middle changed."""
@@ -27,10 +33,12 @@ class MemoryHarness(StoreHarness):
     """Two dictionaries."""
 
     backend = "memory"
+    many: ClassVar[int] = MANY
     shares = several = True
     capabilities = frozenset({CAS, FENCING})
     exempt: ClassVar[Mapping[str, str]] = {
-        "PS-23": "it is gone with the process; here only the object of the test lives on"
+        "PS-23": "it is gone with the process; here only the object of the test lives on",
+        "PS-33": "nothing of it leaves the process",
     }
 
     def __init__(self) -> None:
@@ -39,6 +47,9 @@ class MemoryHarness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return self.held
+
+    async def exposed(self) -> Any:
+        return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         held = self.held[instance].held
@@ -50,6 +61,7 @@ class FileHarness(StoreHarness):
     """Two folders."""
 
     backend = "file"
+    many: ClassVar[int] = MANY
     exempt: ClassVar[Mapping[str, str]] = {
         "PS-32": "its lock keeps out every second process, stale or not"
     }
@@ -61,6 +73,11 @@ class FileHarness(StoreHarness):
     def stores(self) -> Mapping[str, Store]:
         return {name: FileStore(root) for name, root in self.roots.items()}
 
+    async def exposed(self) -> Any:
+        for root in self.roots.values():
+            root.mkdir(mode=0o755)
+        return self.make()
+
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         file = self.roots[instance] / encode(HERE.cluster_uid) / Place(kind, key).path
         file.write_bytes(flipped(file.read_bytes()))
@@ -70,6 +87,7 @@ class SqliteHarness(StoreHarness):
     """Two databases."""
 
     backend = "sqlite"
+    many: ClassVar[int] = MANY
     several = True
     capabilities = frozenset({CAS, FENCING})
 
@@ -79,6 +97,12 @@ class SqliteHarness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: SqliteStore(file) for name, file in self.files.items()}
+
+    async def exposed(self) -> Any:
+        for file in self.files.values():
+            file.parent.mkdir(mode=0o700)
+            file.touch(mode=0o644)
+        return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         with closing(sqlite3.connect(self.files[instance])) as db, db:

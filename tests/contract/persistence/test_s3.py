@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,16 @@ from ccm.testing.persistence_contract import PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness
 from tests.contract.persistence import buckets, secrets
 
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with buckets.running() as url:
-        yield url
+pytestmark = pytest.mark.xdist_group("s3")
 
 
 class TestS3(PersistenceContract):
     @pytest.fixture
-    def harness(self, url: str, tmp_path: Path) -> PersistenceHarness:
-        return buckets.S3Harness(url, tmp_path)
+    def harness(self, bucket_url: str, tmp_path: Path) -> PersistenceHarness:
+        return buckets.S3Harness(bucket_url, tmp_path)
 
 
-async def test_sealed_secrets(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sealed_secrets(bucket_url: str, tmp_path: Path) -> None:
     """What is sealed comes back, and is nowhere to be read."""
-    harness = buckets.S3Harness(url, tmp_path)
-    await secrets.live(harness.make(), harness.stored, caplog)
+    harness = buckets.S3Harness(bucket_url, tmp_path)
+    await secrets.live(harness.make(), harness.stored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from ccm.app import persistence
 from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
+from ccm.testing.persistence_harness import overheard
 from ccm.testing.persistence_objects import KIND, thing
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -76,6 +79,49 @@ async def test_secrets_in_files(tmp_path: Path) -> None:
     assert not any(
         b"needle-1234" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()
     )
+
+
+def sealed(folder: Path, *names: str) -> str:
+    for name in names:
+        (folder / name).write_bytes(name[:1].encode() * 32)
+        (folder / name).chmod(0o400)
+    files = ", ".join(f"HERE/{name}" for name in names)
+    return TWO + (
+        f"secrets:\n  encrypted:\n    key_files: [{files}]\n"
+        "    storage: {file: {root: HERE/vault/secrets}}\n"
+    )
+
+
+async def test_old_key_is_rotated_away(tmp_path: Path) -> None:
+    """By a leader that has both; the log tells when the old one may go."""
+    async with stores(tmp_path, sealed(tmp_path, "old")).opened("kubernetes", "me", 1):
+        pass
+    before = stores(tmp_path, sealed(tmp_path, "old"))
+    async with before.opened("kubernetes", "me", 2):
+        (instance,) = before.secrets.instances()
+        key = await before.secrets.put_secret(instance, "one", {"a": b"b"})
+    with overheard() as logged:
+        between = stores(tmp_path, sealed(tmp_path, "new", "old"))
+        async with between.opened("kubernetes", "me", 3), asyncio.timeout(10):
+            while "left=0" not in logged():
+                await asyncio.sleep(0.01)
+    assert "rewritten=1" in logged()
+    after = stores(tmp_path, sealed(tmp_path, "new"))
+    async with after.opened("kubernetes", "me", 4):
+        assert await after.secrets.get_secret(instance, key) == {"a": b"b"}
+
+
+async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "RETRY_S", 0.01)
+    (tmp_path / "vault").write_text("in the way")
+    made = stores(tmp_path, sealed(tmp_path, "key"))
+    async with made.opened("kubernetes", "me", 1), asyncio.timeout(10):
+        (instance,) = made.secrets.instances()
+        assert (await made.health()).detail == f"down: {instance}"
+        (tmp_path / "vault").unlink()
+        while (await made.health()).detail:
+            await asyncio.sleep(0.01)
+        await made.secrets.put_secret(instance, "one", {"a": b"b"})
 
 
 @pytest.mark.parametrize(

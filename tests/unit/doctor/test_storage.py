@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ccm.app import options
+from ccm.base import redact
 from ccm.doctor import storage
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Verdict
@@ -16,8 +17,10 @@ from ccm.doctor.finding import Verdict
 class Client:
     """Knows the cluster's UID and its Lease."""
 
+    uid = "u-1"
+
     async def raw(self, *_: Any, **__: Any) -> bytes:
-        return json.dumps({"metadata": {"uid": "u-1"}}).encode()
+        return json.dumps({"metadata": {"uid": self.uid}}).encode()
 
     def resource(self, _: Any) -> Any:
         async def get(*_: Any, **__: Any) -> Any:
@@ -53,6 +56,35 @@ async def test_storage_of_which_a_part_is_down(tmp_path: Path) -> None:
 
     assert found.verdict is Verdict.WARN
     assert any(line.endswith("down") for line in found.details)
+
+
+async def test_storage_of_another_cluster(tmp_path: Path) -> None:
+    await storage.persistence(case(tmp_path, TWO))
+    ours = case(tmp_path, TWO)
+    ours.client.uid = "u-2"  # type: ignore[attr-defined]
+    found = await storage.persistence(ours)
+
+    assert found.verdict is Verdict.FAIL
+    assert "belongs to the cluster u-1, this is u-2" in found.found
+
+
+async def test_storage_of_secrets(tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).write_bytes(name[:1].encode() * 32)
+        (tmp_path / name).chmod(0o400)
+    text = TWO + (
+        "\nsecrets: {encrypted: {key_files: [HERE/new, HERE/old],"
+        " storage: {file: {root: HERE/v/s}}}}\n"
+    )
+    found = await storage.persistence(case(tmp_path, text))
+    assert found.verdict is Verdict.OK
+    assert found.details[-1].endswith(": up, for secrets")
+    assert redact.words(found.details[-1]) == found.details[-1]
+
+    text = text.replace("HERE/v/s", "HERE/new/s")
+    found = await storage.persistence(case(tmp_path, text))
+    assert found.verdict is Verdict.WARN
+    assert found.details[-1].endswith(": down, for secrets")
 
 
 async def test_wrong_file_and_none(tmp_path: Path) -> None:

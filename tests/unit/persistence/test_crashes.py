@@ -2,79 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import random
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ccm.persistence import errors
-from ccm.persistence.keys import key_of
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, thing
-
-OBJECTS = 20
 
 ROOT = Path(__file__).parents[3]
 
 
-async def write_for_ever(kind: str, folder: Path) -> None:
-    """Say each write once it was acknowledged."""
-    async with opened(LOCAL[kind](folder)) as store:
-        number = 0
-        while True:
-            number += 1
-            await store.put_object(
-                NAME, thing(f"n{number % OBJECTS}", number=number, fill="x" * 5000)
-            )
-            os.write(1, f"{number}\n".encode())
-
-
-def acknowledged(kind: str, folder: Path, after_s: float) -> list[int]:
-    """What a process acknowledged before it was killed."""
-    code = (
-        "import sys, asyncio, pathlib; sys.path.insert(0, sys.argv[3]);"
-        "from tests.unit.persistence.test_crashes import write_for_ever;"
-        "asyncio.run(write_for_ever(sys.argv[1], pathlib.Path(sys.argv[2])))"
+def killed(module: str, *words: str | Path) -> int:
+    """How many processes a program killed; it looks itself at what each of them left."""
+    command = [sys.executable, "-m", f"tests.unit.persistence.{module}", *map(str, words)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=1200
     )
-    command = [sys.executable, "-c", code, kind, str(folder), str(ROOT)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        time.sleep(after_s)
-        process.send_signal(signal.SIGKILL)
-        lines = [first, *process.stdout.read().splitlines(keepends=True)]
-    return [int(line) for line in lines if line.endswith(b"\n")]
-
-
-async def kill(kind: str, folder: Path, times: int) -> None:
-    """Kill a writer again and again; nothing that was acknowledged is lost."""
-    chance = random.Random(1)
-    for _ in range(times):
-        numbers = await asyncio.to_thread(acknowledged, kind, folder, chance.random() * 0.05)
-        assert numbers
-        newest = {number % OBJECTS: number for number in numbers}
-        async with opened(LOCAL[kind](folder)) as store:
-            for at, number in newest.items():
-                key = key_of("default", f"n{at}")
-                found = await store.get_object(NAME, KIND, key)
-                # The one after it may have been written and not yet acknowledged.
-                assert found is not None
-                assert found["spec"]["number"] in (number, max(numbers) + 1)
-            assert len(await store.get_all_objects(NAME, KIND)) <= OBJECTS
+    assert done.returncode == 0, done.stderr
+    print(f"\n{module}, {words[0]}: {done.stdout.strip()} killed")
+    return int(done.stdout)
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-@pytest.mark.parametrize("times", [1, pytest.param(300, marks=pytest.mark.soak)])
-@pytest.mark.timeout(1200)
-async def test_killed_writer(tmp_path: Path, kind: str, times: int) -> None:
-    await kill(kind, tmp_path, times)
+@pytest.mark.parametrize("times", [3, pytest.param(300, marks=pytest.mark.soak)])
+def test_killed_writer(tmp_path: Path, kind: str, times: int) -> None:
+    """Nothing that was acknowledged is lost."""
+    assert killed("writers", kind, tmp_path, str(times)) == times
 
 
 def torn(body: bytes) -> Iterator[bytes]:
@@ -122,13 +80,38 @@ async def test_object_in_the_wrong_place(tmp_path: Path) -> None:
             await store.get_object(NAME, KIND, key)
 
 
-async def test_damaged_database_is_dead(tmp_path: Path) -> None:
+async def test_full_database(tmp_path: Path) -> None:
+    """What is there stays, and goes on when there is room again."""
+    async with opened(LOCAL["sqlite"](tmp_path), probe_s=3600) as store:
+        key = await store.put_object(NAME, thing(size=1))
+        held: Any = store._instances[NAME].store
+        await held._worker.run(held._db.execute, "PRAGMA max_page_count=8")
+        for obj in (thing(size=2, fill="x" * 100_000), thing("new", fill="x" * 100_000)):
+            with pytest.raises(errors.BackendUnavailable, match="SQLITE_FULL"):
+                await store.put_object(NAME, obj)
+        assert not (await store.instance_status(NAME)).status
+        assert await store.get_all_objects(NAME, KIND) == [thing(size=1)]
+
+        await held._worker.run(held._db.execute, "PRAGMA max_page_count=10000")
+        await store.put_object(NAME, thing(size=3, fill="x" * 100_000))
+        assert await store.get_object(NAME, KIND, key) == thing(size=3, fill="x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda body: body[:100] + b"\xff" * 9000 + body[9100:], id="overwritten"),
+        pytest.param(lambda body: body[: len(body) // 2], id="truncated"),
+        pytest.param(lambda body: b"\0" * len(body), id="zeros"),
+        pytest.param(lambda body: b"no database" * 1000, id="something-else"),
+    ],
+)
+async def test_damaged_database_is_dead(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "store" / "x.db"
     async with opened(LOCAL["sqlite"](tmp_path)) as store:
         for at in range(50):
             await store.put_object(NAME, thing(f"n{at}"))
-    body = path.read_bytes()
-    path.write_bytes(body[:100] + b"\xff" * 9000 + body[9100:])
+    path.write_bytes(harm(path.read_bytes()))
 
     with pytest.raises(errors.BackendDead, match="damaged"):
         async with opened(LOCAL["sqlite"](tmp_path)):
@@ -144,3 +127,16 @@ async def test_newer_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.BackendDead, match=r"format 2.*upgrade"):
         async with opened(LOCAL["file"](tmp_path)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "step"),
+    [
+        pytest.param("file", 25, 1000, id="file"),
+        pytest.param("file", 0, 1, marks=pytest.mark.soak, id="file-each"),
+        pytest.param("sqlite", 0, 1, marks=pytest.mark.soak, id="sqlite-each"),
+    ],
+)
+def test_killed_rotation(tmp_path: Path, kind: str, first: int, step: int) -> None:
+    """Before each system call, or each statement: no secret is lost, and the next one ends it."""
+    assert killed("rotation", kind, tmp_path, str(first), str(step)) >= (1 if step > 1 else 12)

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import yaml
 
 from ccm.app.persistence import PersistenceConfig
 from ccm.cloud import settings
-from ccm.persistence import metrics
+from ccm.cloud.fields import Fields
+from ccm.persistence import metrics, registry
 from ccm.persistence.file import FileConfig
 from ccm.persistence.kubesecrets import KubernetesConfig
 from ccm.persistence.memory import MemoryConfig
@@ -51,6 +56,27 @@ def table(name: str, struct: type[msgspec.Struct]) -> Iterator[str]:
 
 def test_tables_are_those_of_the_declarations() -> None:
     assert GUIDE.read_text().partition(BEGIN)[2].partition(END)[0] == f"{tables()}\n\n"
+
+
+def examples() -> list[Any]:
+    texts = re.findall(r"^ *```yaml\n(.*?)^ *```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    return [yaml.safe_load(textwrap.dedent(text)) for text in texts]
+
+
+def test_examples_can_be_read() -> None:
+    """Each setting in them is one, whatever it names is not opened."""
+    found = examples()
+    assert len(found) == 4
+    for example in found:
+        config = example.get("persistence", {}).get("config", example)
+        stores = [(registry.OBJECTS, one) for one in config.get("instances", ())]
+        if secrets := config.get("secrets"):
+            stores.append((registry.SECRETS, secrets))
+        assert stores
+        for group, one in stores:
+            ((name, settings),) = one.items()
+            declared, _ = registry.load(name, group)
+            Fields(settings, where=name).read(declared)
 
 
 def test_every_metric_is_in_it() -> None:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from ccm.base.metrics import REGISTRY
 from ccm.persistence import errors
 from ccm.persistence.instance import WINDOW, Instance
 from ccm.persistence.interface import GVK, ObjectKey
@@ -53,7 +54,31 @@ async def test_waiting_for_its_turn_counts() -> None:
     await asyncio.wait({asyncio.get_running_loop().create_task(put()) for _ in range(3)})
 
     assert one.status.mean_persist_latency == pytest.approx(2.0)
-    assert one._turns == {}
+    assert len(one._turns) == 0
+
+
+async def test_what_prometheus_is_told() -> None:
+    one = Instance("memory", "memory-00000000000000aa", MemoryStore(), deadline_s=60)
+
+    def told(name: str, **labels: str) -> float | None:
+        return REGISTRY.get_sample_value(
+            f"ccm_persistence_{name}", {"instance": one.name, **labels}
+        )
+
+    async with one.operation("put", PLACE):
+        await asyncio.sleep(2)
+    assert told("instance_up") == 1
+    with pytest.raises(errors.BackendUnavailable):
+        await fail(one)
+    one.corrupt()
+
+    put = {"backend": "memory", "operation": "put"}
+    assert told("operations_total", result="ok", **put) == 1
+    assert told("operations_total", result="BackendUnavailable", **put) == 1
+    assert told("operation_duration_seconds_sum", **put) == pytest.approx(9)
+    assert told("mean_persist_latency_seconds") == pytest.approx(2)
+    assert told("instance_up") == 0
+    assert told("corrupt_objects_total") == 1
 
 
 async def test_what_never_ends_is_ended() -> None:

@@ -142,6 +142,31 @@ async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
         assert await manager.may_create()
 
 
+async def test_fastest_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And, if it cannot answer, the next one."""
+    world, asked = World(), list[int]()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing())
+        await rounds()
+        for at, (member, latency) in enumerate(zip(manager.members, (0.3, 0.1, 0.2), strict=True)):
+            monkeypatch.setattr(member, "latency", AsyncMock(return_value=latency))
+            monkeypatch.setattr(member, "read", _noted(asked, at, member.read))
+        assert await manager.get_object(KIND, key) == thing()
+        assert asked == [1]
+        world.fail(1)
+        assert await manager.get_object(KIND, key) == thing()
+        assert asked == [1, 1, 2]
+
+
+def _noted(asked: list[int], at: int, read: Any) -> Any:
+    async def noting(place: Place) -> Stamped | None:
+        asked.append(at)
+        found: Stamped | None = await read(place)
+        return found
+
+    return noting
+
+
 async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is still on its way to the instance that is asked first."""
     world, arrives = World(), asyncio.Event()
@@ -363,6 +388,17 @@ class Half:
 def test_backend_that_lacks_methods_is_refused_by_name() -> None:
     with pytest.raises(errors.BackendDead, match=r"'half' lacks the method instance_status, put_"):
         Backend("half", Half)
+
+
+def test_instances_of_one_name_are_refused() -> None:
+    """Also those of two backends: what one missed would be put down to the other."""
+
+    def backend(label: str) -> Backend:
+        name = instance_name("memory", {})
+        return Backend(label, lambda: StoreProvider("memory", {name: MemoryStore()}))
+
+    with pytest.raises(errors.BackendDead, match="instance of one name"):
+        Manager([backend("one"), backend("two")])
 
 
 class Plain(StoreProvider):

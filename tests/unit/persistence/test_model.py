@@ -35,7 +35,9 @@ VALUES = st.recursive(
     max_leaves=5,
 )  # fmt: skip
 STEPS = {"ci": (3, 12), "soak": (100, 60)}
-"""Runs, and steps of each: 6,000 in `make soak`."""
+"""Runs, and steps of each: 6,000 in `make soak`, of which this many have to be taken."""
+
+LEAST = {"ci": 30, "soak": 5000}
 
 
 class Model(RuleBasedStateMachine):
@@ -43,6 +45,9 @@ class Model(RuleBasedStateMachine):
 
     make: Callable[[Path], Store]
     """A store over storage of that folder's."""
+
+    taken = 0
+    """Steps of all runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,6 +102,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
+        type(self).taken += 1
         found = self.runner.run(self.provider.get_all_objects(NAME, KIND))
         assert {o["metadata"]["name"]: o["spec"]["value"] for o in found} == self.known
 
@@ -114,7 +120,7 @@ def remembered() -> Callable[[Path], Store]:
 
 def play(make: Callable[[Path], Store], length: str) -> None:
     runs, steps = STEPS[length]
-    machine = type("Machine", (Model,), {"make": staticmethod(make)})
+    machine: type[Model] = type("Machine", (Model,), {"make": staticmethod(make)})
     with_steps = settings(
         max_examples=runs,
         stateful_step_count=steps,
@@ -124,6 +130,8 @@ def play(make: Callable[[Path], Store], length: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=with_steps)
+    # The invariant is looked at once more in each run, before its first step.
+    assert machine.taken - runs >= LEAST[length]
 
 
 @pytest.mark.parametrize("kind", ["memory", *LOCAL])

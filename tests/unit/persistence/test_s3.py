@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+import re
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,9 +19,15 @@ from yarl import URL
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
+from ccm.testing.persistence_harness import overheard
+from tests import pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 
+pytestmark = pytest.mark.xdist_group("s3")
+
+_KEY = re.compile("Credential=([^/]+)/")
+CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
 CONDITIONS = ("If-Match", "If-None-Match")
 
 
@@ -29,25 +38,35 @@ class Proxy:
     Attributes:
         strips: the conditions.
         drops: this many answers to a PUT that was carried out.
-        refuses: this many requests, with 503.
+        refuses: this many requests, with `status`.
+        status: 503, or 429.
+        conflicts: this many PUTs, with 409: another one is under way.
         puts: that came by.
+        keys: ids of the access keys that came with requests.
     """
 
     url: str = ""
     strips: bool = False
     drops: int = 0
     refuses: int = 0
+    status: int = 503
+    conflicts: int = 0
     puts: int = 0
+    keys: set[str] = dataclasses.field(default_factory=set)
 
 
 @asynccontextmanager
-async def between(target: str) -> AsyncIterator[Proxy]:
+async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Proxy]:
     proxy = Proxy()
 
     async def hand_on(request: web.Request) -> web.Response:
+        proxy.keys |= set(_KEY.findall(request.headers.get("Authorization", "")))
         if proxy.refuses > 0:
             proxy.refuses -= 1
-            return web.Response(status=503)
+            return web.Response(status=proxy.status)
+        if proxy.conflicts > 0 and request.method == "PUT":
+            proxy.conflicts -= 1
+            return web.Response(status=409, body=CONFLICT)
         headers = {
             name: value
             for name, value in request.headers.items()
@@ -74,31 +93,33 @@ async def between(target: str) -> AsyncIterator[Proxy]:
         app.router.add_route("*", "/{path:.*}", hand_on)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_shown(tls))
         await site.start()
         proxy.url = site.name
         yield proxy
         await runner.cleanup()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with buckets.running() as url:
-        yield url
+def _shown(tls: pki.Files | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.chain, tls.key)
+    return context
 
 
 @pytest.fixture
-def config(url: str, tmp_path: Path) -> S3Config:
-    return next(iter(buckets.S3Harness(url, tmp_path).configs.values()))
+def config(bucket_url: str, tmp_path: Path) -> S3Config:
+    return next(iter(buckets.S3Harness(bucket_url, tmp_path).configs.values()))
 
 
 def through(proxy: Proxy, config: S3Config) -> S3Store:
     return S3Store(msgspec.structs.replace(config, endpoint=proxy.url))
 
 
-async def test_store_that_ignores_conditions(url: str, config: S3Config) -> None:
+async def test_store_that_ignores_conditions(bucket_url: str, config: S3Config) -> None:
     """It is found out, and nothing is written under a condition that would not hold."""
-    async with between(url) as proxy:
+    async with between(bucket_url) as proxy:
         proxy.strips = True
         async with opened(through(proxy, config)) as store:
             assert CAS not in store.capabilities(NAME)
@@ -110,9 +131,9 @@ async def test_store_that_ignores_conditions(url: str, config: S3Config) -> None
             assert await store.get_object(NAME, KIND, key) is None
 
 
-async def test_answer_that_got_lost(url: str, config: S3Config) -> None:
+async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
     """The write came through: it is recognised by its id, though a second try met a conflict."""
-    async with between(url) as proxy, opened(through(proxy, config)) as store:
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
         proxy.drops = 1
         key, version = await store.put_versioned(NAME, thing(), expect=ABSENT)
 
@@ -120,16 +141,28 @@ async def test_answer_that_got_lost(url: str, config: S3Config) -> None:
         assert await store.get_versioned(NAME, KIND, key) == (thing(), version)
 
 
-async def test_short_outage_is_waited_for(url: str, config: S3Config) -> None:
-    async with between(url) as proxy, opened(through(proxy, config)) as store:
-        proxy.refuses = 2
+@pytest.mark.parametrize("status", [503, 429])
+async def test_short_outage_is_waited_for(bucket_url: str, config: S3Config, status: int) -> None:
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
+        proxy.refuses, proxy.status = 2, status
         await store.put_object(NAME, thing())
 
         assert await store.get_all_objects(NAME, KIND) == [thing()]
 
 
-async def test_long_outage_is_told(url: str, config: S3Config) -> None:
-    async with between(url) as proxy, opened(through(proxy, config), probe_s=3600) as store:
+async def test_another_write_under_way(bucket_url: str, config: S3Config) -> None:
+    """The service tells of a conflict though nothing was written: it is looked at again."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
+        await store.put_object(NAME, thing(size=1))
+        proxy.conflicts = 1
+        key = await store.put_object(NAME, thing(size=2))
+        assert await store.get_object(NAME, KIND, key) == thing(size=2)
+        proxy.conflicts = 1
+        await store.put_versioned(NAME, thing("new"), expect=ABSENT)
+
+
+async def test_long_outage_is_told(bucket_url: str, config: S3Config) -> None:
+    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         proxy.refuses = 100
         with pytest.raises(errors.BackendUnavailable):
@@ -138,7 +171,7 @@ async def test_long_outage_is_told(url: str, config: S3Config) -> None:
         assert await store.get_object(NAME, KIND, key) == thing(size=1)
 
 
-async def test_missing_bucket_is_told(url: str, config: S3Config) -> None:
+async def test_missing_bucket_is_told(bucket_url: str, config: S3Config) -> None:
     gone = msgspec.structs.replace(config, bucket="no-such-bucket")
     with pytest.raises(errors.BackendDead, match="no-such-bucket"):
         async with opened(S3Store(gone)):
@@ -148,3 +181,63 @@ async def test_missing_bucket_is_told(url: str, config: S3Config) -> None:
 def test_plain_http_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match=r"not encrypted.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
+    with pytest.raises(errors.BackendDead, match=r"s3\.example must be a URL.*https://"):
+        S3Store(S3Config(bucket="b-1", endpoint="s3.example"))
+    with overheard() as logged:
+        S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
+    assert "bucket is used without TLS" in logged()
+
+
+async def test_nobody_answers(config: S3Config) -> None:
+    nobody = msgspec.structs.replace(config, endpoint="http://127.0.0.1:1")
+    with pytest.raises(errors.Unreachable, match="nobody answers there; see endpoint"):
+        async with opened(S3Store(nobody)):
+            pass
+
+
+async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_path: Path) -> None:
+    """With the right authority it works, with another one nothing is sent."""
+    ours, other = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "other")
+    async with between(bucket_url, ours.server("127.0.0.1")) as proxy:
+        strict = msgspec.structs.replace(config, endpoint=proxy.url, allow_insecure=False)
+        async with opened(S3Store(msgspec.structs.replace(strict, ca_file=ours.file))) as store:
+            key = await store.put_object(NAME, thing())
+            assert await store.get_object(NAME, KIND, key) == thing()
+        asked = proxy.puts
+        for ca_file in (other.file, None):
+            stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
+            with pytest.raises(
+                errors.Unreachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
+            ):
+                async with opened(stranger):
+                    pass
+        assert proxy.puts == asked
+
+
+async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
+    """What a kubelet mounts changes in its place; the next look reads it again."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
+        assert config.access_key_id_file is not None
+        config.access_key_id_file.write_text("another-access-key")
+        async with asyncio.timeout(5):
+            while "another-access-key" not in proxy.keys:
+                await asyncio.sleep(0.01)
+        await store.put_object(NAME, thing())
+    assert proxy.keys == {"some-access-key", "another-access-key"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ca_file": "absent"}, "absent cannot be read"),
+        ({"ca_file": "id"}, "ca_file .*id"),
+        ({"access_key_id_file": "absent"}, "absent cannot be read"),
+    ],
+)
+async def test_wrong_files_are_named(
+    config: S3Config, tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    files = {name: tmp_path / value for name, value in settings.items()}
+    with pytest.raises(errors.Unreachable, match=said):
+        async with opened(S3Store(msgspec.structs.replace(config, **files))):
+            pass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ccm.base import redact
+from ccm.base.tasks import Group
 from ccm.persistence import errors, keyring
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
@@ -22,7 +23,7 @@ from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
 from ccm.persistence.store import Store
-from ccm.testing.persistence_harness import ELSEWHERE
+from ccm.testing.persistence_harness import ELSEWHERE, overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -136,18 +137,17 @@ async def test_life(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-async def test_no_needle_in_any_byte(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
     """Nor its spellings; nor in the log, nor in what is shown of the store."""
-    caplog.set_level(logging.DEBUG)
     spellings = {NEEDLE, base64.b64encode(NEEDLE)[:-4], NEEDLE.hex().encode()}
-    async with sealed(LOCAL[kind](tmp_path)) as store:
-        await store.put_secret(NAME, "one", DATA)
+    with overheard() as logged:
+        async with sealed(LOCAL[kind](tmp_path)) as store:
+            await store.put_secret(NAME, "one", DATA)
         stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
-        said = (caplog.text + repr(store) + repr(Keyring([NEW]))).encode()
+        said = (logged() + repr(store) + repr(Keyring([NEW]))).encode()
 
     assert stored
+    assert b"persistence instance is up" in said
     for needle in (*spellings, NEW, base64.b64encode(NEW)):
         assert needle not in stored + said
 
@@ -250,7 +250,26 @@ async def test_foreign_secret_is_left_alone() -> None:
         assert list(cluster.held.values()) == [held]
 
 
-async def test_passphrase_and_its_salt(tmp_path: Path) -> None:
+async def test_later_write_wins_though_it_is_sealed_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seal, waits = Keyring.seal, iter([0.05, 0.0])
+
+    def slowly(self: Keyring, value: bytes, where: bytes) -> dict[str, str]:
+        time.sleep(next(waits))
+        return seal(self, value, where)
+
+    monkeypatch.setattr(Keyring, "seal", slowly)
+    async with sealed(MemoryStore()) as store, Group() as group:
+        for value in (b"old", b"new"):
+            group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
+    async with sealed(store._inner._instances[NAME].store) as again:
+        (key,) = await again.list_secrets(NAME)
+        assert await again.get_secret(NAME, key) == {"a": b"new"}
+
+
+async def test_passphrase_and_its_salt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyring, "MEMORY_KIB", 1 << 10)  # each one takes long enough
     phrase = b"correct horse battery staple"
 
     async def ask(*phrases: bytes) -> Any:

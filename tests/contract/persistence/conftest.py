@@ -1,0 +1,15 @@
+"""Small pages: what a listing does at their ends shows with few objects."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from tests.contract.persistence.stores import PAGE
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for backend in ("file", "memory", "postgres", "s3", "sqlite"):
+        monkeypatch.setattr(import_module(f"ccm.persistence.{backend}"), "PAGE", PAGE)

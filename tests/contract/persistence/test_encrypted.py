@@ -1,0 +1,148 @@
+"""Sealed secrets keep the persistence contract, over each kind of storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ccm.persistence import keys
+from ccm.persistence.interface import GVK, MachineId, ObjectKey, PersistenceProviderStatus
+from ccm.persistence.keys import Place
+from ccm.persistence.objects import canonical
+from ccm.persistence.secrets import SEALED, EncryptedSecretStore
+from ccm.testing.persistence_contract import PersistenceContract
+from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
+from tests.contract.persistence import secrets, stores
+
+NO_VERSIONS = "it has no versions of its own; rotation uses those of the storage inside"
+
+
+class AsObjects:
+    """A secret store with the methods of a provider: each object is a secret with one value."""
+
+    def __init__(self, inner: Any) -> None:
+        self._store = EncryptedSecretStore(inner, [secrets.KEY])
+        self.capabilities = inner.capabilities
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    async def initialize(self, machine_id: MachineId) -> None:
+        await self._store.initialize(machine_id)
+
+    def instances(self) -> Sequence[str]:
+        return self._store.instances()
+
+    async def instance_status(self, instance: str) -> PersistenceProviderStatus:
+        return await self._store.instance_status(instance)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
+        place = keys.place_of(obj)
+        await self._store.put_secret(instance, name_of(place), {"object": canonical(obj)})
+        return place.key
+
+    async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> Any:
+        return _object(await self._store.get_secret(instance, secret_of(kind, key)))
+
+    async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
+        await self._store.delete_secret(instance, secret_of(kind, key))
+
+    async def get_all_objects(self, instance: str, kind: GVK) -> list[Any]:
+        found = [
+            _object(await self._store.get_secret(instance, key))
+            for key in await self._store.list_secrets(instance)
+        ]
+        wanted = (kind.api_version, kind.kind)
+        return [obj for obj in found if (obj["apiVersion"], obj["kind"]) == wanted]
+
+
+def _object(data: Mapping[str, bytes] | None) -> Any:
+    return None if data is None else json.loads(data["object"])
+
+
+def name_of(place: Place) -> str:
+    return "/".join((*place.kind, place.key))
+
+
+def secret_of(kind: GVK, key: str) -> ObjectKey:
+    return keys.key_of("", name_of(Place(kind, keys.checked(key))))
+
+
+class SealedHarness(PersistenceHarness):
+    """Sealed secrets in the storage of another harness."""
+
+    exempt: ClassVar[Mapping[str, str]] = {
+        "PS-16": "it takes names and bytes; what is neither is refused by a test of its own",
+        "PS-29": NO_VERSIONS,
+        "PS-30": NO_VERSIONS,
+        "PS-31": NO_VERSIONS,
+        "PS-34": "secrets are what it is for",
+    }
+
+    def __init__(self, inner: StoreHarness) -> None:
+        self.inner = inner
+
+    def make(self, *, epoch: int = 0) -> AsObjects:
+        return AsObjects(self.inner.make(epoch=epoch))
+
+    async def exposed(self) -> AsObjects:
+        return AsObjects(await self.inner.exposed())
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        await self.inner.damage(provider, instance, SEALED, secret_of(kind, key))
+
+    async def fail(self, instance: str) -> None:
+        await self.inner.fail(instance)
+
+    async def hang(self, instance: str) -> None:
+        await self.inner.hang(instance)
+
+    async def heal(self, instance: str) -> None:
+        await self.inner.heal(instance)
+
+
+def sealed_over(inner: StoreHarness) -> PersistenceHarness:
+    """It shares and exempts what the storage does."""
+    same = {name: getattr(inner, name) for name in ("shares", "several", "many", "capabilities")}
+    exempt = {"exempt": {**inner.exempt, **SealedHarness.exempt}}
+    made: PersistenceHarness = type("Sealed", (SealedHarness,), same | exempt)(inner)
+    return made
+
+
+def s3(request: pytest.FixtureRequest, folder: Path) -> StoreHarness:
+    from tests.contract.persistence.buckets import S3Harness
+
+    return S3Harness(request.getfixturevalue("bucket_url"), folder)
+
+
+def postgres(request: pytest.FixtureRequest, _: Path) -> StoreHarness:
+    from tests.contract.persistence.test_postgres import PostgresHarness
+
+    return PostgresHarness(request.getfixturevalue("database"))
+
+
+STORAGE: dict[str, Callable[[pytest.FixtureRequest, Path], StoreHarness]] = {
+    "memory": lambda *_: stores.MemoryHarness(),
+    "file": lambda _, folder: stores.FileHarness(folder),
+    "sqlite": lambda _, folder: stores.SqliteHarness(folder),
+    "postgres": postgres,
+    "s3": s3,
+}
+
+
+class TestEncrypted(PersistenceContract):
+    @pytest.fixture(
+        params=[
+            name if name == "memory" else pytest.param(name, marks=pytest.mark.soak)
+            for name in STORAGE
+        ]
+    )
+    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> PersistenceHarness:
+        return sealed_over(STORAGE[request.param](request, tmp_path))

@@ -1,0 +1,117 @@
+"""Rotations that are killed: a process that forks one after the other, and looks at what is left.
+
+    python -m tests.unit.persistence.rotation file|sqlite FOLDER FIRST STEP
+
+prints how many were killed: at step FIRST, FIRST + STEP and so on, until one came to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ccm.persistence import file, places
+from ccm.persistence.secrets import EncryptedSecretStore, RotationReport
+from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
+
+OLD, NEW = b"o" * 32, b"n" * 32
+SECRETS = {f"n{at}": {"token": f"needle-{at}".encode()} for at in range(3)}
+CALLS = frozenset({"open", "write", "fsync", "close", "rename", "link", "unlink", "mkdir"})
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path, *ring: bytes) -> AsyncIterator[EncryptedSecretStore]:
+    store = EncryptedSecretStore(provider(LOCAL[kind](folder)), ring)
+    await store.initialize(HERE)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def prepare(kind: str, folder: Path) -> None:
+    async with opened(kind, folder, OLD) as store:
+        for name, data in SECRETS.items():
+            await store.put_secret(NAME, name, data)
+
+
+class Counting:
+    """`os`, telling of each call before it is made."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in CALLS:
+            return real
+
+        def counted(*given: Any, **named: Any) -> Any:
+            self._step()
+            return real(*given, **named)
+
+        return counted
+
+
+async def rotate(kind: str, folder: Path, at: int) -> None:
+    """Be killed before that step of it, if it has so many: a system call, or a statement."""
+    count = itertools.count()
+
+    def step(*_: str) -> None:
+        if next(count) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with opened(kind, folder, NEW, OLD) as store:
+        if kind == "file":
+            for module in (file, places):
+                vars(module)["os"] = Counting(step)
+        else:
+            held: Any = store._inner._instances[NAME].store
+            await held._worker.run(held._db.set_trace_callback, step)
+        await store.rotate(NAME)
+        step()
+
+
+async def look(kind: str, folder: Path) -> None:
+    """Nothing is lost, both keys open it; a second rotation ends the first."""
+    async with opened(kind, folder, NEW, OLD) as store:
+        await same(store)
+        assert (await store.rotate(NAME)).left == 0
+        assert await store.rotate(NAME) == RotationReport(current=len(SECRETS))
+    async with opened(kind, folder, NEW) as store:
+        await same(store)
+
+
+async def same(store: EncryptedSecretStore) -> None:
+    keys = await store.list_secrets(NAME)
+    found = [await store.get_secret(NAME, key) for key in keys]
+    assert {key.removeprefix("_/"): data for key, data in zip(keys, found, strict=True)} == SECRETS
+
+
+def main(kind: str, folder: Path, first: int, step: int) -> int:
+    asyncio.run(prepare(kind, folder / "before"))
+    for killed, at in enumerate(itertools.count(first, step)):
+        here = shutil.copytree(folder / "before", folder / str(at))
+        if (pid := os.fork()) == 0:
+            asyncio.run(rotate(kind, here, at))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        asyncio.run(look(kind, here))
+        shutil.rmtree(here)
+        if status == 0:
+            return killed
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    kind, place, *numbers = sys.argv[1:]
+    print(main(kind, Path(place), *map(int, numbers)))
