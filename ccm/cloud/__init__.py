@@ -18,7 +18,7 @@ from ccm.base.booleans import parse_bool
 from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
-from ccm.cloud.config import ApiClient, ClientBuilder, Context
+from ccm.cloud.config import ApiClient, ClientBuilder, Context, EventSink
 from ccm.cloud.errors import (
     Aborted,
     AlreadyExists,
@@ -123,6 +123,7 @@ from ccm.model import (
     NodeSpec,
     NodeStatus,
     ObjectMeta,
+    ObjectReference,
     Service,
     ServicePort,
     ServiceSpec,
@@ -150,6 +151,7 @@ __all__ = [
     "DeleteMachineResponse",
     "DiskNotFound",
     "Driver",
+    "EventSink",
     "FailedPrecondition",
     "Fields",
     "GetVolumeIDsRequest",
@@ -188,6 +190,7 @@ __all__ = [
     "NodeStatus",
     "NotFound",
     "ObjectMeta",
+    "ObjectReference",
     "OutOfRange",
     "PVLabeler",
     "PermissionDenied",
