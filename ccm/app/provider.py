@@ -257,8 +257,8 @@ async def knows_nodes(
     Raises:
         CloudError: the new provider does not know the nodes, or does not answer.
     """
-    before = Ownership.of(old.cloud.provider_schemes, own_nodes)
-    after = Ownership.of(new.provider_schemes, own_nodes)
+    before = Ownership.at(old.cloud, own_nodes)
+    after = Ownership.at(new, own_nodes)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Those that are ready have an instance, whatever a cloud says.

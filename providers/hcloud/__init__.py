@@ -65,6 +65,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         offers_balancers, offers_routes = settings.balancers_enabled, settings.has_routes
         yield cloud.Cloud(
             name=instances.SCHEME,
+            foreign_ids=(instances.OLD_ROBOT,),
             instances=servers,
             inventory=servers,
             load_balancer=balancers.HcloudBalancers(api, settings, network, context.warn)
