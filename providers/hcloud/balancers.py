@@ -68,6 +68,8 @@ class HcloudBalancers:
         await self._check_settled(service)
         recipe = await self._recipe(service)
         held = await self._find(service) or await self._by_name(service)
+        if recipe.public is False:
+            _check_reachable(recipe.network is not None, held)
         if held is None:
             held = await self._create(cluster_name, service, recipe, nodes)
         held = await self._marked(cluster_name, service, held)
@@ -347,8 +349,18 @@ class HcloudBalancers:
 
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
         if not recipes.has_address(held):
+            _check_reachable(held.public_net.enabled, held)
             text = f"the load balancer of {service.key} has no address yet"
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
+
+
+def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
+    """Raise where neither a network nor anything else would ever give it an address."""
+    if not (otherwise or (held and held.private_net)):
+        raise cloud.InvalidArgument(
+            "the load balancer would have neither a public interface nor a network, and nobody "
+            f"could reach it; set HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
+        )
 
 
 def _check(action: client.Action) -> None:

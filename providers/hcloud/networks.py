@@ -85,10 +85,8 @@ class Network:
 
     async def now(self) -> client.Network:
         """What is in it; one request, and once one for its ID."""
-        number = await self.id()
-        if number is None:
-            raise cloud.FailedPrecondition("routes need HCLOUD_NETWORK")
-        return await self._api.one(f"/networks/{number}", "network", client.Network)
+        path = f"/networks/{await self.id()}"
+        return await self._api.one(path, "network", client.Network)
 
     async def servers(self) -> tuple[Sequence[client.Server], int]:
         """All servers of the project and how many requests that took; one for each 50."""

@@ -159,6 +159,6 @@ class HcloudRoutes:
             action = await self._api.act(path, route)
             if action.status == "running":
                 await asyncio.sleep(SETTLE_S)
-            if action.status == "error":
-                reason = action.error.message if action.error else "no reason"
-                raise cloud.Aborted(f"{action.command} of {route.destination} failed: {reason}")
+        if action.status == "error":
+            reason = action.error.message if action.error else "no reason"
+            raise cloud.Aborted(f"{action.command} of {route.destination} failed: {reason}")

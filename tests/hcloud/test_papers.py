@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,14 @@ def test_the_tables_are_as_the_declarations(name: str) -> None:
     held = (reference.FOLDER / name).read_text()
 
     assert held == reference.FILES[name](), "run `python -m providers.hcloud.reference`"
+
+
+def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+
+    reference.write()
+
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(reference.FILES)
 
 
 def test_the_guide_knows_every_field_of_a_machine() -> None:
