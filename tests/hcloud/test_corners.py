@@ -82,6 +82,7 @@ async def test_fields_that_were_wrong_are_named(
     assert harness.service.cloud.servers == {}
 
 
+@pytest.mark.row("hcloud-config-05")
 async def test_a_network_by_an_id_of_nothing(harness: HcloudHarness) -> None:
     async with opened(harness, HCLOUD_NETWORK="404404") as project:
         assert project.inventory is not None
