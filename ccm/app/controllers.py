@@ -136,7 +136,7 @@ class Controllers:
         """
         nodes = self._nodes.store.list() if self._nodes is not None else []
         own_nodes = self._options.own_nodes
-        ownership = Ownership.of(cloud.provider_schemes, own_nodes)
+        ownership = Ownership.at(cloud, own_nodes)
         ours = (node for node in nodes if not ownership.is_foreign(node))
         await answers(cloud, next(ours, None))
         if self._handle is not None:

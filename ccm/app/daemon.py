@@ -233,6 +233,8 @@ class Daemon:
 
     async def _serve(self) -> int:
         """Open the provider, then lead when it is our turn; the exit code."""
+        if name := self._options.cloud_provider:
+            self._configured.events = self._events.recorder(f"{name}-{migration.COMPONENT}")
         handle = await self._holder.open(lambda: self._configured.opened(self.vitals.not_opened))
         self.vitals.opened(handle)
         return await _beside(self._follow(), self._election.run(self._lead))
@@ -262,10 +264,10 @@ class Daemon:
         return self._stores.opened(self._options.cluster_name, *self._election.writer())
 
     async def _follow(self) -> None:
-        """Follow the provider and its file, serve webhooks; ends only by an exception."""
+        """Follow the provider and its files, serve webhooks; ends only by an exception."""
         async with Group() as group:
-            if file := self._options.cloud_config:
-                accept = self._controllers.accept
+            if self._options.cloud_config or self._configured.followed:
+                file, accept = self._options.cloud_config, self._controllers.accept
                 source = reload.CloudConfig(file, self._configured, self._holder, accept)
                 group.start(self._reloader(source).run(), name="reload-provider")
             group.start(self._controllers.prepare(), name="prepare")

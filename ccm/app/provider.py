@@ -29,7 +29,7 @@ from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.config import ClientBuilder, Context
+from ccm.cloud.config import ClientBuilder, Context, EventSink
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
 from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
@@ -37,6 +37,7 @@ from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.ownership import Ownership
 from ccm.cloud.registry import Opener
 from ccm.model import Node
+from ccm.model.cidr import Network, parse_ranges
 from ccm.model.names import STATUS_TRUE
 
 OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
@@ -79,9 +80,9 @@ def context(
     file: str,
     cluster_name: str,
     clients: ClientBuilder | None,
-    followed: dict[Path, Signature] | None = None,
+    **more: Any,
 ) -> Context:
-    """What the provider is opened with; `followed` takes the files it follows.
+    """What the provider is opened with; `more` are fields of `Context`.
 
     Raises:
         Misconfigured: the file cannot be read.
@@ -96,7 +97,7 @@ def context(
         cluster_name=cluster_name,
         clients=clients,
         environ=os.environ,
-        followed={} if followed is None else followed,
+        **more,
     )
 
 
@@ -153,10 +154,12 @@ class ConfiguredProvider:
 
     Attributes:
         followed: the files that it follows, and what they looked like before they were read.
+        events: where its events go; None = nowhere yet.
     """
 
     def __init__(self, options: Options, opener: Opener, clients: ClientBuilder) -> None:
         self.followed: dict[Path, Signature] = {}
+        self.events: EventSink | None = None
         self._options = options
         self._opener = opener
         self._clients = clients
@@ -200,6 +203,8 @@ class ConfiguredProvider:
             cluster_name=self._options.cluster_name,
             clients=self._clients,
             followed=self.followed,
+            pod_ranges=self._pod_ranges(),
+            events=self.events,
         )
         async with opened_once(self._options.cloud_provider, self._opener, given) as cloud:
             self._check_cluster_id(cloud)
@@ -208,6 +213,11 @@ class ConfiguredProvider:
     def handle(self, cloud: Cloud) -> Handle:
         """The handle to it; see the function of that name."""
         return handle(self._options, cloud)
+
+    def _pod_ranges(self) -> Sequence[Network]:
+        """The ranges that routes are made for."""
+        given = self._options.cluster_cidr.strip() if self._options.configure_cloud_routes else ""
+        return parse_ranges(given) if given else ()
 
     def _check_cluster_id(self, cloud: Cloud) -> None:
         if cloud.has_cluster_id:
@@ -247,8 +257,8 @@ async def knows_nodes(
     Raises:
         CloudError: the new provider does not know the nodes, or does not answer.
     """
-    before = Ownership.of(old.cloud.provider_schemes, own_nodes)
-    after = Ownership.of(new.provider_schemes, own_nodes)
+    before = Ownership.at(old.cloud, own_nodes)
+    after = Ownership.at(new, own_nodes)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Those that are ready have an instance, whatever a cloud says.

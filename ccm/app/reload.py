@@ -186,8 +186,11 @@ def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
 class CloudConfig:
     """The provider's configuration: the provider is opened anew.
 
+    The files that the provider follows count as a part of it; where it has its configuration from
+    the environment they are all there is.
+
     Args:
-        file: what it is in.
+        file: what it is in; empty: there is none.
         configured: opens a provider with the content of now.
         holder: of the provider in use.
         accept: has the last word on a new provider.
@@ -202,7 +205,7 @@ class CloudConfig:
         holder: ProviderHolder,
         accept: Callable[[Cloud], Awaitable[None]],
     ) -> None:
-        self.path = Path(file)
+        self.path = Path(file) if file else next(iter(configured.followed))
         self.more = configured.followed
         self._opening = configured.opened_once
         self._holder = holder

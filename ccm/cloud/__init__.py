@@ -18,7 +18,7 @@ from ccm.base.booleans import parse_bool
 from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
-from ccm.cloud.config import ApiClient, ClientBuilder, Context
+from ccm.cloud.config import ApiClient, ClientBuilder, Context, EventSink
 from ccm.cloud.errors import (
     Aborted,
     AlreadyExists,
@@ -124,6 +124,7 @@ from ccm.model import (
     NodeSpec,
     NodeStatus,
     ObjectMeta,
+    ObjectReference,
     Service,
     ServicePort,
     ServiceSpec,
@@ -151,6 +152,7 @@ __all__ = [
     "DeleteMachineResponse",
     "DiskNotFound",
     "Driver",
+    "EventSink",
     "FailedPrecondition",
     "Fields",
     "GetVolumeIDsRequest",
@@ -190,6 +192,7 @@ __all__ = [
     "NodeStatus",
     "NotFound",
     "ObjectMeta",
+    "ObjectReference",
     "OutOfRange",
     "PVLabeler",
     "PermissionDenied",

@@ -8,7 +8,7 @@ parsers for the usual formats, and reads them as a Struct (`settings`) or field 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -18,7 +18,8 @@ import msgspec
 from ccm.base import files, redact
 from ccm.cloud import errors
 from ccm.cloud.fields import ConfigError, Fields, from_environment
-from ccm.model import Node, Service
+from ccm.model import Node, ObjectReference, Service, names
+from ccm.model.cidr import Network
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -54,6 +55,14 @@ class ClientBuilder(Protocol):
         ...
 
 
+class EventSink(Protocol):
+    """Where a provider's events go."""
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        """Record an event of kind `Normal` or `Warning`; never blocks."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Everything a provider is opened with.
@@ -65,6 +74,8 @@ class Context:
         clients: makes API clients; None where there is no cluster, as in contract tests.
         environ: the environment of the process, for a provider whose reference reads that; empty in
             contract tests, unless they say otherwise.
+        pod_ranges: `--cluster-cidr`, the ranges that routes are made for; empty where none are.
+        events: takes what `warn` says; None where there is no cluster, as in contract tests.
         followed: the files that the provider named to `follow`, and what they looked like then.
     """
 
@@ -73,10 +84,26 @@ class Context:
     cluster_name: str = "kubernetes"
     clients: ClientBuilder | None = None
     environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    pod_ranges: Sequence[Network] = ()
+    events: EventSink | None = field(default=None, repr=False, compare=False)
     followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
     _readers: dict[str, ApiClient] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def warn(self, about: ObjectReference, reason: str, message: str) -> None:
+        """Make a Warning event about a Node or Service that is served all the same.
+
+        What is not served is an error, and the daemon makes its event. Secrets in the message are
+        masked, and a message that is repeated is counted.
+
+        Args:
+            about: `node.reference` or `service.reference`.
+            reason: in CamelCase, for machines; with most providers that of the vendor's manager.
+            message: for people: what is so, and what they may do.
+        """
+        if self.events is not None:
+            self.events.event(about, names.WARNING, reason, message)
 
     async def whole(self, obj: Node | Service) -> Mapping[str, Any]:
         """The object with every field it has at the API server, as it is now.

@@ -401,6 +401,8 @@ class Cloud:
             start without `--allow-untagged-cloud`.
         schemes: provider-ID schemes that are ours, old spellings included. Empty = `name`.
             A node with another scheme is left alone entirely.
+        foreign_ids: what provider IDs begin with that have one of these schemes and are another
+            manager's all the same, such as those of a vendor's other product.
         limits: deadlines and rate the provider wants for its calls.
         service_annotations: prefixes of the Service annotations that the load balancers read; a
             change of any other annotation causes no call. None = every annotation counts.
@@ -426,6 +428,7 @@ class Cloud:
     machines: MachineDriver | None = None
     has_cluster_id: bool = False
     schemes: Sequence[str] = ()
+    foreign_ids: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
     service_annotations: Sequence[str] | None = None
     service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()

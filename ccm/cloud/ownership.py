@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ccm.cloud.interface import Cloud
 from ccm.cloud.provider_id import is_foreign
 from ccm.model import Node
 from ccm.model.node import is_uninitialized
@@ -17,16 +18,23 @@ class Ownership:
 
     Attributes:
         schemes: provider-ID schemes of our cloud.
+        others: what provider IDs of these begin with that are others' all the same.
         selector: what the labels of our nodes satisfy; empty = all nodes may be ours.
     """
 
     schemes: Collection[str]
+    others: Collection[str] = ()
     selector: tuple[Requirement, ...] = ()
 
     @classmethod
     def of(cls, schemes: Collection[str], own_nodes: str) -> Ownership:
         """By the text of `--own-nodes`. Raises BadSelectorError."""
         return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
+
+    @classmethod
+    def at(cls, cloud: Cloud, own_nodes: str) -> Ownership:
+        """With a provider, by the text of `--own-nodes`. Raises BadSelectorError."""
+        return replace(cls.of(cloud.provider_schemes, own_nodes), others=cloud.foreign_ids)
 
     @property
     def is_explicit(self) -> bool:
@@ -53,4 +61,4 @@ class Ownership:
 
     def has_foreign_id(self, node: Node) -> bool:
         """Whether its provider ID names another cloud."""
-        return is_foreign(node.provider_id, self.schemes)
+        return is_foreign(node.provider_id, self.schemes, self.others)

@@ -29,14 +29,19 @@ def parse_provider_id(provider_id: str, scheme: str) -> str:
     return instance_id
 
 
-def is_foreign(provider_id: str, schemes: Collection[str]) -> bool:
+def is_foreign(provider_id: str, schemes: Collection[str], others: Collection[str] = ()) -> bool:
     """Whether a provider ID names another cloud.
 
     An empty ID and one without a scheme are not foreign: nothing says whose they are, so
     the provider decides.
+
+    Args:
+        provider_id: of a node.
+        schemes: ours.
+        others: what IDs begin with that are others' though their scheme is ours.
     """
     scheme, separator, _ = provider_id.partition(_SEPARATOR)
-    return bool(separator) and scheme not in schemes
+    return bool(separator) and (scheme not in schemes or provider_id.startswith(tuple(others)))
 
 
 def is_same_instance(one: str, other: str) -> bool:

@@ -10,7 +10,7 @@ from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.provider_id import is_foreign
+from ccm.cloud.ownership import Ownership
 from ccm.controllers.route import plan as route_plan
 from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider
@@ -60,7 +60,7 @@ async def provider_ids(case: Case) -> Finding:
             "look which of the nodes runs on that instance, delete the others, and start their "
             "kubelets without --provider-id, or under the name that their own instance has",
         )
-    strangers = [node for node in nodes if is_foreign(node.provider_id, _schemes(case))]
+    strangers = [node for node in nodes if _is_foreign(case, node)]
     if strangers:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
         return warn(
@@ -74,7 +74,7 @@ async def provider_ids(case: Case) -> Finding:
 
 async def instances(case: Case) -> Finding:
     """Look for the instance of each node, and the node of each instance."""
-    ours = [node for node in await case.nodes() if not is_foreign(node.provider_id, _schemes(case))]
+    ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
         return ok("there are no nodes to look for")
     unlisted = _unlisted(case, ours)
@@ -158,6 +158,10 @@ def _schemes(case: Case) -> Sequence[str]:
     return tuple(case.cloud.provider_schemes)
 
 
+def _is_foreign(case: Case, node: Node) -> bool:
+    return Ownership.at(case.cloud, "").has_foreign_id(node)
+
+
 def _unlisted(case: Case, nodes: Sequence[Node]) -> Sequence[Node]:
     """The nodes whose instances are in no listing."""
     known = case.listing.instances if case.listing is not None else ()
@@ -216,7 +220,7 @@ def _guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
 
 
 def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
-    if case.is_usable("provider-ids") and is_foreign(node.provider_id, _schemes(case)):
+    if case.is_usable("provider-ids") and _is_foreign(case, node):
         return f"its provider ID {node.provider_id} is of another cloud, whose manager is to do it"
     if node.name in case.without_instance:
         return f"it has no instance: {case.without_instance[node.name]}"

@@ -54,21 +54,24 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the settings are wrong; the message names every fault.
     """
     settings = context.settings(config.Config, environment=True)
+    config.tell(settings)
     async with (
         client.open_client(settings.endpoint, settings.token) as api,
         machines.open_clients(settings.endpoint) as clients,
     ):
-        network = networks.Network(api, settings.network)
+        pods = context.pod_ranges if settings.has_routes else ()
+        network = networks.Network(api, settings.network, pods)
         servers = instances.HcloudInstances(api, settings, network)
         offers_balancers, offers_routes = settings.balancers_enabled, settings.has_routes
         yield cloud.Cloud(
             name=instances.SCHEME,
+            foreign_ids=(instances.OLD_ROBOT,),
             instances=servers,
             inventory=servers,
-            load_balancer=balancers.HcloudBalancers(api, settings, network)
+            load_balancer=balancers.HcloudBalancers(api, settings, network, context.warn)
             if offers_balancers
             else None,
-            routes=routes.HcloudRoutes(api, network) if offers_routes else None,
+            routes=routes.HcloudRoutes(api, network, pods, context.warn) if offers_routes else None,
             machines=machines.HcloudMachines(clients),
             limits=cloud.Limits(concurrent_routes=1),  # a network takes one change at a time
             service_annotations=ANNOTATIONS,

@@ -14,28 +14,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccm import cloud
-from ccm.base import log
 from ccm.cloud.labels import label_value
 
-from . import certificates, changes, client, config, networks, recipes
+from . import certificates, changes, client, config, networks, notices, recipes
 from . import service_annotations as ann
 from .marks import CLUSTER, SERVICE_UID
 
 AGAIN_S = 1.0
 """After so long it is asked whether the cloud has done it."""
 
-_log = log.logger("hcloud")
-
 
 class HcloudBalancers:
     """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
 
     def __init__(
-        self, api: client.Client, settings: config.Config, network: networks.Network
+        self,
+        api: client.Client,
+        settings: config.Config,
+        network: networks.Network,
+        warn: notices.Warn,
     ) -> None:
         self._api = api
         self._settings = settings
         self._network = network
+        self._warn = warn
         self._pending: dict[str, list[int]] = {}
         """UID of a Service -> actions of ours that ran when we last heard of them."""
 
@@ -66,6 +68,8 @@ class HcloudBalancers:
         await self._check_settled(service)
         recipe = await self._recipe(service)
         held = await self._find(service) or await self._by_name(service)
+        if recipe.public is False:
+            _check_reachable(recipe.network is not None, held)
         if held is None:
             held = await self._create(cluster_name, service, recipe, nodes)
         held = await self._marked(cluster_name, service, held)
@@ -75,6 +79,7 @@ class HcloudBalancers:
             service, held, changes.steps(held, recipe, servers, keep_ips=keep_ips)
         )
         self._check_address(service, held)
+        self._check_type(service, held)
         return recipes.status(held, service, self._settings)
 
     async def update_load_balancer(
@@ -212,13 +217,12 @@ class HcloudBalancers:
                 f"nothing says where to make a load balancer; set {ann.LOCATION.name}, or "
                 "HCLOUD_LOAD_BALANCERS_LOCATION for all"
             )
-        if not recipe.type:
-            _log.info("No load balancer type is configured", type=recipes.DEFAULT_TYPE)
+        servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
         order = {
             "name": name,
             "labels": self._labels(cluster_name, service),
             **place,
-            **_whole_order(recipe, self._members(service, nodes, recipe, None)),
+            **_whole_order(recipe, servers),
         }
         try:
             made, action = await self._api.create(
@@ -230,6 +234,13 @@ class HcloudBalancers:
             if found is None:
                 raise
             return found
+        if not recipe.type:
+            self._warn(
+                service.reference,
+                notices.TYPE_UNCONFIGURED,
+                f"the load balancer is made with type {recipes.DEFAULT_TYPE}, for nothing says "
+                f"which; set {ann.TYPE.name}, or HCLOUD_LOAD_BALANCERS_TYPE for all",
+            )
         self._note(service, action)
         self._check_noted(service)
         return made
@@ -252,18 +263,18 @@ class HcloudBalancers:
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
         recipe: recipes.Recipe,
-        held: client.Balancer | None,
+        held: client.Balancer,
     ) -> Sequence[int]:
         found = recipes.members(service, nodes, 0)
         most = recipes.most_targets(recipe, held)
         if most and len(found) > most:
-            _log.warning(
-                "More nodes than the load balancer may have targets",
-                service=service.key,
-                nodes=len(found),
-                targets=most,
-            )
+            self._warn_of_targets(service, f"it may have {most} targets, for {len(found)} nodes")
         return found[:most] if most else found
+
+    def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
+        advice = f"some nodes get no traffic from it; a larger one by {ann.TYPE.name} has room"
+        message = f"the load balancer is full: {text}; {advice}"
+        self._warn(service.reference, notices.MAX_TARGETS, message)
 
     async def _carry_out(
         self, service: cloud.Service, held: client.Balancer, steps: Sequence[changes.Step]
@@ -272,10 +283,10 @@ class HcloudBalancers:
         for action, order in steps:
             try:
                 done = await self._api.act(f"/load_balancers/{held.id}/actions/{action}", order)
-            except cloud.ResourceExhausted:
+            except cloud.ResourceExhausted as error:
                 if action != "add_target":
                     raise
-                _log.warning("The load balancer has no room for a target", service=service.key)
+                self._warn_of_targets(service, str(error))
                 continue
             except cloud.NotFound:
                 if action not in ("remove_target", "delete_service", "detach_from_network"):
@@ -326,10 +337,30 @@ class HcloudBalancers:
             _check(one)
         self._check_noted(service)
 
+    def _check_type(self, service: cloud.Service, held: client.Balancer) -> None:
+        kind = held.load_balancer_type
+        if kind.deprecated:
+            self._warn(
+                service.reference,
+                notices.TYPE_DEPRECATED,
+                f"the load balancer has type {kind.name}, which is deprecated; set "
+                f"{ann.TYPE.name} to another one",
+            )
+
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
         if not recipes.has_address(held):
+            _check_reachable(held.public_net.enabled, held)
             text = f"the load balancer of {service.key} has no address yet"
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
+
+
+def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
+    """Raise where neither a network nor anything else would ever give it an address."""
+    if not (otherwise or (held and held.private_net)):
+        raise cloud.InvalidArgument(
+            "the load balancer would have neither a public interface nor a network, and nobody "
+            f"could reach it; set HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
+        )
 
 
 def _check(action: client.Action) -> None:

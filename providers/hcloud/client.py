@@ -34,6 +34,8 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "invalid_input": cloud.InvalidArgument,
     "json_error": cloud.InvalidArgument,
     "invalid_server_type": cloud.InvalidArgument,
+    "invalid_load_balancer_type": cloud.InvalidArgument,
+    "unsupported_error": cloud.InvalidArgument,
     "incompatible_network_type": cloud.InvalidArgument,
     "uniqueness_error": cloud.AlreadyExists,
     "source_port_used": cloud.AlreadyExists,
@@ -41,6 +43,10 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "locked": Busy,
     "conflict": Busy,
     "protected": cloud.FailedPrecondition,
+    "resource_locked": cloud.FailedPrecondition,
+    "load_balancer_not_attached_to_network": cloud.FailedPrecondition,
+    "server_not_attached_to_network": cloud.FailedPrecondition,
+    "targets_without_use_private_ip": cloud.FailedPrecondition,
     "resource_in_use": Busy,
     "server_not_stopped": cloud.FailedPrecondition,
     "resource_limit_exceeded": cloud.ResourceExhausted,
@@ -54,6 +60,7 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "service_error": cloud.Unavailable,
     "bad_gateway": cloud.Unavailable,
     "maintenance": cloud.Unavailable,
+    "robot_unavailable": cloud.Unavailable,
     "unknown_error": cloud.Unknown,
 }
 """The API's own words."""

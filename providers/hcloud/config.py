@@ -12,9 +12,12 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from ccm import cloud
-from ccm.base import durations
+from ccm.base import durations, log
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
+
+TOKEN_LENGTH = 64
+"""Characters of a token, as the vendor has made them so far."""
 
 Family = Literal["ipv4", "ipv6", "dualstack"]
 Algorithm = Literal["round_robin", "least_connections"]
@@ -132,7 +135,8 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     ] = ""
     debug: Annotated[bool, cloud.setting("No effect: see --v.")] = False
     server_cache_mode: Annotated[
-        Literal["all", "one", "off"], cloud.setting("No effect: listings are shared anyway.")
+        Literal["all", "one", "off"],
+        cloud.setting("No effect: as `all`, and what a listing lacks is asked for by itself."),
     ] = "all"
     server_cache_max_age: Annotated[
         timedelta, cloud.setting("No effect: see --inventory-max-age.")
@@ -181,3 +185,35 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     def has_routes(self) -> bool:
         """Whether routes are to be had."""
         return bool(self.network) and self.network_routes_enabled
+
+
+_IDLE = (
+    "network_disable_attached_check",
+    "debug",
+    "server_cache_mode",
+    "server_cache_max_age",
+    "metrics_enabled",
+    "metrics_address",
+    "robot_user",
+    "robot_password",
+    "robot_cache_timeout",
+    "robot_rate_limit_wait_time",
+    "robot_forward_internal_ips",
+)
+"""What concerns the vendor's process alone."""
+
+
+def idle(settings: Config) -> Sequence[str]:
+    """Names of the settings that somebody changed, to no effect."""
+    plain = Config(token=settings.token)
+    changed = (one for one in _IDLE if getattr(settings, one) != getattr(plain, one))
+    return [_variable(one) for one in changed]
+
+
+def tell(settings: Config) -> None:
+    """Say once what may be otherwise than somebody thinks; no value is told."""
+    logger = log.logger("hcloud")
+    if names := idle(settings):
+        logger.info("settings of the vendor's manager have no effect here", settings=names)
+    if len(settings.token) != TOKEN_LENGTH:
+        logger.warning("the token has not the length of one; is it whole?", length=TOKEN_LENGTH)

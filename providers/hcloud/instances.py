@@ -17,7 +17,10 @@ from . import client, config, networks
 SCHEME = "hcloud"
 """Of provider IDs. A promise to old clusters."""
 
-ROBOT = re.compile(r"hrobot://.*|hcloud://bm-.*")
+OLD_ROBOT = f"{SCHEME}://bm-"
+"""What provider IDs of dedicated servers began with once; since then their scheme is another."""
+
+ROBOT = re.compile(rf"hrobot://.*|{OLD_ROBOT}.*")
 """Provider IDs of dedicated servers."""
 
 PROVIDED_BY = "instance.hetzner.cloud/provided-by"

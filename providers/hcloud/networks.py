@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ccm import cloud
+from ccm.base import log
 from ccm.base.clock import monotonic
 
 from . import client
@@ -15,16 +16,25 @@ from . import client
 MAX_AGE_S = 60.0
 """Age at which names of servers are asked for anew, as in the vendor's manager."""
 
+_log = log.logger("hcloud")
+
 FRESH_S = 2.0
 """Age up to which a listing serves all nodes of a wave that have no address yet."""
 
 
 class Network:
-    """The network that the settings name, if they do."""
+    """The network that the settings name, if they do.
 
-    def __init__(self, api: client.Client, word: str) -> None:
+    Args:
+        api: calls of the API.
+        word: its name or ID; empty: there is none.
+        pods: ranges that routes will be made for in it.
+    """
+
+    def __init__(self, api: client.Client, word: str, pods: Sequence[Any] = ()) -> None:
         self._api = api
         self._word = word
+        self._pods = pods
         self._id: int | None = None
         self._asking = asyncio.Lock()
         self._ip_range: Any = None
@@ -48,6 +58,20 @@ class Network:
         except cloud.InvalidArgument as error:
             raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
         self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
+        outside = [str(one) for one in self._pods if not self._holds(one)]
+        if outside:
+            _log.warning(
+                "--cluster-cidr lies outside the network: its servers send nothing there unless "
+                "somebody gives each a route; choose a range within it",
+                cluster_cidr=", ".join(outside),
+                network=found.name,
+                ip_range=found.ip_range,
+            )
+
+    def _holds(self, one: Any) -> bool:
+        """Whether a range is part of it; one of IPv6 is nothing that it could hold."""
+        whole = self._ip_range
+        return one.version != 4 or (whole is not None and bool(one.subnet_of(whole)))
 
     @property
     def known_id(self) -> int | None:
@@ -61,10 +85,8 @@ class Network:
 
     async def now(self) -> client.Network:
         """What is in it; one request, and once one for its ID."""
-        number = await self.id()
-        if number is None:
-            raise cloud.FailedPrecondition("routes need HCLOUD_NETWORK")
-        return await self._api.one(f"/networks/{number}", "network", client.Network)
+        path = f"/networks/{await self.id()}"
+        return await self._api.one(path, "network", client.Network)
 
     async def servers(self) -> tuple[Sequence[client.Server], int]:
         """All servers of the project and how many requests that took; one for each 50."""

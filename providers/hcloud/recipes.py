@@ -318,7 +318,8 @@ def _known(http: client.Http | None) -> client.Http | None:
 
 
 def _sorted(listeners: Iterable[client.Listener]) -> list[Any]:
-    return msgspec.to_builtins(sorted(listeners, key=lambda one: one.listen_port))  # type: ignore[no-any-return]
+    found: list[Any] = msgspec.to_builtins(sorted(listeners, key=lambda one: one.listen_port))
+    return found
 
 
 def _digest(shown: object) -> str:

@@ -18,7 +18,7 @@ KINDS = (NODE.name, NODE_LIFECYCLE.name, ROUTE.name, SERVICE.name)
 FLAGS: Mapping[str, str] = {
     "cloud-provider": "hcloud",
     "controllers": ",".join((*KINDS, *CONTROLLERS)),
-    "cluster-cidr": "10.128.0.0/9",
+    "cluster-cidr": "100.64.0.0/10",
     "cluster-name": "ninety",
     "kube-api-qps": "-1",
     # As they are by default, for the calls that they cost.
@@ -49,6 +49,6 @@ def pool(fake: server.Service, *, annotations: Mapping[str, str] = {}, **spec: A
         secret={"token": fake.token.encode(), "userData": b"#!/bin/sh"},
         whole=whole,
         empty=empty,
-        ranges="10.128.{}.0/24",
+        ranges="100.64.{}.0/24",
         annotations={ann.TYPE.name: "lb31", **annotations},
     )

@@ -18,18 +18,48 @@ def read(**environ: str) -> config.Config:
     return cloud.Context(environ=environ).settings(config.Config, environment=True)
 
 
+DEFAULTS: dict[str, Any] = {
+    "endpoint": "https://api.hetzner.cloud/v1",
+    "network": "",
+    "debug": False,
+    "network_routes_enabled": True,
+    "network_disable_attached_check": False,
+    "instances_address_family": "ipv4",
+    "instances_zone_label_enabled": True,
+    "server_cache_mode": "all",
+    "server_cache_max_age": timedelta(seconds=10),
+    "metrics_enabled": True,
+    "metrics_address": ":8233",
+    "robot_enabled": False,
+    "robot_user": "",
+    "robot_password": "",
+    "robot_cache_timeout": timedelta(minutes=5),
+    "robot_rate_limit_wait_time": timedelta(0),
+    "robot_forward_internal_ips": True,
+    "balancers_enabled": True,
+    "balancers_location": "",
+    "balancers_network_zone": "",
+    "balancers_type": "",
+    "balancers_algorithm_type": None,
+    "balancers_disable_private_ingress": False,
+    "balancers_use_private_ip": False,
+    "balancers_disable_ipv6": False,
+    "balancers_disable_public_network": None,
+    "balancers_uses_proxyprotocol": None,
+    "balancers_health_check_interval": None,
+    "balancers_health_check_timeout": None,
+    "balancers_health_check_retries": None,
+    "balancers_private_subnet_ip_range": "",
+}
+"""As the vendor's manager has them."""
+
+
 @pytest.mark.row("hcloud-config-01")
 def test_defaults() -> None:
     found = read(HCLOUD_TOKEN=TOKEN)
 
-    assert found == config.Config(token=TOKEN)
-    assert (found.endpoint, found.network) == ("https://api.hetzner.cloud/v1", "")
-    assert (found.instances_address_family, found.instances_zone_label_enabled) == ("ipv4", True)
-    assert (found.balancers_enabled, found.balancers_type) == (True, "")
-    assert found.balancers_disable_public_network is None
-    assert found.balancers_uses_proxyprotocol is None
-    assert found.server_cache_max_age == timedelta(seconds=10)
-    assert found.robot_cache_timeout == timedelta(minutes=5)
+    assert {name: getattr(found, name) for name in DEFAULTS} == DEFAULTS
+    assert {*DEFAULTS, "token"} == set(config.Config.__struct_fields__)
     assert not found.has_routes
     assert TOKEN not in repr(found)
 
@@ -84,6 +114,45 @@ def test_every_fault_is_in_one_message() -> None:
         "ROBOT_ENABLED",
         "ROBOT_USER",
     ]
+
+
+@pytest.mark.row("hcloud-config-02")
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"HCLOUD_TOKEN": ""}, "HCLOUD_TOKEN"),
+        ({"HCLOUD_ENDPOINT": "api.hetzner.cloud"}, "HCLOUD_ENDPOINT"),
+        ({"HCLOUD_INSTANCES_ADDRESS_FAMILY": "IPv4"}, "HCLOUD_INSTANCES_ADDRESS_FAMILY"),
+        ({"HCLOUD_SERVER_CACHE_MODE": "none"}, "HCLOUD_SERVER_CACHE_MODE"),
+        ({"HCLOUD_SERVER_CACHE_MAX_AGE": "ten"}, "HCLOUD_SERVER_CACHE_MAX_AGE"),
+        ({"HCLOUD_NETWORK_ROUTES_ENABLED": "yes"}, "HCLOUD_NETWORK_ROUTES_ENABLED"),
+        ({"HCLOUD_LOAD_BALANCERS_ENABLED": "on"}, "HCLOUD_LOAD_BALANCERS_ENABLED"),
+        (
+            {
+                "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
+                "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE": "eu-central",
+            },
+            "HCLOUD_LOAD_BALANCERS_LOCATION",
+        ),
+        (
+            {"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_INTERVAL": "15"},
+            "HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_INTERVAL",
+        ),
+        (
+            {"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_RETRIES": "-1"},
+            "HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_RETRIES",
+        ),
+        ({"ROBOT_PASSWORD": "s3cret"}, "ROBOT_USER"),
+        ({"ROBOT_ENABLED": "true", "HCLOUD_NETWORK": "k8s"}, "ROBOT_ENABLED"),
+    ],
+    ids=str,
+)
+def test_a_fault_alone(wrong: dict[str, str], told: str) -> None:
+    with pytest.raises(cloud.ConfigError) as caught:
+        read(**{"HCLOUD_TOKEN": TOKEN, **wrong})
+
+    assert [each.split()[0] for each in caught.value.faults] == [told]
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.row("hcloud-config-03")

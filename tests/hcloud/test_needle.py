@@ -54,7 +54,7 @@ async def test_no_word_of_a_run_tells_the_token(
     ):
         env.cloud_config.write_text(program.config(endpoint, fake.token))
         daemon = await env.start_leading(flags={**FLAGS, **more})
-        cidr = "10.128.0.0/24"
+        cidr = "100.64.0.0/24"
         await env.cluster.register("n1", ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr])
         await farm.expose(1)
         await farm.order(1)

@@ -61,6 +61,7 @@ async def test_address_families(harness: HcloudHarness, family: str, kinds: list
     assert (found.zone, found.region) == ("", "hel1")
 
 
+@pytest.mark.row("hcloud-config-05")
 async def test_a_network_that_is_not_there(harness: HcloudHarness) -> None:
     async with opened(harness, HCLOUD_NETWORK="nowhere") as project:
         assert project.inventory is not None

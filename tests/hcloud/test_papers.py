@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ccm import cloud
 from ccm.testing.builders import node
 from providers import hcloud
-from providers.hcloud import machine_specs, reference
+from providers.hcloud import config, machine_specs, reference, service_annotations
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import server
+from tests.manifests import shipped
 
 
 @pytest.mark.parametrize("name", reference.FILES)
@@ -22,11 +25,49 @@ def test_the_tables_are_as_the_declarations(name: str) -> None:
     assert held == reference.FILES[name](), "run `python -m providers.hcloud.reference`"
 
 
+def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+
+    reference.write()
+
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(reference.FILES)
+
+
 def test_the_guide_knows_every_field_of_a_machine() -> None:
     guide = (reference.FOLDER / "README.md").read_text()
     fields = {one for one in machine_specs.Spec.__struct_encode_fields__ if one != "datacenter"}
 
     assert fields <= set(re.findall(r"`(\w+)`", guide))
+
+
+def test_the_guides_examples_hold(tmp_path: Path) -> None:
+    """As they stand there: nobody copies what is refused."""
+    guide = (reference.FOLDER / "README.md").read_text()
+    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    found = {one["kind"]: one for one in blocks if "kind" in one}
+    text = found["Secret"]["stringData"]["cloud.yaml"].encode()
+    asked = found["Service"]["metadata"]["annotations"]
+    schema = {one.name: one for one in service_annotations.SCHEMA}
+    spec = found["MachineClass"]["providerSpec"]
+    (values,) = [one for one in blocks if "extraEnv" in one]
+
+    given = cloud.Context(config=text).settings(config.Config, environment=True)
+    assert (given.network, given.balancers_location, given.has_routes) == ("k8s", "fsn1", True)
+    assert [name for name, text in asked.items() if schema[name].fault(text)] == []
+    assert machine_specs.problems(spec, cloud.Credentials({"token": b"t"})) == []
+    environment = {one["name"]: "x" for one in values["extraEnv"]}
+    content = values["cloud"]["config"]["content"].encode()
+    taken = cloud.Context(config=content, environ=environment)
+    assert taken.settings(config.Config, environment=True).balancers_location == "x"
+    for chosen in (values, {"cloud": {"provider": "hcloud"}, "extraArgs": _flags(guide)}):
+        made = shipped.rendered(tmp_path, chosen)
+        assert "--cloud-provider=hcloud" in made
+    assert "--cluster-cidr=10.244.0.0/16" in made
+
+
+def _flags(guide: str) -> dict[str, str]:
+    """The flags that the guide gives to the chart."""
+    return dict(re.findall(r"--set extraArgs\.([a-z-]+)=(\S+)", guide))
 
 
 def test_levels_are_done_or_say_why_not() -> None:

@@ -1,58 +1,40 @@
-"""`kube-ccm sandbox` with this provider and the fake as a program, as the guide has it."""
+"""The commands of the guide, as they stand there."""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from providers.hcloud import reference
-from tests import forkserver
-from tests.sandbox.command import started
+from tests.sandbox.command import carried_out, fake, guided, plain
+
+GUIDE = reference.FOLDER / "README.md"
 
 
-@pytest.fixture(scope="module")
-def typed() -> Sequence[str]:
-    """The two commands of the guide."""
-    guide = (reference.FOLDER / "README.md").read_text()
-    (found,) = re.findall(r"```sh\n(python -m providers.hcloud.testing .*?)```", guide, re.DOTALL)
-    return [one.rstrip(" &") for one in found.replace("\\\n", "").strip().splitlines()]
+def test_the_first_command(tmp_path: Path) -> None:
+    """Nothing of somebody's real account reaches the daemon."""
+    real = {"HCLOUD_TOKEN": "real" * 16, "HCLOUD_ENDPOINT": "http://127.0.0.1:9/v1"}
+
+    said = carried_out(tmp_path, guided(GUIDE)[0], {**plain(tmp_path), **real})
+
+    assert said.startswith("done: 3 machines run, 5 nodes initialised, 2 Services served")
 
 
-@pytest.fixture
-def home(tmp_path: Path, typed: Sequence[str]) -> Iterator[Path]:
-    """A folder with what the fake writes; it runs on a port of its own."""
-    _, *words = shlex.split(typed[0])
-    words[words.index("--port") + 1] = "0"
-    child = forkserver.Popen(
-        [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert "endpoint" in child.stdout.readline()
-        yield tmp_path
-    finally:
-        child.terminate()
-        child.communicate(timeout=10)
+@pytest.mark.soak
+def test_with_routes(tmp_path: Path) -> None:
+    """What the guide says about `--routes`."""
+    said = carried_out(tmp_path, [*guided(GUIDE)[0], "--routes"], plain(tmp_path))
+
+    assert "5 routes" in said
 
 
-def test_the_commands_of_the_guide(home: Path, typed: Sequence[str]) -> None:
-    """Machines, nodes and Services; in the end nothing that machines cost is left."""
-    environment = {**os.environ, "TMPDIR": str(home)}
-    environment.pop("KUBEBUILDER_ASSETS", None)
-    _, _, *words = shlex.split(typed[1])
+@pytest.mark.soak
+def test_the_other_commands(tmp_path: Path) -> None:
+    """In the end nothing that machines cost is left."""
+    _, (_, *program), sandbox = guided(GUIDE)
 
-    with started(home, environment, *words) as sandbox:
-        sandbox.read_to_the_end()
+    with fake(tmp_path, *program):
+        said = carried_out(tmp_path, sandbox, plain(tmp_path))
 
-    assert sandbox.process.returncode == 0, sandbox.lines
-    told = sandbox.lines[-1]
-    assert told.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
-    assert ", 0 warnings in " in told
-    assert not any("is not gone" in line for line in sandbox.lines)
+    assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")

@@ -65,7 +65,7 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.model.names import COMPONENT_NODE
 
     nodes = context.informers.of(NODES)
-    ownership = Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes)
+    ownership = Ownership.at(context.handle.cloud, flags.own_nodes)
     controller = NodeController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),

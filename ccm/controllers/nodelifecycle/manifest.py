@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from ccm.runtime.manifest import (
 )
 
 if TYPE_CHECKING:
+    from ccm.cloud.interface import Cloud
     from ccm.controllers.nodelifecycle.plan import Rules
     from ccm.runtime.controller import Controller
 
@@ -88,7 +88,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.runtime.holds import Holds
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
-    nodes, rules = context.informers.of(NODES), _rules(context.handle.cloud.provider_schemes, flags)
+    nodes, rules = context.informers.of(NODES), _rules(context.handle.cloud, flags)
     made = NodeLifecycleController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
@@ -107,12 +107,12 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     return made.controller
 
 
-def _rules(schemes: Collection[str], flags: NodeLifecycleFlags) -> Rules:
+def _rules(cloud: Cloud, flags: NodeLifecycleFlags) -> Rules:
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.nodelifecycle.plan import Rules
 
     return Rules(
-        ownership=Ownership.of(schemes, flags.own_nodes),
+        ownership=Ownership.at(cloud, flags.own_nodes),
         period_s=flags.node_monitor_period.total_seconds(),
         least_age_s=flags.node_deletion_least_age.total_seconds(),
         limit=flags.node_deletion_limit,

@@ -132,7 +132,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.handle.observe(observe_call),
         ranges=ranges,
-        ownership=Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes),
+        ownership=Ownership.at(context.handle.cloud, flags.own_nodes),
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
         settings=Settings(

@@ -124,14 +124,19 @@ def creation_key(node: str, network: Network) -> Key:
 
 
 def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
-    """Whether a route of this range is ours: its first or last address is a Pod's.
+    """Whether a route of this range is ours: all its addresses are Pods'.
 
-    A range that is wider than the cluster's is not.
+    One that is wider than the cluster's is not, also where it begins or ends with it: networks
+    have routes that other things need, and other clusters.
     """
-    return any(
-        one.version == network.version
-        and (network.network_address in one or network.broadcast_address in one)
-        for one in ranges
+    return any(_lies_in(network, one) for one in ranges)
+
+
+def _lies_in(network: Network, whole: Network) -> bool:
+    return (
+        network.version == whole.version
+        and network.network_address in whole
+        and network.broadcast_address in whole
     )
 
 

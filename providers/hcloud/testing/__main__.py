@@ -15,6 +15,10 @@ from .answers import Call
 from .settings import Settings
 
 NETWORK = "k8s"
+RANGE = "100.0.0.0/9"
+"""Of the network; the Pods of `kube-ccm sandbox` are in it too. The real thing takes none that is
+not private."""
+
 ORDER = {"server_type": "cx23", "image": "ubuntu-24.04", "location": "fsn1"}
 
 
@@ -43,8 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def populate(service: server.Service, names: Sequence[str]) -> None:
     """A network, and servers in it that run."""
-    subnet = {"type": "cloud", "ip_range": "10.0.0.0/16", "network_zone": "eu-central"}
-    body = {"name": NETWORK, "ip_range": "10.0.0.0/16", "subnets": [subnet]}
+    subnet = {"type": "cloud", "ip_range": "100.0.0.0/16", "network_zone": "eu-central"}
+    body = {"name": NETWORK, "ip_range": RANGE, "subnets": [subnet]}
     networks.create(service.cloud, Call(body=body))
     (network,) = service.cloud.networks.values()
     for name in names:
@@ -61,6 +65,7 @@ def config(endpoint: str, token: str) -> str:
         "HCLOUD_TOKEN": token,
         "HCLOUD_NETWORK": NETWORK,
         "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
+        "HCLOUD_LOAD_BALANCERS_TYPE": "lb11",
     }
     return "".join(f"{name}: {text}\n" for name, text in settings.items())
 

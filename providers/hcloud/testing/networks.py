@@ -110,8 +110,12 @@ def add_route(cloud: Cloud, call: Call) -> Answer:
         raise state.invalid("destination", "must be a range of IPv4") from error
     if destination.version != 4 or gateway not in ip_network(network["ip_range"]):
         raise state.invalid("gateway", "must be inside of the network")
-    if any(one["destination"] == route["destination"] for one in network["routes"]):
+    taken = [one["destination"] for one in network["routes"]]
+    if route["destination"] in taken:
         raise state.invalid("destination", "a route with this destination exists")
+    subnets = [one["ip_range"] for one in network["subnets"]]
+    if any(destination.overlaps(ip_network(each)) for each in [*taken, *subnets]):
+        raise state.invalid("destination", "overlaps with a subnet or with another route")
     if len(network["routes"]) >= cloud.settings.network_routes:
         raise ApiError("resource_limit_exceeded", "too many routes in this network")
     about = [("network", call.id)]

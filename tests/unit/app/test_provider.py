@@ -69,6 +69,34 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     assert "no route" in said[0]["error"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "ranges"),
+    [
+        ([], []),
+        (["--cluster-cidr=10.244.0.0/16, fd00::/48"], ["10.244.0.0/16", "fd00::/48"]),
+        (["--cluster-cidr=10.244.0.0/16", "--configure-cloud-routes=false"], []),
+    ],
+    ids=["no range", "two ranges", "no routes"],
+)
+async def test_a_provider_knows_for_which_pods_routes_are_made(
+    flags: list[str], ranges: list[str]
+) -> None:
+    seen: list[Context] = []
+
+    @asynccontextmanager
+    async def opener(given: Context) -> AsyncIterator[Cloud]:
+        seen.append(given)
+        yield CLOUD
+
+    configured = paper(opener, *flags)
+    configured.events = Mock()
+    async with configured.opened():
+        pass
+
+    assert [str(one) for one in seen[0].pod_ranges] == ranges
+    assert seen[0].events is configured.events
+
+
 @pytest.mark.row("daemon-exit-01")
 async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"

@@ -132,6 +132,26 @@ async def test_a_provider_that_does_not_open_is_refused(
     await holder.close()
 
 
+async def test_without_a_cloud_config_its_files_are_followed_all_the_same() -> None:
+    """A provider may have its configuration from the environment, and secrets in files."""
+
+    @asynccontextmanager
+    async def opener(given: Context) -> AsyncIterator[Cloud]:
+        given.follow("token")
+        yield Cloud(name="new", has_cluster_id=True)
+
+    configured = ConfiguredProvider(options.parse([]), opener, Mock())
+    configured.followed[Path("token")] = None
+    holder = ProviderHolder()
+    handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
+    source = reload.CloudConfig("", configured, holder, lambda cloud: provider.answers(cloud, None))
+
+    assert source.path == Path("token")
+    assert (await outcome(source)).startswith("the provider was opened again")
+    assert (handle.cloud.name, list(source.more)) == ("new", [Path("token")])
+    await holder.close()
+
+
 @pytest.mark.parametrize(
     ("server", "answer", "said", "token"),
     [

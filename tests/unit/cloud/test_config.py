@@ -307,3 +307,19 @@ async def test_an_object_that_cannot_be_read_is_no_absence(
 ) -> None:
     with pytest.raises(error):
         await Context(clients=clients).whole(builders.node("n"))
+
+
+@pytest.mark.parametrize(
+    "about", [builders.service(), builders.node("n1")], ids=["Service", "Node"]
+)
+def test_a_provider_warns_of_what_it_serves_all_the_same(about: Any) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Sink:
+        def event(self, *facts: Any) -> None:
+            told.append(facts)
+
+    Context(events=Sink()).warn(about.reference, "TypeUnconfigured", "it is small")
+    Context().warn(about.reference, "TypeUnconfigured", "there is no cluster that could hear it")
+
+    assert told == [(about.reference, "Warning", "TypeUnconfigured", "it is small")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ccm.cloud.interface import Cloud
 from ccm.cloud.ownership import Ownership
 from ccm.model import Node
 from ccm.model.selectors import BadSelectorError
@@ -29,6 +30,16 @@ def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
 
     assert ownership.is_foreign(of) is foreign
     assert ownership.is_explicit is bool(selector)
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "foreign"),
+    [("fake://1", False), ("fake://bm-1", True), ("other://bm-1", True), ("", False)],
+)
+def test_another_manager_of_our_scheme_is_foreign(provider_id: str, foreign: bool) -> None:
+    cloud = Cloud(name="fake", foreign_ids=("fake://bm-",))
+
+    assert Ownership.at(cloud, "").is_foreign(node(provider_id=provider_id)) is foreign
 
 
 def test_what_is_no_selector_is_refused() -> None:
