@@ -53,6 +53,8 @@ examples:
   kube-ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
   kube-ccm sandbox --machines 3                  Machines become VMs, and VMs nodes
   kube-ccm sandbox --once                        exit with 0 as soon as all is done
+  kube-ccm sandbox --provider stackit --machines 3
+                                                 the same with a fake of that cloud
   kube-ccm sandbox --cloud-provider acme --cloud-config acme.yaml --node-names vm-1,vm-2
                                                  your own provider, and nodes your cloud knows
 while one runs:
@@ -110,7 +112,7 @@ def add(commands: Any) -> None:
         "--machine-class",
         type=Path,
         metavar="FILE",
-        help="with --machines and --cloud-provider: the MachineClass to make them of, and the "
+        help="with --machines and --cloud-config: the MachineClass to make them of, and the "
         "Secrets that it refers to, in YAML; VMs are made in your cloud, and removed at the end",
     )
     option(
@@ -137,7 +139,8 @@ def add(commands: Any) -> None:
         dest="provider",
         metavar="NAME",
         help="use this installed provider; no simulated cloud is started then, and a node is "
-        "initialised when it has a provider ID and no taint",
+        "initialised when it has a provider ID and no taint. Without --cloud-config a provider "
+        "that has a fake of its cloud, such as hcloud and stackit, gets that, machines included",
     )
     option(
         "--cloud-config",
@@ -145,7 +148,8 @@ def add(commands: Any) -> None:
         dest="provider_config",
         type=Path,
         metavar="FILE",
-        help="with --cloud-provider: its cloud config",
+        help="with --cloud-provider: its cloud config, and so your own cloud (/dev/null: the "
+        "environment says all)",
     )
     option(
         "--routes",
@@ -217,9 +221,9 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
     provider = _read_provider(options, refuse)
-    names = options.node_names or settings.default_names(options.nodes or _nodes(options))
+    names = options.node_names or settings.default_names(options.nodes or _nodes(options, provider))
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
-    services = settings.SERVICES if provider is None else 0
+    services = settings.SERVICES if provider is None or provider.fake else 0
     assets = os.environ.get(ASSETS_VARIABLE)
     return settings.Settings(
         node_names=names,
@@ -251,11 +255,14 @@ def _read_provider(
     if options.latency is not None:
         refuse("--latency slows the simulated cloud, and with --cloud-provider there is none")
     from ccm.cloud import registry
+    from ccm.sandbox import fakes
 
     try:
-        offers = registry.declared(registry.load(options.provider)).offers
+        opener = registry.load(options.provider)
     except registry.ProviderError as error:
         refuse(f"--cloud-provider: {error}")
+    offers = registry.declared(opener).offers
+    fake = fakes.module_of(opener) if file is None else ""
     if options.routes and offers is not None and "routes" not in offers:
         refuse(f"--routes: the provider {options.provider} says that it has none")
     if options.machines and offers is not None and "machines" not in offers:
@@ -267,16 +274,18 @@ def _read_provider(
         config=file and file.absolute(),
         routes=options.routes,
         instances=offers is None or bool({"instances", "instances_v1"}.intersection(offers)),
-        machine_class=_read_class(options, refuse),
+        machine_class=_read_class(options, refuse, is_made=bool(fake)),
+        fake=fake,
     )
 
 
 def _read_class(
-    options: argparse.Namespace, refuse: Callable[[str], NoReturn]
+    options: argparse.Namespace, refuse: Callable[[str], NoReturn], *, is_made: bool
 ) -> tuple[Mapping[str, Any], ...]:
-    """The objects of `--machine-class`."""
+    """The objects of `--machine-class`; a fake of the cloud makes them if nobody else does."""
     file: Path | None = options.machine_class
-    if (file is None) == bool(options.machines):
+    is_enough = is_made and file is None
+    if not is_enough and (file is None) == bool(options.machines):
         refuse("--machines with --cloud-provider and --machine-class need each other")
     if file is None:
         return ()
@@ -290,9 +299,10 @@ def _read_class(
         refuse(f"--machine-class: {file}: {error}")
 
 
-def _nodes(options: argparse.Namespace) -> int:
+def _nodes(options: argparse.Namespace, provider: settings.Provider | None) -> int:
     """Nodes where nobody says how many: none beside machines in a cloud of one's own."""
-    return 0 if options.machines and options.provider is not None else settings.NODES
+    is_own = provider is not None and not provider.fake
+    return 0 if options.machines and is_own else settings.NODES
 
 
 def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | None:

@@ -17,7 +17,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -128,12 +128,12 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         except realserver.ServerStartError as error:
             raise StartError(str(error)) from error
         return
-    _make(folder)
+    make(folder)
     token = secrets.token_hex(16)
     token_file = _secret(folder / "token", token)
     argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state")]
     argv += ["--token-file", str(token_file), "--tls"]
-    async with _open_child(argv, folder / "apiserver.log") as child:
+    async with open_child(argv, folder / "apiserver.log") as child:
         told = await until_ready(child)
         yield ApiServer(
             url=told["url"],
@@ -153,9 +153,9 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
     Raises:
         StartError: it did not become ready.
     """
-    _make(folder)
+    make(folder)
     argv = ["providers.sim", "--latency", durations.format_duration(latency)]
-    async with _open_child(argv, folder / "cloud.log") as child:
+    async with open_child(argv, folder / "cloud.log") as child:
         told = await until_ready(child)
         url, token = told["url"], told["token"]
         async with cloud.open_admin(url, token) as admin:
@@ -169,10 +169,12 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
 
 
 @contextlib.asynccontextmanager
-async def open_daemon(folder: Path, flags: Sequence[str]) -> AsyncIterator[Daemon]:
-    """Start the daemon with these flags; it is not waited for."""
+async def open_daemon(
+    folder: Path, flags: Sequence[str], environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Daemon]:
+    """Start the daemon with these flags, and this environment or ours; it is not waited for."""
     argv = ["ccm", *flags]
-    async with _open_child(argv, folder / "daemon.log") as child:
+    async with open_child(argv, folder / "daemon.log", environment) as child:
         yield Daemon(log=daemonlog.DaemonLog(child.log), child=child)
 
 
@@ -220,8 +222,11 @@ def last_words(what: str, log: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _open_child(argv: Sequence[str], log: Path) -> AsyncIterator[process.Child]:
-    child = process.Child(interpreter.command(*argv), log=log)
+async def open_child(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[process.Child]:
+    """Start a module with arguments, and this environment or ours; it ends when this does."""
+    child = process.Child(interpreter.command(*argv), log=log, env=environment)
     try:
         yield child
     finally:
@@ -245,7 +250,8 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
         await asyncio.sleep(_POLL_S)
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """A folder, and those above it."""
     folder.mkdir(parents=True)
 
 

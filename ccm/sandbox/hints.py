@@ -9,10 +9,12 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ccm.sandbox import podranges, ports
+from ccm.sandbox.settings import Provider
 
 _NEW = "one-more"
 
@@ -20,8 +22,7 @@ _NEW = "one-more"
 def commands(
     *,
     kubeconfig: Path,
-    provider: str,
-    config: Path | None,
+    provider: Provider,
     routes: bool,
     node: str,
     port: int,
@@ -29,13 +30,13 @@ def commands(
     machine: str = "",
     deployment: str = "",
     other_class: str = "",
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Command lines, each indented; they hold from the first to the last.
 
     Args:
         kubeconfig: of the sandbox's API server.
         provider: the daemon's.
-        config: its cloud config; None: it has none.
         routes: whether there are routes.
         node: one of the nodes.
         port: of the daemon's HTTPS server.
@@ -43,6 +44,7 @@ def commands(
         machine: namespace and name of one of the Machines; empty: there are none.
         deployment: name of their MachineDeployment.
         other_class: name of a MachineClass that it could be rolled to; empty: there is none.
+        variables: what the environment has to say of the cloud.
     """
     yield f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}"
     if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
@@ -63,7 +65,9 @@ def commands(
         yield f"  kube-ccm sandbox delete {node}"
         yield f"  kube-ccm sandbox add {_NEW}"
     yield f"  kube-ccm explain node {node} {daemon}"
-    yield from _doctor(provider, config, routes)
+    for name, text in variables.items():
+        yield f"  export {name}={shlex.quote(text)}"
+    yield from _doctor(provider.name, provider.config, routes)
 
 
 def _rolling(deployment: str, other_class: str) -> Iterator[str]:

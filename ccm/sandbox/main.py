@@ -1,6 +1,6 @@
 """`kube-ccm sandbox`: the order of things, from the first process to the last line.
 
-Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
+Start: folder, API server, simulated cloud or a provider's fake, daemon; then the kubelets
 register, so that the daemon is watched from the first node on, and Machines get their
 MachineDeployment; Services come when all nodes are initialised, those of Machines too. End,
 whatever the reason: kubelets and caches, daemon, last line, cloud, API server, folder.
@@ -38,6 +38,7 @@ from ccm.sandbox import (
     cloud,
     cluster,
     daemonlog,
+    fakes,
     hints,
     kubelet,
     machines,
@@ -51,7 +52,7 @@ from ccm.sandbox import (
 )
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS
-from ccm.sandbox.settings import Settings
+from ccm.sandbox.settings import Provider, Settings
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -93,6 +94,9 @@ class _Stage:
 
     server: cluster.ApiServer
     cloud: cluster.Cloud | None
+    fake: fakes.Fake | None
+    provider: Provider
+    """The daemon's, with its cloud config."""
     client: Client
     port: int
     """The daemon's own."""
@@ -166,6 +170,14 @@ class Sandbox:
                 f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
                 f"each call takes {latency}"
             )
+        provider = settings.provider or Provider(name=_SIM, config=sim.config if sim else None)
+        fake: fakes.Fake | None = None
+        if provider.fake:
+            fake = await stack.enter_async_context(
+                fakes.open_fake(self._folder / "cloud", provider, settings.node_names)
+            )
+            provider = fake.provider
+            say(f"a fake of {provider.name}, for no --cloud-config names the real one: {fake.url}")
         told = running.Running(url=sim.admin.url, token=sim.token) if sim else running.Running()
         stack.enter_context(running.announced(self._folder, told))
         say(f"export KUBECONFIG={server.kubeconfig}")
@@ -175,21 +187,23 @@ class Sandbox:
         client = Client(transport)
         if settings.machines:
             await machines.define(client)
-        return _Stage(server=server, cloud=sim, client=client, port=ports.pick_port())
+        port = ports.pick_port()
+        return _Stage(
+            server=server, cloud=sim, fake=fake, provider=provider, client=client, port=port
+        )
 
     async def _act(self, stage: _Stage) -> None:
         """Daemon, kubelets and picture, until it is over."""
-        provider = self._settings.provider
-        config = provider.config if provider else None
         flags = cluster.daemon_flags(
             kubeconfig=stage.server.kubeconfig,
-            provider=provider.name if provider else _SIM,
-            config=stage.cloud.config if stage.cloud else config,
+            provider=stage.provider.name,
+            config=stage.provider.config,
             routes=self._settings.routes,
             port=stage.port,
             machines=bool(self._settings.machines),
         )
-        async with cluster.open_daemon(self._folder, flags) as daemon:
+        environment = stage.fake.environment if stage.fake else None
+        async with cluster.open_daemon(self._folder, flags, environment) as daemon:
             self._screen.say(
                 f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
             )
@@ -218,8 +232,8 @@ class Sandbox:
         self._last = daemon.log.last
 
     async def _clear(self, stage: _Stage) -> None:
-        """Leave no VM behind in somebody's own cloud; the simulated one ends anyway."""
-        if stage.cloud is not None or not self._settings.machines:
+        """Leave no VM behind in somebody's own cloud; any other ends anyway."""
+        if stage.cloud or stage.fake or not self._settings.machines:
             return
         self._screen.say("deleting the Machines, and their VMs with them")
         for name in await machines.remove(stage.client):
@@ -290,8 +304,7 @@ class Sandbox:
         """The classes of the Machines, and their Secrets."""
         if stage.cloud is not None:
             return machines.simulated(stage.cloud.admin.url, stage.cloud.token)
-        assert self._settings.provider is not None
-        return self._settings.provider.machine_class
+        return stage.provider.machine_class
 
     async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:
         """Let kubelets boot and fall silent with their machines; without end."""
@@ -317,20 +330,18 @@ class Sandbox:
         await self._stop.wait()
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
-        provider = self._settings.provider
-        config = stage.cloud.config if stage.cloud else provider.config if provider else None
         yield "Ctrl-C ends everything; until then, in another terminal:"
         yield from hints.commands(
             kubeconfig=stage.server.kubeconfig,
-            provider=provider.name if provider else _SIM,
-            config=config,
+            provider=stage.provider,
             routes=self._settings.routes,
             node=next(iter((*self._settings.node_names, *sorted(self._board.rows))), "NODE"),
             port=stage.port,
-            simulated=provider is None,
+            simulated=self._simulated,
             machine=min(self._board.machines, default=""),
             deployment=machines.DEPLOYMENT,
-            other_class=machines.OTHER_CLASS if provider is None else "",
+            other_class=machines.OTHER_CLASS if self._simulated else "",
+            variables=stage.fake.variables if stage.fake else {},
         )
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
@@ -346,7 +357,8 @@ class Sandbox:
                 raise cluster.StartError(
                     cluster.last_words(f"the daemon ended with status {code}", daemon.child.log)
                 )
-            for what, part in (("API server", stage.server), ("simulated cloud", stage.cloud)):
+            clouds = (("simulated cloud", stage.cloud), ("fake of the cloud", stage.fake))
+            for what, part in (("API server", stage.server), *clouds):
                 if part is not None and not part.is_running():
                     raise cluster.StartError(cluster.last_words(f"the {what} ended", part.log))
 

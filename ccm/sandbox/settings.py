@@ -34,6 +34,7 @@ class Provider:
         routes: whether its cloud gets routes to the Pods of the nodes.
         instances: whether it knows instances, so that nodes can wait for it to initialise them.
         machine_class: the MachineClass that machines are made of, and Secrets beside it.
+        fake: the program of its fake, which takes the place of its cloud; empty: the real one.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Provider:
     routes: bool = False
     instances: bool = True
     machine_class: tuple[Mapping[str, Any], ...] = ()
+    fake: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

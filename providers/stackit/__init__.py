@@ -67,7 +67,9 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
                 region=place.region,
             )
         )
-        clients = await stack.enter_async_context(machines.open_clients(given))
+        clients = await stack.enter_async_context(
+            machines.open_clients(given, place.api_endpoints.iaas_api)
+        )
         servers = instances.StackitInstances(api, settings)
         yield cloud.Cloud(
             name=StackitProviderName,

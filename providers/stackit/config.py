@@ -151,9 +151,13 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         str, cloud.setting("Where the token API is; else as the key says.", **_URL)
     ] = ""
     no_auth: Annotated[bool, cloud.setting("Ask without credentials; for a fake.")] = False
-    iaas_endpoint: Annotated[str, cloud.setting("Where the IaaS API is, for machines.", **_URL)] = (
-        IAAS_URL
-    )
+    iaas_endpoint: Annotated[
+        str,
+        cloud.setting(
+            "Where the IaaS API is, for machines; else as the cloud config says, or the vendor's.",
+            **_URL,
+        ),
+    ] = ""
     lb_api_emergency_token: Annotated[
         str, cloud.setting("A token for the load balancer API alone.", secret=True)
     ] = ""

@@ -58,8 +58,13 @@ GOING = tuple(word for word, phase in PHASES.items() if phase is cloud.Phase.DEL
 Clients = cloud.Sessions[iaas.Client]
 
 
-def open_clients(given: config.Variables) -> Clients:
-    """Clients of the cloud by credentials."""
+def open_clients(given: config.Variables, url: str = config.IAAS_URL) -> Clients:
+    """Clients of the cloud by credentials.
+
+    Args:
+        given: the variables.
+        url: of the IaaS API, where they do not say.
+    """
 
     @contextlib.asynccontextmanager
     async def opener(_: str, credentials: cloud.Credentials) -> AsyncIterator[iaas.Client]:
@@ -68,7 +73,7 @@ def open_clients(given: config.Variables) -> Clients:
             if not given.no_auth:
                 flow = auth.open_key_flow(_key(credentials), given.token_baseurl)
                 authorizer = await stack.enter_async_context(flow)
-            opened = iaas.open_client(given.iaas_endpoint, authorizer)
+            opened = iaas.open_client(given.iaas_endpoint or url, authorizer)
             yield await stack.enter_async_context(opened)
 
     return cloud.Sessions(opener)

@@ -135,9 +135,9 @@ async def test_labels_that_are_no_text(harness: StackitHarness, project: cloud.C
     group = of(project, harness)
     await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
-    held["labels"][marks.StackitMachineLabel] = 7
-
-    (listed,) = await group.listed()
+    for odd in (None, 7):
+        held["labels"][marks.StackitMachineLabel] = odd
+        (listed,) = await group.listed()
 
     assert (listed.identity.name, list(await group.listed(pool="none"))) == (who.name, [])
 
@@ -177,7 +177,9 @@ async def test_one_client_for_each_key(harness: StackitHarness, project: cloud.C
 
 
 @pytest.mark.row("stackit-machine-08")
-@pytest.mark.parametrize("key", [b"[1]", b'"text"', b'{"credentials": {"kid": "k"}}'])
+@pytest.mark.parametrize(
+    "key", [b"", b"no json", b"[1]", b'"text"', b'{"credentials": {"kid": "k"}}']
+)
 async def test_a_key_that_is_none(
     harness: StackitHarness, project: cloud.Cloud, key: bytes
 ) -> None:
@@ -197,6 +199,20 @@ async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> N
         await group.create(group.identity())
 
     assert (len(await harness.vms()), harness.service.account.issued) == (1, 0)
+
+
+@pytest.mark.row("stackit-machine-08")
+async def test_machines_are_where_the_cloud_config_says(harness: StackitHarness) -> None:
+    """A variable goes before it; who opens the driver alone has nothing else."""
+    harness.variables = {"STACKIT_IAAS_ENDPOINT": ""}
+    async with harness.open() as opened:
+        group = of(opened, harness)
+        await group.create(group.identity())
+        assert len(await harness.vms()) == 1
+    harness.variables = {"STACKIT_IAAS_ENDPOINT": f"{harness.url}/elsewhere"}
+    async with harness.open() as opened:
+        with pytest.raises(cloud.Unknown):
+            await of(opened, harness).listed()
 
 
 @pytest.mark.row("stackit-machine-14")

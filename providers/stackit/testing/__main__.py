@@ -31,7 +31,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
     )
-    parser.add_argument("--key", type=Path, help="write the service account's key there")
+    parser.add_argument(
+        "--machine-class",
+        type=Path,
+        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
+    )
+    parser.add_argument(
+        "--key",
+        type=Path,
+        help="write the service account's key there, and ask for tokens; without, for nothing",
+    )
     return parser
 
 
@@ -62,6 +71,29 @@ def config(url: str) -> str:
     )
 
 
+def machine_class(key: bytes) -> str:
+    """A MachineClass of small servers in the network, and its Secret; YAML."""
+    return f"""apiVersion: v1
+kind: Secret
+metadata: {{name: small}}
+stringData:
+  project-id: {server.PROJECT}
+  serviceaccount.json: {json.dumps(key.decode())}
+---
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {{name: small}}
+provider: stackit
+secretRef: {{name: small, namespace: default}}
+providerSpec:
+  region: {server.REGION}
+  machineType: c2i.2
+  imageId: {server.IMAGE}
+  networking: {{networkId: {server.NETWORK}}}
+  allowedAddresses: [10.96.0.0/12]
+"""
+
+
 def variables(url: str, key: str = "") -> Mapping[str, str]:
     """What the environment has to say beside it; without a key the fake asks for none."""
     found = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
@@ -85,11 +117,15 @@ async def run(options: argparse.Namespace) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with server.serve(service, port=options.port) as url:
-        if options.config:
-            options.config.write_text(config(url))
-        if options.key:
-            options.key.touch(mode=0o600)
-            options.key.write_bytes(service.account.key)
+        papers = {
+            options.config: config(url),
+            options.key: service.account.key.decode(),
+            options.machine_class: machine_class(service.account.key),
+        }
+        for path, text in papers.items():
+            if path:
+                path.touch(mode=0o600)
+                path.write_text(text)
         environ = variables(url, str(options.key or ""))
         print(json.dumps({"url": url, "environment": environ}), flush=True)
         await stop.wait()

@@ -49,6 +49,18 @@ def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read("--cloud-provider", "sim", "--services", "3").services == 3
 
 
+def test_a_provider_that_has_a_fake_gets_it_unless_its_cloud_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(CLASS)
+    fake = read("--provider", "stackit", "--machines", "2")
+    mine = ("--machine-class", str(tmp_path / "c"))
+    real = read("--provider", "stackit", "--provider-config", "/dev/null", "--machines", "2", *mine)
+
+    assert fake.provider == settings.Provider(name="stackit", fake="providers.stackit.testing")
+    assert (len(fake.node_names), fake.services, fake.machines) == (5, 2, 2)
+    assert real.provider is not None
+    assert (real.provider.fake, real.node_names, real.services) == ("", (), 0)
+
+
 def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read().routes
     assert not read("--cloud-provider", "sim").routes
