@@ -106,6 +106,7 @@ def _loaded(pem: str) -> rsa.RSAPrivateKey:
     if not isinstance(found, rsa.RSAPrivateKey):
         raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
     redact.know(pem)
+    redact.know("".join(pem.split("-----")[2].split()))  # as some write it, in one line
     return found
 
 
