@@ -7,13 +7,14 @@ import re
 import tomllib
 
 import pytest
+import yaml
 
 from ccm import cloud
 from ccm.gardener import flags
 from ccm.machines import creation
 from ccm.testing.builders import node
 from providers import stackit
-from providers.stackit import machine_specs, reference, refusals
+from providers.stackit import config, machine_specs, reference, refusals, service_annotations
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 
@@ -30,6 +31,24 @@ def test_the_guide_knows_every_field_of_a_machine() -> None:
     fields = set(machine_specs.Spec.__struct_encode_fields__)
 
     assert fields <= set(re.findall(r"`(\w+)`", guide))
+
+
+def test_the_guides_examples_hold() -> None:
+    """As they stand there: nobody copies what is refused."""
+    guide = (reference.FOLDER / "README.md").read_text()
+    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    found = {one["kind"]: one for one in blocks if "kind" in one}
+    text = found["Secret"]["stringData"]["cloud.yaml"].encode()
+    asked = found["Service"]["metadata"]["annotations"]
+    schema = {one.name: one for one in service_annotations.SCHEMA}
+    secret = {"project-id": server.PROJECT.encode(), "serviceaccount.json": b"{}"}
+    (environment,) = [one["env"] for one in blocks if "env" in one]
+
+    given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
+    assert config.read(given).file.global_.region == "eu01"
+    assert [name for name, text in asked.items() if schema[name].fault(text)] == []
+    assert machine_specs.problems(found["MachineClass"]["providerSpec"], secret) == []
+    assert [one["name"] for one in environment] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
 
 
 def test_levels_are_done_or_say_why_not() -> None:
