@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,6 +25,16 @@ def test_the_tables_are_as_the_declarations(name: str) -> None:
     held = (reference.FOLDER / name).read_text()
 
     assert held == reference.FILES[name](), "run `python -m providers.stackit.reference`"
+
+
+def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+
+    reference.write()
+
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {
+        name: text() for name, text in reference.FILES.items()
+    }
 
 
 def test_the_guide_knows_every_field_of_a_machine() -> None:
