@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from ccm import cloud
+
 from . import config, lbapi
 from .marks import BALANCER_CREDENTIALS
 
@@ -36,7 +38,10 @@ class Credentials:
             await self.remove(name)
             ref = await self._api.create_credentials(said)
         elif held.label(BALANCER_CREDENTIALS) != self.mark:
-            await self._api.replace_credentials(ref, said)
+            try:
+                await self._api.replace_credentials(ref, said)
+            except cloud.NotFound:  # somebody deleted them
+                ref = await self._api.create_credentials(said)
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:

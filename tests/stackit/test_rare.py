@@ -135,6 +135,23 @@ async def test_credentials_of_somebody_else_stay(harness: StackitHarness) -> Non
     assert [one["displayName"] for one in world.credentials.values()] == ["theirs"]
 
 
+@pytest.mark.row("stackit-balancer-17")
+async def test_credentials_that_somebody_deleted_are_made_anew(harness: StackitHarness) -> None:
+    world = harness.service.cloud
+    harness.variables = METRICS
+    async with harness.open() as project:
+        await ensured(balancer_of(project), service(), [])
+    world.credentials.clear()
+    harness.variables = {**METRICS, "STACKIT_REMOTEWRITE_PASSWORD": "another-one"}
+    async with harness.open() as project:
+        await ensured(balancer_of(project), service(), [])
+
+    (ref,) = world.credentials
+    assert world.passwords[ref] == "another-one"
+    metrics = world.balancers[NAME]["options"]["observability"]["metrics"]
+    assert metrics["credentialsRef"] == ref
+
+
 @pytest.mark.row("stackit-auth-03")
 async def test_who_has_no_other_token_says_so(harness: StackitHarness) -> None:
     """One that was renewed meanwhile is another; without credentials there is none."""
