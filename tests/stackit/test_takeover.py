@@ -15,12 +15,13 @@ from ccm.testing.contract_balancers import ensured, updated
 from ccm.testing.network_probes import CLUSTER
 from providers.stackit import marks
 from providers.stackit.testing import __main__ as program
+from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing import server, servers
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 from tests import servers as api_servers
 from tests.scenario import harness
 from tests.scenario.pool import installed
-from tests.stackit.balancing import NAME, balancer_of, service
+from tests.stackit.balancing import METRICS, NAME, balancer_of, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_cluster import FLAGS, pool
 from tests.stackit.test_machines import of
@@ -96,6 +97,25 @@ async def test_a_load_balancer(harness: StackitHarness, project: cloud.Cloud) ->
     assert listed.digest == balancer.load_balancer_digest(CLUSTER, service(), nodes)
     assert [one.ip for one in status.ingress] == ["198.51.100.9"]
     assert harness.service.writes == 0
+
+
+@pytest.mark.row("stackit-balancer-19", "stackit-balancer-17")
+async def test_a_load_balancer_with_metrics(harness: StackitHarness) -> None:
+    """Its password cannot be read back, so it is given once: two writes, and never again."""
+    world = harness.service.cloud
+    said = {"displayName": NAME, "username": "me", "password": "hush-hush-hush"}
+    ref = fake_balancers.create_credentials(world, said)["credentialsRef"]
+    held = world.balancers[NAME] = msgspec.to_builtins(BALANCER)
+    pushed = {"credentialsRef": ref, "pushUrl": METRICS["STACKIT_REMOTEWRITE_ENDPOINT"]}
+    held["options"]["observability"] = {"metrics": pushed}
+    held["targetPools"][0]["targets"] = []
+    harness.variables = METRICS
+
+    for written in (2, 2):
+        async with harness.open() as project:
+            await ensured(balancer_of(project), service(), [])
+        assert harness.service.writes == written
+    assert (list(world.credentials), world.passwords[ref]) == ([ref], "hush-hush-hush")
 
 
 @pytest.mark.row("stackit-machine-12", "stackit-node-02")
