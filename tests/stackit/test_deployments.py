@@ -54,6 +54,7 @@ async def at_work(
         await fleet.clear()
 
 
+@pytest.mark.row("stackit-machine-17")
 async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
     """0, 1, 6 and rapidly 2 machines; another class and 4; none: and nothing is left."""
     fake = server.Service(Settings(boot_s=1.0, removal_s=0.5))
@@ -76,6 +77,7 @@ async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
     assert (fake.cloud.servers, fake.cloud.nics, fake.cloud.volumes) == ({}, {}, {})
 
 
+@pytest.mark.row("stackit-machine-18")
 async def test_a_cloud_without_room(api_server: servers.ApiServer, tmp_path: Path) -> None:
     """Servers that fail are deleted and replaced, more and more slowly, until there is room."""
     fake = server.Service(Settings(boot_s=0.5, hosts=1))
