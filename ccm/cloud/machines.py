@@ -253,6 +253,8 @@ class MachineDriver(Protocol):
         Raises:
             Unimplemented: nothing of that kind is needed; counts as done.
             RetryAfter: not yet; called again then.
+            CloudError: the VM will never run, if it carries a `MachineInfo` whose phase is FAILED;
+                the machine has failed then, and its set replaces it.
         """
         ...
 

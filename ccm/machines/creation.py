@@ -15,6 +15,7 @@ from enum import Enum
 
 from ccm.base import redact
 from ccm.cloud import codes, errors
+from ccm.cloud import machines as vms
 from ccm.cloud.machines import (
     Identity,
     MachineInfo,
@@ -215,9 +216,11 @@ def failed(
 ) -> Outcome:
     """How a pass ends in which the cloud refused something.
 
-    A `RetryAfter` is no failure: only what the driver wants to remember is written.
+    A `RetryAfter` is no failure: only what the driver wants to remember is written. A VM that was
+    written down and will never run is not waited for: the machine has failed, to be replaced.
     """
-    told = known(error).last_known_state
+    said = known(error)
+    told = said.last_known_state
     if isinstance(error, errors.RetryAfter):
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
@@ -226,8 +229,9 @@ def failed(
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
-    age_s = (now - machine.created).total_seconds()
-    phase = Phase.FAILED if age_s > rules.timeout_s(machine) else Phase.CRASH_LOOP
+    is_lost = initializing and said.phase is vms.Phase.FAILED
+    is_late = (now - machine.created).total_seconds() > rules.timeout_s(machine)
+    phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, rules)
     keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
     state = told if told is not None else (machine.status.known_state if keeps else "")

@@ -75,7 +75,10 @@ class Key:
                 "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
                 "and .privateKey"
             ) from None
-        self._private = _loaded(private_key or self.said.private_key)
+        pem = private_key or self.said.private_key
+        self._private = _loaded(pem)
+        redact.know(pem)
+        redact.know("".join(pem.split("-----")[2].split()))  # as some write it, in one line
 
     def assertion(self) -> str:
         """A JWT that says who we are, for a moment."""
@@ -105,7 +108,6 @@ def _loaded(pem: str) -> rsa.RSAPrivateKey:
         found = None
     if not isinstance(found, rsa.RSAPrivateKey):
         raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
-    redact.know(pem)
     return found
 
 

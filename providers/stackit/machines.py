@@ -50,6 +50,8 @@ PHASES: Mapping[str, cloud.Phase] = {
     "ERROR": cloud.Phase.FAILED,
 }
 
+GOING = tuple(word for word, phase in PHASES.items() if phase is cloud.Phase.DELETING)
+
 Clients = cloud.Sessions[iaas.Client]
 
 
@@ -102,8 +104,10 @@ class StackitMachines(cloud.Driver[Clients]):
             raise cloud.InvalidArgument(fault)
         place = Place(machine_specs.project(req.credentials), spec.region)
         async with self._client(req.credentials, who.pool) as api:
-            server = await _adoptable(api, place, who)
+            every = await api.servers(*place)
+            server = await _adoptable(api, place, every, who)
             if server is None:
+                _check_cards(spec, every)
                 server = await api.create_server(*place, _order(req, spec))
         return _info(server, place)
 
@@ -196,14 +200,15 @@ class StackitMachines(cloud.Driver[Clients]):
 # --- making -------------------------------------------------------------------------------------
 
 
-async def _adoptable(api: iaas.Client, place: Place, who: cloud.Identity) -> iaas.Server | None:
-    """The server that an earlier call made; None: there is none.
+async def _adoptable(
+    api: iaas.Client, place: Place, every: Sequence[iaas.Server], who: cloud.Identity
+) -> iaas.Server | None:
+    """Of every server of a place the one that an earlier call made; None: there is none.
 
     Raises:
         AlreadyExists: what has the name is not this machine's.
         RetryAfter: the machine's own is on its way out, or failed and was sent there.
     """
-    every = await api.servers(*place)
     named = [one for one in every if who.name in (one.name, one.label(StackitMachineLabel))]
     # A copy of an order whose answer was lost may have come through late: one of them stays.
     own = sorted(
@@ -220,9 +225,29 @@ async def _adoptable(api: iaas.Client, place: Place, who: cloud.Identity) -> iaa
         return None
     if own[0].status == "ERROR":
         await _failed(api, place, own[0], who)
-    if own[0].status in ("DELETING", "DELETED"):
+    if own[0].status in GOING:
         raise cloud.RetryAfter(f"{own[0].id} is being deleted", seconds=iaas.AGAIN_S)
     return own[0]
+
+
+def _check_cards(spec: Spec, every: Sequence[iaas.Server]) -> None:
+    """Refuse cards that another server has: the API would, in words that tell nobody why.
+
+    Raises:
+        FailedPrecondition: one is in use.
+        RetryAfter: it will be free in a moment.
+    """
+    wanted = {one.lower() for one in spec.networking.nic_ids or ()}
+    for server in every:
+        for nic in server.nics or ():
+            if nic.nic_id.lower() not in wanted:
+                continue
+            if server.status in GOING:
+                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=iaas.AGAIN_S)
+            raise cloud.FailedPrecondition(
+                f"networking.nicIds: card {nic.nic_id} is in use by server {server.id}; cards fit "
+                "one machine only, for more give networkId"
+            )
 
 
 def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
@@ -270,7 +295,10 @@ def _boot_volume(said: machine_specs.BootVolume | None) -> Mapping[str, Any]:
 async def _failed(
     api: iaas.Client, place: Place, server: iaas.Server, who: cloud.Identity
 ) -> NoReturn:
-    """Say why a server failed; one of this machine that never came up is taken away."""
+    """Say why a server failed; one of this machine that never came up is taken away.
+
+    That it did not is final, which the error says.
+    """
     why = server.error_message or "it says no reason"
     if server.launched_at or not _is(server, who):
         raise cloud.FailedPrecondition(
@@ -280,7 +308,8 @@ async def _failed(
     with contextlib.suppress(cloud.NotFound):
         await api.delete_server(*place, server.id)
     kind = cloud.ResourceExhausted if refusals.exhausted(why) else cloud.Aborted
-    raise kind(f"server {server.id} never came up and was deleted: {why}")
+    error = kind(f"server {server.id} never came up and was deleted: {why}")
+    raise error.carrying(_info(server, place))
 
 
 def _addresses_to_allow(
@@ -344,7 +373,7 @@ async def _gone(api: iaas.Client, place: Place, server_id: str) -> None:
     """Take a server away. Raises RetryAfter: it is not gone yet."""
     try:
         server = await api.server(*place, server_id)
-        if server.status not in ("DELETING", "DELETED"):
+        if server.status not in GOING:
             await api.delete_server(*place, server_id)
     except cloud.NotFound:
         return

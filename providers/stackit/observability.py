@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from ccm import cloud
+
 from . import config, lbapi
 from .marks import BALANCER_CREDENTIALS
 
@@ -32,11 +34,16 @@ class Credentials:
             return None
         ref = held.metrics.credentials_ref if held and held.metrics else None
         said = {**self._said, "displayName": name}
-        if ref is None or held is None:
+        if held is not None and ref is not None:
+            if held.label(BALANCER_CREDENTIALS) == self.mark:
+                return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
+            try:
+                await self._api.replace_credentials(ref, said)
+            except cloud.NotFound:
+                ref = None  # somebody deleted them
+        if ref is None:
             await self.remove(name)
             ref = await self._api.create_credentials(said)
-        elif held.label(BALANCER_CREDENTIALS) != self.mark:
-            await self._api.replace_credentials(ref, said)
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:

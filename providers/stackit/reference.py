@@ -43,7 +43,7 @@ def error_table() -> str:
         shown = code if one.kind.__name__ == code else f"{code} (`{one.kind.__name__}`)"
         rows.append(
             f"| {one.answer} | {one.when} | {shown} | {POLICY[one.kind].value} | "
-            f"{refusals.machine_retry(one.kind)} |"
+            f"{one.machine or refusals.machine_retry(one.kind)} |"
         )
     text = "\n".join(rows)
     return (

@@ -30,11 +30,13 @@ class Meaning(NamedTuple):
         answer: what comes from the cloud.
         kind: what it is to us.
         when: what it tells.
+        machine: when a machine is tried again; empty = by the kind.
     """
 
     answer: str
     kind: type[cloud.CloudError]
     when: str
+    machine: str = ""
 
 
 TABLE: tuple[Meaning, ...] = (
@@ -59,7 +61,12 @@ TABLE: tuple[Meaning, ...] = (
     Meaning("5xx, no connection", cloud.Unavailable, "the API has trouble of its own"),
     Meaning("any, with `no valid host`", cloud.ResourceExhausted, "no room for such a server"),
     Meaning("any, with `quota`", cloud.ResourceExhausted, "a quota is used up"),
-    Meaning("a server in state ERROR", cloud.Aborted, "it never came up, and was deleted again"),
+    Meaning(
+        "a server in state ERROR",
+        cloud.Aborted,
+        "it never came up, and was deleted again; by its words it may be `ResourceExhausted`",
+        "never: it has failed, and its set replaces it",
+    ),
     Meaning("anything else", cloud.Unknown, "an answer that nobody can read"),
 )
 """Everything that may come, in the order of statuses."""

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from ccm.cli import doctor, explain
 from ccm.model import names
 from ccm.sandbox import ports
 from ccm.testing.fake_faults import Fault
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import server
-from tests import pki, servers
+from tests import servers
 from tests.hcloud.pool import FLAGS, pool
-from tests.scenario import harness
-from tests.scenario.harness import EVENTS, NODES, Environment, wait_for
-from tests.scenario.pool import MACHINES, SERVICES, installed
+from tests.scenario import harness, pool_needle
+from tests.scenario.harness import EVENTS, Environment, wait_for
+from tests.scenario.pool import MACHINES, installed
 
 QUOTED = "may not do that today"
 REFUSED = ("POST /servers", "POST /load_balancers", "POST /networks/{id}/actions/add_route")
-EVERYTHING = "10"
-"""The most that a daemon says."""
 
 
 @pytest.mark.slow
@@ -41,12 +35,7 @@ async def test_no_word_of_a_run_tells_the_token(
         message = f"Bearer {fake.token} {QUOTED}"
         fake.script.add(Fault(operation=operation, code="forbidden", message=message))
     port = ports.pick_port()
-    more = {
-        "v": EVERYTHING,
-        "secure-port": str(port),
-        "authorization-always-allow-paths": "/metrics",
-        "route-shortest-interval": "200ms",
-    }
+    more = {**pool_needle.flags(port), "route-shortest-interval": "200ms"}
     async with (
         server.serve(fake) as endpoint,
         harness.open_environment(api_server, tmp_path) as env,
@@ -59,7 +48,8 @@ async def test_no_word_of_a_run_tells_the_token(
         await farm.expose(1)
         await farm.order(1)
         said = await wait_for(lambda: quoted(env, daemon), "every refusal is told")
-        said += await commands(env) + await metrics(port)
+        things = [("service", "default/web-0"), ("node", "n1"), ("machine", "default/m0-0")]
+        said += await pool_needle.commands(env, FLAGS, things, {}) + await pool_needle.metrics(port)
         assert await daemon.stop() == 0
         said += daemon.output
 
@@ -70,33 +60,8 @@ async def test_no_word_of_a_run_tells_the_token(
 
 async def quoted(env: Environment, daemon: harness.Daemon) -> str:
     """What the cluster and the log say, once each refusal is in it."""
-    told = {path: await env.cluster.items(path) for path in (EVENTS, MACHINES, SERVICES, NODES)}
+    told = await pool_needle.objects(env)
     machine, events = json.dumps(told[MACHINES]), json.dumps(told[EVENTS])
     routes = any("route" in line and QUOTED in line for line in daemon.output.splitlines())
     whole = QUOTED in machine and "web-0" in events and QUOTED in events and routes
     return f"{json.dumps(told)}\n{daemon.output}" if whole else ""
-
-
-async def commands(env: Environment) -> str:
-    """What people are told about it."""
-    out = io.StringIO()
-    words = [
-        f"--kubeconfig={env.server.kubeconfig_path}",
-        *harness.command_line({**FLAGS, "cloud-config": str(env.cloud_config)}),
-    ]
-    nobody: Mapping[str, str] = {}
-    await doctor.answer(doctor.read(words), out, environ=nobody)
-    for thing in (["service", "default/web-0"], ["node", "n1"], ["machine", "default/m0-0"]):
-        await explain.answer(explain.read([*thing, *words]), out, environ=nobody)
-    return out.getvalue()
-
-
-async def metrics(port: int) -> str:
-    """All that is counted."""
-    connector = aiohttp.TCPConnector(ssl=pki.client_context())
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        session.get(f"https://{ports.LOOPBACK}:{port}/metrics") as response,
-    ):
-        assert response.status == 200
-        return await response.text()

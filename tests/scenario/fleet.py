@@ -70,13 +70,22 @@ class Fleet:
     async def make_class(self, name: str, *, url: str, token: str) -> None:
         """A class of machines of the simulated cloud."""
         data = {"url": url, "token": token, "userData": "<<BOOTSTRAP_TOKEN>>"}
-        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+        secret = {key: text.encode() for key, text in data.items()}
+        spec = {"machineType": "small", "zone": "sim-1a", "region": "sim-1"}
+        await self.make_class_of(name, spec, secret)
+
+    async def make_class_of(
+        self, name: str, spec: Mapping[str, Any], secret: Mapping[str, bytes], **more: Any
+    ) -> None:
+        """A class of machines of any cloud, and its Secret."""
+        encoded = {key: base64.b64encode(data).decode() for key, data in secret.items()}
         await self._send("POST", SECRETS, {"metadata": {"name": name}, "data": encoded})
         body = {
             "kind": "MachineClass",
             "metadata": {"name": name},
-            "providerSpec": {"machineType": "small", "zone": "sim-1a", "region": "sim-1"},
+            "providerSpec": spec,
             "secretRef": {"name": name, "namespace": "default"},
+            **more,
         }
         await self._send("POST", f"{BASE}/machineclasses", {**TYPE, **body})
 

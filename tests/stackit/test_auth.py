@@ -166,7 +166,8 @@ async def test_nothing_tells_a_secret(
         assert project.instances is not None
         token = (await _flow(project).header()).removeprefix("Bearer ")
         told = [repr(project), repr(project.instances), repr(_flow(project))]
-        message = f"Bearer {token} with {pem} and hush-hush-hush may not do that"
+        in_one = "".join(pem.splitlines()[1:-1])
+        message = f"Bearer {token} with {pem}, {in_one} and hush-hush-hush may not do that"
         machines = machine_probes.machines_of(project, harness)
         instances, balancer = project.instances, project.load_balancer
         asks: list[Any] = [

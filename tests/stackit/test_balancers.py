@@ -228,6 +228,18 @@ def test_source_ranges(ranges: list[str], old: str | None, found: tuple[str, ...
 
 
 @pytest.mark.row("stackit-balancer-18")
+async def test_source_ranges_are_cleared(harness: StackitHarness, project: cloud.Cloud) -> None:
+    asked = build_service(uid=UID, load_balancer_source_ranges=["10.0.0.0/8"])
+    await ensured(balancer_of(project), asked, [])
+    assert at(only(harness), "options.accessControl.allowedSourceRanges") == ["10.0.0.0/8"]
+
+    await ensured(balancer_of(project), service(), [])
+
+    assert not at(only(harness), "options.accessControl.allowedSourceRanges")
+    await in_vain(harness, project, service(), [])
+
+
+@pytest.mark.row("stackit-balancer-18")
 def test_a_source_range_that_is_none() -> None:
     with pytest.raises(cloud.InvalidArgument, match="everybody"):
         wanted(build_service(load_balancer_source_ranges=["everybody"]))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ccm import cloud
+from ccm.cloud.machines import Phase, known
 from ccm.testing import machine_probes
 from ccm.testing.fake_faults import Fault
 from ccm.testing.machine_probes import Machines
@@ -230,6 +231,29 @@ async def test_a_crash_while_cards_are_changed(
         assert [one["allowedAddresses"] for one in cards] == [["10.0.0.0/8"]] * 2
 
 
+@pytest.mark.row("stackit-machine-16")
+async def test_cards_fit_one_machine(harness: StackitHarness, project: cloud.Cloud) -> None:
+    nic = servers.new_nic(harness.service.cloud, NETWORK)
+    group = of(project, harness, networking={"nicIds": [nic["id"].upper()]})
+    made = await group.create(first := group.identity())
+    await group.create(first)
+    before = harness.service.writes
+
+    with pytest.raises(cloud.FailedPrecondition, match=r"networking\.nicIds.*networkId") as caught:
+        await group.create_once(group.identity())
+    assert made.provider_id.rpartition("/")[2] in str(caught.value)
+    await harness.slow_vms(slow=True)
+    with pytest.raises(cloud.RetryAfter):
+        await group.driver.delete_machine(group.request(first, made.provider_id))
+    with pytest.raises(cloud.RetryAfter):  # it is about to be free
+        await group.create_once(group.identity())
+    assert harness.service.writes == before + 1
+    await harness.slow_vms(slow=False)
+    await group.create(group.identity())
+
+    assert len(await harness.vms()) == 1
+
+
 @pytest.mark.row("stackit-machine-03")
 async def test_no_card(harness: StackitHarness, project: cloud.Cloud) -> None:
     group = of(project, harness)
@@ -334,8 +358,9 @@ async def test_a_server_that_never_came_up_is_deleted(
     group = of(project, harness)
     harness.service.settings.hosts = 0
     made = await group.create(who := group.identity())
-    with pytest.raises(cloud.ResourceExhausted, match="No valid host"):
+    with pytest.raises(cloud.ResourceExhausted, match="No valid host") as caught:
         await group.driver.initialize_machine(group.request(who, made.provider_id))
+    assert known(caught.value).phase is Phase.FAILED  # so nobody waits for it any more
     assert await harness.vms() == []
 
     await group.create(who)
@@ -359,8 +384,9 @@ async def test_a_server_that_has_run_is_never_deleted_for_its_state(
     held.update(status="ERROR", errorMessage="resize failed")
     req = group.request(who, made.provider_id)
 
-    with pytest.raises(cloud.FailedPrecondition, match="resize failed"):
+    with pytest.raises(cloud.FailedPrecondition, match="resize failed") as caught:
         await group.driver.initialize_machine(req)
+    assert known(caught.value).phase is not Phase.FAILED  # a person may mend it
     status = await group.driver.get_machine_status(req)
 
     assert (status.phase, status.message) == (cloud.Phase.FAILED, "resize failed")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ccm import cloud
 from ccm.gardener import flags
 from ccm.machines import creation
 from ccm.testing.builders import node
 from providers import stackit
-from providers.stackit import machine_specs, reference, refusals
+from providers.stackit import config, machine_specs, reference, refusals, service_annotations
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 
@@ -25,11 +27,39 @@ def test_the_tables_are_as_the_declarations(name: str) -> None:
     assert held == reference.FILES[name](), "run `python -m providers.stackit.reference`"
 
 
+def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+
+    reference.write()
+
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {
+        name: text() for name, text in reference.FILES.items()
+    }
+
+
 def test_the_guide_knows_every_field_of_a_machine() -> None:
     guide = (reference.FOLDER / "README.md").read_text()
     fields = set(machine_specs.Spec.__struct_encode_fields__)
 
     assert fields <= set(re.findall(r"`(\w+)`", guide))
+
+
+def test_the_guides_examples_hold() -> None:
+    """As they stand there: nobody copies what is refused."""
+    guide = (reference.FOLDER / "README.md").read_text()
+    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    found = {one["kind"]: one for one in blocks if "kind" in one}
+    text = found["Secret"]["stringData"]["cloud.yaml"].encode()
+    asked = found["Service"]["metadata"]["annotations"]
+    schema = {one.name: one for one in service_annotations.SCHEMA}
+    secret = {"project-id": server.PROJECT.encode(), "serviceaccount.json": b"{}"}
+    (environment,) = [one["env"] for one in blocks if "env" in one]
+
+    given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
+    assert config.read(given).file.global_.region == "eu01"
+    assert [name for name, text in asked.items() if schema[name].fault(text)] == []
+    assert machine_specs.problems(found["MachineClass"]["providerSpec"], secret) == []
+    assert [one["name"] for one in environment] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
 
 
 def test_levels_are_done_or_say_why_not() -> None:

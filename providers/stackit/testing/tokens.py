@@ -100,7 +100,7 @@ class Account:
         return {
             "access_token": access,
             "refresh_token": refresh,
-            "expires_in": token_s,
+            "expires_in": int(token_s),  # whole seconds, which Go clients insist on
             "scope": "",
             "token_type": "Bearer",
         }

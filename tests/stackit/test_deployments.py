@@ -1,0 +1,100 @@
+"""MachineDeployments with this driver, as the vendor tries its own: scaled, rolled, deleted; and a
+cloud that has no room."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.sandbox import realserver
+from providers.stackit.testing import __main__ as program
+from providers.stackit.testing import server
+from providers.stackit.testing.settings import Settings
+from tests import servers
+from tests.manifests import account, shipped
+from tests.scenario import harness
+from tests.scenario.fleet import CONTROLLERS, Fleet
+from tests.scenario.pool import RIGHTS
+from tests.stackit.test_cluster import FLAGS, pool
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+
+@contextlib.asynccontextmanager
+async def at_work(
+    api_server: servers.ApiServer, folder: Path, fake: server.Service
+) -> AsyncIterator[Fleet]:
+    """Classes `one` and `two`, kubelets, and a daemon that leads."""
+    key = folder / "key.json"
+    key.write_bytes(fake.account.key)
+    cattle = pool(fake)
+    async with (
+        server.serve(fake) as url,
+        harness.open_environment(api_server, folder) as env,
+        servers.connect(env.server) as session,
+    ):
+        if isinstance(env.server, realserver.RealServer):
+            await account.install(session, shipped.objects(RIGHTS))
+        env.cloud_config.write_text(program.config(url))
+        fleet = Fleet(session, boot_s=0.2)
+        await fleet.define()
+        for kind, size in (("one", "c2i.2"), ("two", "c2i.4")):
+            spec = {**cattle.spec, "machineType": size}
+            await fleet.make_class_of(kind, spec, cattle.secret, provider="stackit")
+        flags = {**FLAGS, "controllers": f"{FLAGS['controllers']},{CONTROLLERS}"}
+        how: dict[str, Any] = {"flags": flags, "env": program.variables(url, str(key))}
+        daemon = await env.start_leading(**how)
+        async with fleet.at_work():
+            yield fleet
+            assert await daemon.stop() == 0
+        await fleet.clear()
+
+
+@pytest.mark.row("stackit-machine-17")
+async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
+    """0, 1, 6 and rapidly 2 machines; another class and 4; none: and nothing is left."""
+    fake = server.Service(Settings(boot_s=1.0, removal_s=0.5))
+    async with at_work(api_server, tmp_path, fake) as fleet:
+        await fleet.deploy(0, kind="one", surge=1, unavailable=1)
+        for count in (1, 6):
+            await fleet.edit(replicas=count)
+            await fleet.until(lambda one, n=count: one.all_run("one", n), within_s=90)  # type: ignore[misc]
+        await fleet.edit(replicas=2)
+        await fleet.until(lambda one: one.all_run("one", 2), within_s=90)
+        await fleet.edit(replicas=4, template={"spec": {"class": {"name": "two"}}})
+        await fleet.until(lambda one: one.all_run("two", 4), within_s=180)
+        sizes = {one["machineType"] for one in fake.cloud.servers.values()}
+        conditions = {one["type"] for one in (await fleet.said())["conditions"]}
+        await fleet.delete()
+        await fleet.until(lambda one: one.all_run("two", 0), within_s=90)
+
+    assert sizes == {"c2i.4"}
+    assert "Frozen" not in conditions
+    assert (fake.cloud.servers, fake.cloud.nics, fake.cloud.volumes) == ({}, {}, {})
+
+
+@pytest.mark.row("stackit-machine-18")
+async def test_a_cloud_without_room(api_server: servers.ApiServer, tmp_path: Path) -> None:
+    """Servers that fail are deleted and replaced, more and more slowly, until there is room."""
+    fake = server.Service(Settings(boot_s=0.5, hosts=1))
+    async with at_work(api_server, tmp_path, fake) as fleet:
+        await fleet.deploy(2, kind="one", surge=1, unavailable=1)
+        orders = "POST /v2/projects/{projectId}/regions/{region}/servers"
+        # One that runs, three in a row that do not, and what was on its way with them.
+        await fleet.until(lambda _: fake.calls[orders] >= 4, within_s=90)
+        took_s = await fleet.until(
+            lambda one: one.kinds().get("one") == {"Running": 1}, within_s=90
+        )
+        assert fake.calls[orders] <= 6
+        assert len(fake.cloud.servers) == 1
+        fake.settings.hosts = 10
+        more_s = await fleet.until(lambda one: one.all_run("one", 2), within_s=150)
+        print(f"{fake.calls[orders]} orders; settled after {took_s:.1f} s, {more_s:.1f} s more")
+        await fleet.delete()
+        await fleet.until(lambda one: one.all_run("one", 0), within_s=90)
+
+    assert (fake.cloud.servers, fake.cloud.nics) == ({}, {})
