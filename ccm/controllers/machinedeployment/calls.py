@@ -78,7 +78,7 @@ class Calls:
         self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
         self.write_sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
         self.write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
-        self._write_machines = Writer(machines, strategic=False, rng=rng)
+        self.write_machines = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
         self._made: dict[str, float] = {}
         self._log = log.logger(plan.KIND.lower())
 
@@ -216,7 +216,7 @@ class Calls:
                 return rollouts.mark_patch(one, mark)
 
             if cached is not None and cached.uid == mark.piece.uid:
-                await self._write_machines.change(cached, Step(marked))
+                await self.write_machines.change(cached, Step(marked))
                 self._log.info("autoscaler chose a machine", key=obj.key, machine=cached.key)
 
         await _all(marks, mark_one)
@@ -245,7 +245,7 @@ class Calls:
         async def arrive(one: Piece) -> None:
             cached = self._world.machines.store.get(one.machine.key)
             if cached is not None and cached.uid == one.uid:
-                await self._write_machines.change(cached, Step(rollouts.arrival_patch))
+                await self.write_machines.change(cached, Step(rollouts.arrival_patch))
 
         await _all(found.moves, move)
         await _all(found.nodes, step)
@@ -263,7 +263,7 @@ class Calls:
                 return None
             return rollouts.move_patch(one, old, new, owner)
 
-        await self._write_machines.change(cached, Step(moved))
+        await self.write_machines.change(cached, Step(moved))
         self._log.info("machine was updated in place", key=new.key, machine=cached.key)
 
     # --- sets -------------------------------------------------------------------------------------

@@ -55,14 +55,15 @@ def new(count: int, pieces: list[Piece] | None = None) -> SetView:
     return shelf("new", count, kind="new", members=members)
 
 
-def decided(*sets: SetView, replicas: int = 3, manual: bool = False) -> rollout.Plan:
+def decided(*sets: SetView, replicas: int = 3, manual: bool = False, **more: Any) -> rollout.Plan:
+    wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, **more}
     wanted = deployment(
         replicas=replicas,
         max_surge=0,
         max_unavailable=1,
-        strategy=Strategy.IN_PLACE,
         is_manual=manual,
         template=Template(essence="new"),
+        **wish,
     )
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
@@ -99,6 +100,41 @@ def moved(count: int) -> list[Piece]:
 )  # fmt: skip
 def test_sizes(sets: tuple[SetView, ...], found: dict[str, int]) -> None:
     assert sizes(decided(*sets)) == found
+
+
+@pytest.mark.row("rollout-inplace-11")
+def test_an_old_set_is_the_new_one_again() -> None:
+    """What moved away is not made once more, though it may make machines again from now on."""
+    again = replace(old(2, machines("old", 1)), template=Template(essence="new"))
+    former = new(0, moved(1))
+    former = replace(former, template=Template(essence="former"))
+
+    found = decided(again, former, replicas=2)
+
+    told = {one.set.name: (one.replicas, one.labels) for one in found.changes}
+    assert told["old"] == (1, {NAMES.no_growth: None})
+    assert told["new"] == (1, NO_GROWTH)
+    late = decided(again, replace(former, has_seen=False), replicas=2)
+    assert [one.labels for one in late.changes if one.set.name == "old"] == [{}]
+
+
+@pytest.mark.row("rollout-inplace-12")
+def test_machines_that_are_to_go_leave_no_room() -> None:
+    assert sizes(decided(old(0, machines("old", 2)), new(0))) == {"new": 1}
+    assert sizes(decided(old(0, machines("old", 3)), new(0))) == {}
+
+
+@pytest.mark.row("rollout-inplace-13")
+@pytest.mark.parametrize("wish", [{"is_paused": True}, {"strategy": Strategy.ROLLING}])
+def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
+    before, after = old(2, machines("old", 1)), new(0, moved(1))
+
+    found = decided(before, after, replicas=2, **wish)
+
+    assert sizes(found) == {"old": 1, "new": 1}
+    after = new(1, moved(1))
+    later = decided(old(1), after, replicas=2, **wish)
+    assert later.update.arrived == after.members
 
 
 @pytest.mark.row("rollout-inplace-03")

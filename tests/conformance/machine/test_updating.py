@@ -359,7 +359,7 @@ class Fleet(Rolling):
         while True:
             for one in self.nodes():
                 name = one["metadata"]["name"]
-                is_done = UPDATE.result in one["metadata"]["labels"]
+                is_done = UPDATE.result in one["metadata"].get("labels", {})
                 if reason(one) == UPDATE.ready and name not in begun and not is_done:
                     begun[name] = clock.monotonic()
                     cordoned = bool(one["spec"].get("unschedulable"))
