@@ -72,7 +72,7 @@ async def ended_at(fatal: int, *, replicas: int) -> bool:
 @pytest.mark.parametrize(
     ("replicas", "first", "step", "least"),
     [
-        (2, 1, 31, 2),
+        (2, 1, 61, 2),
         # In parts: together, more than a hundred points.
         *(pytest.param(3, first, 4, 25, marks=pytest.mark.soak) for first in range(1, 5)),
     ],
