@@ -150,9 +150,11 @@ def fleet_of(seen: progress.Seen, rules: FleetRules) -> scaling.Fleet:
 
 def is_rolling(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
     """Whether machines are exchanged one by one now."""
-    if deployment.strategy is not Strategy.ROLLING or deployment.is_paused:
-        return False
-    return any(one.replicas or one.live for one in olds)
+    return deployment.strategy is Strategy.ROLLING and _is_under_way(deployment, olds)
+
+
+def _is_under_way(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
+    return not deployment.is_paused and any(one.replicas or one.live for one in olds)
 
 
 def _said(found: Plan, seen: progress.Seen, generation: int) -> Plan:
@@ -185,7 +187,8 @@ def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collectio
     sizes, first = _sizes(fleet, seen, update)
     rolls = is_rolling(deployment, olds)
     revision = revisions.next_number(new, olds, rules)
-    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls)
+    updates = deployment.strategy is Strategy.IN_PLACE and _is_under_way(deployment, olds)
+    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls, updates=updates)
     make = None
     if new is None and _may_make(seen):
         notes = _copied(deployment, {}, rules) | _limits(fleet, rules)

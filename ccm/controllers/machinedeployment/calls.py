@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ccm.base import clock, log, tasks
+from ccm.base import clock, log, redact, tasks
 from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.plan import Event
 from ccm.gardener import names, rollouts
@@ -15,7 +15,7 @@ from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
-from ccm.machines import inplace
+from ccm.machines import inplace, progress
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
 from ccm.machines.fleet import DeploymentStatus, FleetRules, Piece, SetView
 from ccm.machines.inplace import Move, NodeStep, Update
@@ -237,7 +237,7 @@ class Calls:
             def stepped(node: Node) -> Patch | None:
                 return inplace.node_patch(node, one[1], self._rules.in_place)
 
-            await self.write_nodes.change(one[0], Step(stepped))
+            await self.write_nodes.change(self.write_nodes.newest(one[0]), Step(stepped))
 
         async def move(one: Move) -> None:
             await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
@@ -283,8 +283,10 @@ class Calls:
             await self._collided(obj, making)
             return
         except ApiError as error:
-            text = f"Failed to create new machine set {making.name.name}: {error}"
+            text = redact.public(f"Failed to create new machine set {making.name.name}: {error}")
             self.tell(obj, Event(WARNING, names.EVENT_CREATE_ERROR, text))
+            before, generation = rollouts.deployment(obj), obj.metadata.generation
+            await self.say(obj, progress.not_made(before, generation, clock.now(), text))
             raise
         self._made[key] = clock.monotonic() + SHOWN_WITHIN_S
         self._log.info("machine set made", key=obj.key, machine_set=key)

@@ -16,7 +16,7 @@ from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.node import NodeSpec, NodeStatus
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_rollout_plans import machines, shelf
-from tests.unit.controllers.machinedeployments import MACHINES, Rolling, all_run, template
+from tests.unit.controllers.machinedeployments import HOLD, MACHINES, Rolling, all_run, template
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 NAMES = RULES.in_place
@@ -288,8 +288,7 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.row("rollout-inplace-05")
-@pytest.mark.row("rollout-inplace-09")
+@pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
 async def test_all_machines_are_updated_in_place() -> None:
     """What the machine controller and an agent on the node do, the test does."""
@@ -304,9 +303,11 @@ async def test_all_machines_are_updated_in_place() -> None:
             world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
             world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
         world.edit(template=template("large"))
-        under_way = 0
+        under_way, held = 0, set[str]()
         for _ in range(30):
             await advance(2)
+            notes = [one["metadata"].get("annotations", {}) for one in world.nodes()]
+            held |= {name for name, one in zip(first, notes, strict=True) if HOLD in one}
             chosen = [
                 one["metadata"]["name"]
                 for one in world.nodes()
@@ -320,7 +321,8 @@ async def test_all_machines_are_updated_in_place() -> None:
                 path = f"/api/v1/nodes/{name}/status"
                 world.server.patch(path, {"status": {"conditions": told}})
 
-    assert (world.here(), under_way) == (first, 1)
+    assert (world.here(), under_way, held) == (first, 1, {*first})
+    assert not any(HOLD in one["metadata"].get("annotations", {}) for one in world.nodes())
     assert (world.kinds(), world.sizes()) == ({"large": 3}, {"large": 3})
     labels = [one["metadata"]["labels"] for one in world.machines()]
     assert len({one["machine-template-hash"] for one in labels}) == 1
