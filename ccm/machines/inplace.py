@@ -211,7 +211,8 @@ def _chosen(
         return Update(sizes={one.uid: sizes[one.uid] for one in less})
     pieces = [piece for one in olds if not one.is_deleting for piece in one.live]
     nodes = [piece.node for piece in pieces if piece.node is not None]
-    undergoing = sum(rules.selected in node.labels for node in nodes)
+    chosen = [one for one in pieces if one.node is not None and rules.selected in one.node.labels]
+    undergoing = len(chosen)
     if is_manual or undergoing + new.replicas >= fleet.replicas:
         return NOTHING
     wanted = sum(one.replicas for one in fleet.sets if not one.is_deleting)
@@ -220,7 +221,9 @@ def _chosen(
     missing = new.replicas - (sized.available_at(new.replicas) if sized is not None else 0)
     if wanted - fleet.floor - missing - undergoing <= 0:
         return NOTHING
-    count = min(available - undergoing - fleet.floor, fleet.replicas - new.replicas)
+    # Of those that undergo it some are not available by now: they are missing once, not twice.
+    leave = sum(one.machine.works for one in chosen)
+    count = min(available - leave - fleet.floor, fleet.replicas - new.replicas)
     ready = [
         node
         for node in nodes

@@ -56,11 +56,10 @@ def new(count: int, pieces: list[Piece] | None = None) -> SetView:
 
 
 def decided(*sets: SetView, replicas: int = 3, manual: bool = False, **more: Any) -> rollout.Plan:
-    wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, **more}
+    wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, "max_unavailable": 1, **more}
     wanted = deployment(
         replicas=replicas,
         max_surge=0,
-        max_unavailable=1,
         is_manual=manual,
         template=Template(essence="new"),
         **wish,
@@ -211,6 +210,17 @@ def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, cou
     found = decided(old(2, on(machines("old", 2), *nodes)), new(1, news), manual=manual)
 
     assert [step for _, step in found.update.nodes].count(NodeStep.SELECT) == count
+
+
+@pytest.mark.row("rollout-inplace-14")
+@pytest.mark.parametrize(("unavailable", "count"), [(2, 1), (1, 0)])
+def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
+    pieces = on(machines("old", 3), SELECTED, CANDIDATE, CANDIDATE)
+    pieces[0] = replace(pieces[0], machine=replace(pieces[0].machine, phase=Phase.UPDATING))
+
+    found = decided(old(3, pieces), new(0), max_unavailable=unavailable)
+
+    assert [step for _, step in found.update.nodes] == [NodeStep.SELECT] * count
 
 
 @pytest.mark.row("rollout-inplace-09")
