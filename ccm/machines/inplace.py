@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from ccm.machines.fleet import InPlaceRules, Piece, SetView
-from ccm.machines.scaling import Fleet, Sizes, down
+from ccm.machines.scaling import Fleet, Sizes, down, lessened
 from ccm.machines.views import Phase
 from ccm.model import Node, Taint
 from ccm.model.node import taints_value
@@ -176,6 +176,8 @@ def _grown(
         return None
     if new.replicas > fleet.replicas:
         return Update(sizes={new.uid: fleet.replicas})
+    if sizes := lessened(fleet, surge):
+        return Update(sizes=sizes)
     # Machines of old sets that are to go, and are there, leave no room.
     room = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
     missing = fleet.replicas - new.replicas - sum(one.replicas for one in olds)

@@ -94,7 +94,8 @@ def moved(count: int) -> list[Piece]:
         pytest.param((old(2), new(3, machines("new", 3, phase=Phase.PENDING))), {},
                      id="full-but-not-available", marks=pytest.mark.row("rollout-inplace-08")),
         pytest.param((old(0), new(3)), {}, id="done", marks=pytest.mark.row("rollout-inplace-08")),
-        pytest.param((old(2), new(2)), {}, id="as-many"),
+        pytest.param((old(2), new(2)), {"old": 1}, id="too-many",
+                     marks=pytest.mark.row("rollout-inplace-10")),
     ],
 )  # fmt: skip
 def test_sizes(sets: tuple[SetView, ...], found: dict[str, int]) -> None:
