@@ -72,7 +72,7 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
         observed=generation,
         replicas=len(members),
         updated=0 if seen.new is None else len(seen.new.members),
-        ready=sum(one.machine.works for one in members),
+        ready=sum(one.machine.phase is Phase.RUNNING for one in members),
         available=available,
         preserved=sum(_is_preserved(one) for one in members),
         unavailable=max(0, wanted - available),
