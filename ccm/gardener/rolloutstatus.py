@@ -47,6 +47,8 @@ def progress_of(obj: MachineDeployment) -> Progress:
     if said is not None and said.reason in (progress.TOO_LATE, progress.UNUSABLE):
         return Progress(text=f'"{name}" does not move on: {said.message}', done=True, failed=True)
     waits = f'Waiting for "{name}": '
+    if said is not None and said.reason == progress.NOT_MADE:
+        return Progress(text=f"{waits}{said.message}; it is tried again...")
     if status.updated_replicas < spec.replicas:
         paused = "; it is paused" if spec.paused else ""
         counts = f"{status.updated_replicas} of {spec.replicas} machines are new"

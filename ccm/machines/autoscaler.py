@@ -79,7 +79,12 @@ def triggered(
 
 
 def node_marks(
-    new: SetView | None, olds: Sequence[SetView], rules: FleetRules, *, rolls: bool
+    new: SetView | None,
+    olds: Sequence[SetView],
+    rules: FleetRules,
+    *,
+    rolls: bool,
+    updates: bool,
 ) -> Iterator[NodeMark]:
     """What nodes lack, or have too much.
 
@@ -88,13 +93,15 @@ def node_marks(
         olds: the others.
         rules: of the front.
         rolls: whether machines are exchanged one by one now.
+        updates: whether they are updated in place now; then others say which nodes are old.
     """
+    holds = rolls or updates
     for one in olds:
         becomes_old = rolls and rules.old_taint not in one.annotations
-        yield from _marks(one, rules, rolls=rolls, is_old=True if becomes_old else None)
+        yield from _marks(one, rules, holds=holds, is_old=True if becomes_old else None)
     if new is not None:
         is_new_again = rules.old_taint in new.annotations
-        yield from _marks(new, rules, rolls=rolls, is_old=False if is_new_again else None)
+        yield from _marks(new, rules, holds=holds, is_old=False if is_new_again else None)
 
 
 def set_mark(found: SetView, rules: FleetRules, *, rolls: bool, is_new: bool) -> dict[str, Any]:
@@ -120,20 +127,20 @@ def node_patch(node: Node, mark: NodeMark, rules: FleetRules) -> Patch | None:
 
 
 def _marks(
-    found: SetView, rules: FleetRules, *, rolls: bool, is_old: bool | None
+    found: SetView, rules: FleetRules, *, holds: bool, is_old: bool | None
 ) -> Iterator[NodeMark]:
     for member in found.live:
         if member.node is None or member.node.is_deleting:
             continue
-        held = _hold(member, rules, rolls=rolls)
+        held = _hold(member, rules, holds=holds)
         mark = NodeMark(node=member.node, is_old=is_old, is_held=held)
         if node_patch(member.node, mark, rules) is not None:
             yield mark
 
 
-def _hold(member: Piece, rules: FleetRules, *, rolls: bool) -> bool | None:
+def _hold(member: Piece, rules: FleetRules, *, holds: bool) -> bool | None:
     """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
-    if rolls:
+    if holds:
         return True if rules.holds_nodes else None
     return None if member.machine.kept_until is not None else False
 

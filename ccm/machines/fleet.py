@@ -150,7 +150,7 @@ class DeploymentStatus:
         observed: generation of the deployment when this was written.
         replicas: machines that are there.
         updated: those made of the newest template.
-        ready: those that work.
+        ready: those that run.
         available: those that have worked for long enough.
         preserved: those that failed and are kept.
         unavailable: those that are missing.

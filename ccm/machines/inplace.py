@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from ccm.machines.fleet import InPlaceRules, Piece, SetView
-from ccm.machines.scaling import Fleet, Sizes, down
+from ccm.machines.scaling import Fleet, Sizes, down, lessened
 from ccm.machines.views import Phase
 from ccm.model import Node, Taint
 from ccm.model.node import taints_value
@@ -105,6 +105,20 @@ def update(
     )
 
 
+def ended(
+    new: SetView | None, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules
+) -> Update:
+    """What is done about an update that goes no further: it is paused, or machines are exchanged in
+    another way. Who changed hands is counted where it is: otherwise what it left would make another
+    one, and what it came to could never shrink.
+    """
+    marks = tuple(_released(new, rules))
+    found = _settled(new, olds, rules) if fleet.is_known else None
+    if found is None:
+        return Update(nodes=marks)
+    return Update(sizes=found.sizes, nodes=(*marks, *found.nodes), arrived=found.arrived)
+
+
 def _marks(
     new: SetView, olds: Sequence[SetView], rules: InPlaceRules
 ) -> Iterator[tuple[Node, NodeStep]]:
@@ -113,37 +127,44 @@ def _marks(
         for node in _nodes(one):
             if rules.candidate not in node.labels:
                 yield node, NodeStep.CANDIDATE
-    for node in _nodes(new):
+    yield from _released(new, rules)
+
+
+def _released(new: SetView | None, rules: InPlaceRules) -> Iterator[tuple[Node, NodeStep]]:
+    """Candidates of the new set: nothing is to be updated any more."""
+    for node in _nodes(new) if new is not None else ():
         is_under_way = rules.selected in node.labels or rules.result in node.labels
         if rules.candidate in node.labels and not is_under_way:
             yield node, NodeStep.RELEASE
 
 
-def _settled(new: SetView, olds: Sequence[SetView], rules: InPlaceRules) -> Update | None:
+def _settled(new: SetView | None, olds: Sequence[SetView], rules: InPlaceRules) -> Update | None:
     """What the sets want follows from what moved; None: it does."""
-    sets = [*olds, new]
-    sizes = {one.uid: size for one in sets if (size := _size(one, new, rules)) != one.replicas}
+    sets = olds if new is None else [*olds, new]
+    sizes = {one.uid: size for one in sets if (size := _size(one, rules)) != one.replicas}
     if sizes:
         return Update(sizes=sizes)
     # The sets want them by now, so that none is one too many without its mark.
     moved = [piece for one in sets for piece in one.live if piece.machine.has_moved]
     # What an old set was updated to before counts for nothing any more.
-    arrived = [*_nodes(new), *(piece.node for piece in moved if piece.node is not None)]
+    came = (piece.node for piece in moved if piece.node is not None)
+    arrived = [*(_nodes(new) if new is not None else ()), *came]
     done = {one.name: one for one in arrived if one.labels.get(rules.result) == rules.successful}
     if moved or done:
         return Update(arrived=moved, nodes=[(one, NodeStep.FINISH) for one in done.values()])
     return None
 
 
-def _size(one: SetView, new: SetView, rules: InPlaceRules) -> int:
+def _size(one: SetView, rules: InPlaceRules) -> int:
     """What a set wants once it wants what moved to it, and not what moved away."""
     moved = sum(piece.machine.has_moved for piece in one.live)
     surplus = len(one.live) - one.replicas
     if min(moved, surplus) > 0:
         return one.replicas + min(moved, surplus)
-    # Without the label the set would make the machine that it lacks.
+    # Without the label the set would make the machine that it lacks. One that is the new set again
+    # bears it still: what moved away is where it is wanted, and is not made once more.
     has_label = rules.no_growth in (one.metadata.labels or {})
-    shrinks = one is not new and has_label and not one.is_deleting
+    shrinks = has_label and not one.is_deleting
     return len(one.live) if shrinks and surplus < 0 else one.replicas
 
 
@@ -151,13 +172,17 @@ def _grown(
     new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, surge: int
 ) -> Update | None:
     """The new set gets machines: those that were updated, or further ones; None: it has all."""
-    old = sum(one.replicas for one in olds)
     if new.replicas == fleet.replicas:
         return None
-    if new.replicas > fleet.replicas or old == 0:
+    if new.replicas > fleet.replicas:
         return Update(sizes={new.uid: fleet.replicas})
-    if old + new.replicas < fleet.replicas:
-        return Update(sizes={new.uid: fleet.replicas - old})
+    if sizes := lessened(fleet, surge):
+        return Update(sizes=sizes)
+    # Machines of old sets that are to go, and are there, leave no room.
+    room = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
+    missing = fleet.replicas - new.replicas - sum(one.replicas for one in olds)
+    if (more := min(missing, room)) > 0:
+        return Update(sizes={new.uid: new.replicas + more})
     moves = [
         Move(piece=piece, old=one, new=new)
         for one in olds
@@ -166,8 +191,7 @@ def _grown(
     ]
     if moves:
         return Update(moves=moves)
-    more = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
-    return Update(sizes={new.uid: new.replicas + more}) if more > 0 else None
+    return Update(sizes={new.uid: new.replicas + room}) if room > 0 else None
 
 
 def _is_updated(piece: Piece, rules: InPlaceRules) -> bool:
@@ -189,7 +213,8 @@ def _chosen(
         return Update(sizes={one.uid: sizes[one.uid] for one in less})
     pieces = [piece for one in olds if not one.is_deleting for piece in one.live]
     nodes = [piece.node for piece in pieces if piece.node is not None]
-    undergoing = sum(rules.selected in node.labels for node in nodes)
+    chosen = [one for one in pieces if one.node is not None and rules.selected in one.node.labels]
+    undergoing = len(chosen)
     if is_manual or undergoing + new.replicas >= fleet.replicas:
         return NOTHING
     wanted = sum(one.replicas for one in fleet.sets if not one.is_deleting)
@@ -198,7 +223,9 @@ def _chosen(
     missing = new.replicas - (sized.available_at(new.replicas) if sized is not None else 0)
     if wanted - fleet.floor - missing - undergoing <= 0:
         return NOTHING
-    count = min(available - undergoing - fleet.floor, fleet.replicas - new.replicas)
+    # Of those that undergo it some are not available by now: they are missing once, not twice.
+    leave = sum(one.machine.works for one in chosen)
+    count = min(available - leave - fleet.floor, fleet.replicas - new.replicas)
     ready = [
         node
         for node in nodes
@@ -215,10 +242,20 @@ def _nodes(one: SetView) -> Sequence[Node]:
 # --- what is written --------------------------------------------------------------------------
 
 
-def set_labels(found: SetView, rules: InPlaceRules, *, is_old: bool) -> Mapping[str, str | None]:
-    """What keeps an old set from making machines, and only an old one; empty where it is so."""
+def set_labels(
+    found: SetView, rules: InPlaceRules, *, is_old: bool, is_known: bool
+) -> Mapping[str, str | None]:
+    """What keeps an old set from making machines, and only an old one; empty where it is so.
+
+    Args:
+        found: the set.
+        rules: of the front.
+        is_old: whether it is to make none.
+        is_known: whether sizes follow from what moved; before, one that may make machines again
+            would make what moved away.
+    """
     is_kept = rules.no_growth in (found.metadata.labels or {})
-    if is_kept is is_old:
+    if is_kept is is_old or not (is_old or is_known):
         return {}
     return {rules.no_growth: _TRUE if is_old else None}
 

@@ -26,6 +26,9 @@ PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
 UNUSABLE = "InvalidDeployment"
 """Reasons (reference); the last one is ours: what is asked for cannot be done."""
 
+_OVER = frozenset({DONE, UNUSABLE, RESUMED, NOT_MADE})
+"""Reasons after which a rollout begins, or goes on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -68,7 +71,7 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
         observed=generation,
         replicas=len(members),
         updated=0 if seen.new is None else len(seen.new.members),
-        ready=sum(one.machine.works for one in members),
+        ready=sum(one.machine.phase is Phase.RUNNING for one in members),
         available=available,
         preserved=sum(_is_preserved(one) for one in members),
         unavailable=max(0, wanted - available),
@@ -79,9 +82,21 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
 
 def refusal(deployment: DeploymentView, generation: int, now: datetime) -> DeploymentStatus:
     """The status that says why nothing can be done; what there is nobody counts then."""
+    return _stopped(deployment, generation, now, UNUSABLE, " ".join(deployment.faults))
+
+
+def not_made(
+    deployment: DeploymentView, generation: int, now: datetime, text: str
+) -> DeploymentStatus:
+    """The status that says why the set of the newest template could not be made."""
+    return _stopped(deployment, generation, now, NOT_MADE, text)
+
+
+def _stopped(
+    deployment: DeploymentView, generation: int, now: datetime, reason: str, text: str
+) -> DeploymentStatus:
     before = deployment.status
-    text = " ".join(deployment.faults)
-    wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=UNUSABLE, message=text)
+    wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [one for one in before.conditions if one.type != PROGRESSING]
     said = _said(before.condition(PROGRESSING), wanted, now)
     return replace(before, observed=generation, conditions=(*others, said))
@@ -137,7 +152,9 @@ def _progress(seen: Seen, found: DeploymentStatus) -> Condition | None:
     if last is not None and last.reason == DONE and found.replicas == found.updated:
         # Complete once is complete: what fails later is no rollout that does not move on.
         return last
-    if last is None or last.reason in (DONE, UNUSABLE, RESUMED) or _has_moved(before, found):
+    if last is None and seen.new is not None:
+        return _moves(FOUND, f'Found new machine set "{seen.new.name}"', seen.now)
+    if last is None or last.reason in _OVER or _has_moved(before, found):
         return _moves(MOVES, f'MachineSet "{_name(seen)}" is progressing.', seen.now)
     ends = _deadline(deployment, last)
     if ends is not None and seen.now > ends:
@@ -176,7 +193,7 @@ def _deadline(deployment: DeploymentView, last: Condition | None) -> datetime | 
     """Until when there has to be progress; None: nobody waits for it, or it is too late already."""
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
-    if last.reason in (DONE, TOO_LATE, PAUSED, UNUSABLE):
+    if last.reason in (DONE, TOO_LATE, PAUSED, UNUSABLE, NOT_MADE):
         return None
     return last.updated + timedelta(seconds=deployment.deadline_s)
 

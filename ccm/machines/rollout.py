@@ -150,9 +150,11 @@ def fleet_of(seen: progress.Seen, rules: FleetRules) -> scaling.Fleet:
 
 def is_rolling(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
     """Whether machines are exchanged one by one now."""
-    if deployment.strategy is not Strategy.ROLLING or deployment.is_paused:
-        return False
-    return any(one.replicas or one.live for one in olds)
+    return deployment.strategy is Strategy.ROLLING and _is_under_way(deployment, olds)
+
+
+def _is_under_way(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
+    return not deployment.is_paused and any(one.replicas or one.live for one in olds)
 
 
 def _said(found: Plan, seen: progress.Seen, generation: int) -> Plan:
@@ -185,7 +187,8 @@ def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collectio
     sizes, first = _sizes(fleet, seen, update)
     rolls = is_rolling(deployment, olds)
     revision = revisions.next_number(new, olds, rules)
-    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls)
+    updates = deployment.strategy is Strategy.IN_PLACE and _is_under_way(deployment, olds)
+    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls, updates=updates)
     make = None
     if new is None and _may_make(seen):
         notes = _copied(deployment, {}, rules) | _limits(fleet, rules)
@@ -212,7 +215,7 @@ def _update(fleet: scaling.Fleet, seen: progress.Seen, rules: FleetRules) -> Upd
     """What is done about machines that are updated in place."""
     deployment = seen.deployment
     if deployment.strategy is not Strategy.IN_PLACE or deployment.is_paused:
-        return NOTHING
+        return inplace.ended(seen.new, seen.olds, fleet, rules.in_place)
     manual = deployment.is_manual
     return inplace.update(
         seen.new,
@@ -227,6 +230,8 @@ def _update(fleet: scaling.Fleet, seen: progress.Seen, rules: FleetRules) -> Upd
 def _sizes(fleet: scaling.Fleet, seen: progress.Seen, update: Update) -> tuple[scaling.Sizes, int]:
     """Sizes that change, by UID, and the first size of a set that is to be made."""
     deployment = seen.deployment
+    if update.sizes and (deployment.is_paused or deployment.strategy is not Strategy.IN_PLACE):
+        return update.sizes, 0
     if deployment.is_paused:
         return scaling.held(fleet), 0
     if deployment.strategy is Strategy.IN_PLACE:
@@ -272,7 +277,7 @@ def _changes(
             notes |= _missing(one, _limits(fleet, rules))
         notes |= _notes(one, seen, rules, is_new=is_new)
         is_old = seen.deployment.strategy is Strategy.IN_PLACE and not is_new
-        labels = inplace.set_labels(one, rules.in_place, is_old=is_old)
+        labels = inplace.set_labels(one, rules.in_place, is_old=is_old, is_known=fleet.is_known)
         copies = is_new and one.template.rest != seen.deployment.template.rest
         change = Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
         if size is not None or notes or labels or copies:

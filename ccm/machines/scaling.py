@@ -65,6 +65,11 @@ class Sized:
         return self.replicas > 0 and not self.is_deleting
 
     @property
+    def chosen(self) -> int:
+        """How many of its machines somebody wants to go before all others."""
+        return sum(one.chosen for one in self.victims)
+
+    @property
     def present(self) -> int:
         """Machines that are there or may be any moment."""
         wanted = 0 if self.is_deleting else self.replicas
@@ -238,11 +243,22 @@ def _lowered(one: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
     return found, lost
 
 
+def lessened(fleet: Fleet, surge: int) -> Sizes:
+    """Sizes of those that shrink where more machines are wanted than there may be."""
+    excess = _wanted(fleet) - fleet.replicas - surge
+    return _shrunk(fleet, excess) if excess > 0 else {}
+
+
 def _shrunk(fleet: Fleet, excess: int) -> Sizes:
-    """Sizes with so many machines less: each set loses in proportion, the largest what is left."""
+    """Sizes with so many machines less: first those go that somebody chose, then each set loses in
+    proportion, and the largest what is left.
+    """
     by_size = sorted(fleet.active, key=lambda one: -one.replicas)
     sizes = {one.uid: one.replicas for one in fleet.sets}
     left = excess
+    for one in by_size:
+        # A set that loses them and may keep its size would make others.
+        left -= _take(fleet, sizes, one, min(left, one.chosen))
     for one in by_size:
         left -= _take(fleet, sizes, one, min(left, _share(one, fleet)))
     for one in by_size:

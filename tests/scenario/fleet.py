@@ -117,6 +117,10 @@ class Fleet:
         """Edit the deployment."""
         await self._send("PATCH", DEPLOYMENT, {"spec": spec}, MERGE)
 
+    async def scale(self, replicas: int) -> None:
+        """Scale the deployment, as `kubectl scale` does."""
+        await self._send("PATCH", f"{DEPLOYMENT}/scale", {"spec": {"replicas": replicas}}, MERGE)
+
     async def delete(self) -> None:
         """Delete the deployment."""
         await self._send("DELETE", DEPLOYMENT, {})

@@ -81,7 +81,7 @@ async def test_a_life(
     await fleet.roll("two")
     took_s = await fleet.until(lambda one: one.all_run("two", count), within_s=roll_s)
     most, least = fleet.most, fleet.least
-    await fleet.edit(replicas=few)
+    await fleet.scale(few)
     scale_s = await fleet.until(lambda one: one.all_run("two", few), within_s=60)
     await fleet.delete()
     delete_s = await fleet.until(lambda one: one.all_run("two", 0), within_s=60)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ccm.base import clock, log, tasks
+from ccm.base import clock, log, redact, tasks
 from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.plan import Event
 from ccm.gardener import names, rollouts
@@ -15,7 +15,7 @@ from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
-from ccm.machines import inplace
+from ccm.machines import inplace, progress
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
 from ccm.machines.fleet import DeploymentStatus, FleetRules, Piece, SetView
 from ccm.machines.inplace import Move, NodeStep, Update
@@ -78,7 +78,7 @@ class Calls:
         self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
         self.write_sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
         self.write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
-        self._write_machines = Writer(machines, strategic=False, rng=rng)
+        self.write_machines = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
         self._made: dict[str, float] = {}
         self._log = log.logger(plan.KIND.lower())
 
@@ -216,7 +216,7 @@ class Calls:
                 return rollouts.mark_patch(one, mark)
 
             if cached is not None and cached.uid == mark.piece.uid:
-                await self._write_machines.change(cached, Step(marked))
+                await self.write_machines.change(cached, Step(marked))
                 self._log.info("autoscaler chose a machine", key=obj.key, machine=cached.key)
 
         await _all(marks, mark_one)
@@ -237,7 +237,7 @@ class Calls:
             def stepped(node: Node) -> Patch | None:
                 return inplace.node_patch(node, one[1], self._rules.in_place)
 
-            await self.write_nodes.change(one[0], Step(stepped))
+            await self.write_nodes.change(self.write_nodes.newest(one[0]), Step(stepped))
 
         async def move(one: Move) -> None:
             await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
@@ -245,7 +245,7 @@ class Calls:
         async def arrive(one: Piece) -> None:
             cached = self._world.machines.store.get(one.machine.key)
             if cached is not None and cached.uid == one.uid:
-                await self._write_machines.change(cached, Step(rollouts.arrival_patch))
+                await self.write_machines.change(cached, Step(rollouts.arrival_patch))
 
         await _all(found.moves, move)
         await _all(found.nodes, step)
@@ -263,7 +263,7 @@ class Calls:
                 return None
             return rollouts.move_patch(one, old, new, owner)
 
-        await self._write_machines.change(cached, Step(moved))
+        await self.write_machines.change(cached, Step(moved))
         self._log.info("machine was updated in place", key=new.key, machine=cached.key)
 
     # --- sets -------------------------------------------------------------------------------------
@@ -283,8 +283,10 @@ class Calls:
             await self._collided(obj, making)
             return
         except ApiError as error:
-            text = f"Failed to create new machine set {making.name.name}: {error}"
+            text = redact.public(f"Failed to create new machine set {making.name.name}: {error}")
             self.tell(obj, Event(WARNING, names.EVENT_CREATE_ERROR, text))
+            before, generation = rollouts.deployment(obj), obj.metadata.generation
+            await self.say(obj, progress.not_made(before, generation, clock.now(), text))
             raise
         self._made[key] = clock.monotonic() + SHOWN_WITHIN_S
         self._log.info("machine set made", key=obj.key, machine_set=key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ccm.base import clock
 from ccm.controllers.machinedeployment import metrics, plan
@@ -21,6 +21,7 @@ from ccm.gardener.world import World
 from ccm.machines import progress, rollout
 from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
 from ccm.model import Node, selectors
+from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer
 from ccm.model.selectors import BadSelectorError
 from ccm.runtime.backoff import default_backoff
@@ -139,6 +140,8 @@ class MachineDeploymentController:
 
     async def _roll(self, obj: MachineDeployment, view: DeploymentView) -> Result:
         sets = {one.uid: one for one in await self._claimed(obj)}
+        if self._is_behind(sets):
+            return Result(back_off=True)
         found = rollout.plan(
             view,
             [self._set_view(one) for one in sets.values()],
@@ -200,6 +203,17 @@ class MachineDeploymentController:
         machines = (store.get(key) for key in self._machines.owned(obj.uid))
         return rollouts.machine_set(obj, [one for one in machines if one], self._node)
 
+    def _is_behind(self, sets: Iterable[str]) -> bool:
+        """Whether the cache does not show yet that a machine of these sets changed hands. They go
+        by the same cache: one that is told to shrink would take another machine for it.
+        """
+        store, newest = self._world.machines.store, self._calls.write_machines.newest
+        for uid in sets:
+            found = (store.get(key) for key in self._machines.owned(uid))
+            if any(controller_uid(newest(one)) != uid for one in found if one is not None):
+                return True
+        return False
+
     def _node(self, name: str) -> Node | None:
         node = self._world.nodes.store.get(name)
         return None if node is None else self._calls.write_nodes.newest(node)
@@ -224,6 +238,8 @@ class MachineDeploymentController:
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
+        if new is None and old is not None:
+            self._calls.write_machines.forget(old.key)
         if plan.machine_matters(old, new):
             for one in (old, new):
                 self._of_machine(one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from ccm.base import log, waiting
@@ -78,7 +78,8 @@ class MachineSafetyController:
         self._rng = rng or random.Random()
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
         self._sightings: dict[str, dict[str, Sighting]] = {}
-        self._told: set[str] = set()
+        self._told: dict[str, set[str]] = {}
+        """By class, of what people were told in the last pass over it."""
         self._asked = asyncio.Event()
         self._log = log.logger(NAME)
         self._outage = Outage(
@@ -105,6 +106,7 @@ class MachineSafetyController:
         classes = self._world.classes.store.list()
         for gone in self._sightings.keys() - {one.key for one in classes}:
             del self._sightings[gone]
+            self._told.pop(gone, None)
         found, faults = list[Judgement](), list[str]()
         for one in classes:
             view = self._world.class_view(one)
@@ -180,25 +182,12 @@ class MachineSafetyController:
         self._events.event(_reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text)
 
     def _tell(self, obj: MachineClass, found: Judgement) -> None:
-        """Tell people of what is left alone, once for each."""
-        if found.held:
-            text = (
-                f"{len(found.due) + len(found.held)} VMs of this cluster belong to no Machine, at "
-                f"most {len(found.due)} are deleted in one pass; are Machines missing?"
-            )
-            self._once(obj, names.REASON_ORPHAN_HELD, text)
-        for record in found.strangers:
-            marked = record.identity.cluster
-            owner = f"bears the marker of cluster {marked}" if marked else "bears no marker"
-            text = f"VM {record.info.provider_id} ({record.identity.name}) {owner}: left alone"
-            if not marked:
-                self._once(obj, names.REASON_STRANGER, text)
-
-    def _once(self, obj: MachineClass, reason: str, text: str) -> None:
-        if (key := f"{obj.key} {text}") not in self._told:
-            self._told.add(key)
+        """Tell people of what is left alone, once for as long as it is."""
+        texts = dict(_left_alone(found))
+        before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
+        for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, error=text)
-            self._events.event(_reference(obj), WARNING, reason, text)
+            self._events.event(_reference(obj), WARNING, texts[text], text)
 
     # --- nodes ------------------------------------------------------------------------------
 
@@ -245,6 +234,21 @@ class MachineSafetyController:
     @staticmethod
     async def _nothing(_key: str) -> Result:
         raise AssertionError("this controller has passes, and no keys")
+
+
+def _left_alone(found: Judgement) -> Iterator[tuple[str, str]]:
+    """What people are told of, and the reason of the event."""
+    if found.held:
+        text = (
+            f"{len(found.due) + len(found.held)} VMs of this cluster belong to no Machine, at "
+            f"most {len(found.due)} are deleted in one pass; are Machines missing?"
+        )
+        yield text, names.REASON_ORPHAN_HELD
+    for record in found.strangers:
+        # One of another cluster is that cluster's business.
+        if not record.identity.cluster:
+            who = f"VM {record.info.provider_id} ({record.identity.name})"
+            yield f"{who} bears no marker: left alone", names.REASON_STRANGER
 
 
 def _count(found: Sequence[Judgement]) -> None:

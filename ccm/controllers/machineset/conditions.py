@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from ccm.base import clock
 from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.plan import Outcome
 from ccm.gardener.sets import MachineSet
@@ -46,24 +46,29 @@ class Memory:
     last: LastOperation | None = None
     said_at: float = -math.inf
 
-    def conditions(self) -> Sequence[ObjectCondition]:
+    def conditions(self, now: datetime) -> Sequence[ObjectCondition]:
         """Those of the types that this controller writes."""
         found = [self.failure] if self.failure else []
         if (next_at := setbacks.until(self.setbacks)) is not None:
-            found.append(plan.slowed(self.setbacks, next_at, clock.now()))
+            found.append(plan.slowed(self.setbacks, next_at, now))
         return found
 
-    def refused(self, error: KubeError) -> None:
+    def refused(self, error: KubeError, now: datetime) -> None:
         """The API server did not make a machine."""
         if isinstance(error, ApiError) and not isinstance(error, _PASSING):
-            now = clock.now()
             self.setbacks = setbacks.failed(self.setbacks, made=now, now=now, text=str(error))
 
 
 class Memories:
-    """The memory of each set, by its UID."""
+    """The memory of each set, by its UID.
 
-    def __init__(self) -> None:
+    Args:
+        now: what time it is by the clock that machines were made by: pauses count by it, so that no
+            jump of ours makes one longer.
+    """
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
         self._of: dict[str, Memory] = {}
 
     def of(self, obj: MachineSet) -> Memory:
@@ -72,7 +77,7 @@ class Memories:
         if found is None:
             found = self._of[obj.uid] = Memory(template=template)
             if plan.slowed_since(obj) is not None:
-                found.setbacks = setbacks.resumed(clock.now())
+                found.setbacks = setbacks.resumed(self._now())
         elif found.template != template:
             found.template, found.setbacks, found.failure = template, setbacks.NONE, None
         return found
@@ -85,7 +90,7 @@ class Memories:
         if outcome is Outcome.JOINED:
             memory.setbacks = setbacks.NONE
             return
-        now = clock.now()
+        now = self._now()
         memory.setbacks = setbacks.failed(
             memory.setbacks,
             made=moment(machine.metadata.creation_timestamp) or now,

@@ -96,7 +96,7 @@ class MachineSetController:
         self._expect = Expectations()
         self._creator = Creator(machines, cache, self._expect, rng)
         self._remover = Remover(machines, cache, self._expect)
-        self._memories = Memories()
+        self._memories = Memories(world.now)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -238,7 +238,7 @@ class MachineSetController:
         machines: Mapping[str, Machine],
     ) -> tuple[bool, KubeError | None]:
         """Make and delete machines; whether any was, and an error."""
-        now, owner = clock.now(), self._ownership.reference(obj)
+        now, owner = self._world.now(), self._ownership.reference(obj)
         # One that cannot be read may be of this set.
         can_count = not self._world.machines.undecodable
         count = setbacks.allowed(memory.setbacks, scaling.create, found, now) if can_count else 0
@@ -253,7 +253,7 @@ class MachineSetController:
         if refused is None and kept is None and (count or victims or not scaling.lacking):
             memory.failure = None
         if refused is not None:
-            memory.refused(refused)
+            memory.refused(refused, now)
         if scaling.create:
             self._later(obj, setbacks.wait_s(memory.setbacks, now) or None)
         return bool(made or gone), refused or kept
@@ -287,7 +287,8 @@ class MachineSetController:
     ) -> None:
         """Write the status, if it says anything new, and not too often."""
         failed = plan.summaries(obj, counts.failed, machines)
-        conditions, observed, last = memory.conditions(), obj.metadata.generation, memory.last
+        conditions = memory.conditions(self._world.now())
+        observed, last = obj.metadata.generation, memory.last
         self._later(obj, counts.changes_in_s)
 
         def said(one: MachineSet) -> Patch | None:

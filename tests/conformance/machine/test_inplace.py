@@ -16,7 +16,7 @@ from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.node import NodeSpec, NodeStatus
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_rollout_plans import machines, shelf
-from tests.unit.controllers.machinedeployments import MACHINES, Rolling, all_run, template
+from tests.unit.controllers.machinedeployments import HOLD, MACHINES, Rolling, all_run, template
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 NAMES = RULES.in_place
@@ -55,14 +55,14 @@ def new(count: int, pieces: list[Piece] | None = None) -> SetView:
     return shelf("new", count, kind="new", members=members)
 
 
-def decided(*sets: SetView, replicas: int = 3, manual: bool = False) -> rollout.Plan:
+def decided(*sets: SetView, replicas: int = 3, manual: bool = False, **more: Any) -> rollout.Plan:
+    wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, "max_unavailable": 1, **more}
     wanted = deployment(
         replicas=replicas,
         max_surge=0,
-        max_unavailable=1,
-        strategy=Strategy.IN_PLACE,
         is_manual=manual,
         template=Template(essence="new"),
+        **wish,
     )
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
@@ -94,11 +94,47 @@ def moved(count: int) -> list[Piece]:
         pytest.param((old(2), new(3, machines("new", 3, phase=Phase.PENDING))), {},
                      id="full-but-not-available", marks=pytest.mark.row("rollout-inplace-08")),
         pytest.param((old(0), new(3)), {}, id="done", marks=pytest.mark.row("rollout-inplace-08")),
-        pytest.param((old(2), new(2)), {}, id="as-many"),
+        pytest.param((old(2), new(2)), {"old": 1}, id="too-many",
+                     marks=pytest.mark.row("rollout-inplace-10")),
     ],
 )  # fmt: skip
 def test_sizes(sets: tuple[SetView, ...], found: dict[str, int]) -> None:
     assert sizes(decided(*sets)) == found
+
+
+@pytest.mark.row("rollout-inplace-11")
+def test_an_old_set_is_the_new_one_again() -> None:
+    """What moved away is not made once more, though it may make machines again from now on."""
+    again = replace(old(2, machines("old", 1)), template=Template(essence="new"))
+    former = new(0, moved(1))
+    former = replace(former, template=Template(essence="former"))
+
+    found = decided(again, former, replicas=2)
+
+    told = {one.set.name: (one.replicas, one.labels) for one in found.changes}
+    assert told["old"] == (1, {NAMES.no_growth: None})
+    assert told["new"] == (1, NO_GROWTH)
+    late = decided(again, replace(former, has_seen=False), replicas=2)
+    assert [one.labels for one in late.changes if one.set.name == "old"] == [{}]
+
+
+@pytest.mark.row("rollout-inplace-12")
+def test_machines_that_are_to_go_leave_no_room() -> None:
+    assert sizes(decided(old(0, machines("old", 2)), new(0))) == {"new": 1}
+    assert sizes(decided(old(0, machines("old", 3)), new(0))) == {}
+
+
+@pytest.mark.row("rollout-inplace-13")
+@pytest.mark.parametrize("wish", [{"is_paused": True}, {"strategy": Strategy.ROLLING}])
+def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
+    before, after = old(2, machines("old", 1)), new(0, moved(1))
+
+    found = decided(before, after, replicas=2, **wish)
+
+    assert sizes(found) == {"old": 1, "new": 1}
+    after = new(1, moved(1))
+    later = decided(old(1), after, replicas=2, **wish)
+    assert later.update.arrived == after.members
 
 
 @pytest.mark.row("rollout-inplace-03")
@@ -177,6 +213,17 @@ def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, cou
     assert [step for _, step in found.update.nodes].count(NodeStep.SELECT) == count
 
 
+@pytest.mark.row("rollout-inplace-14")
+@pytest.mark.parametrize(("unavailable", "count"), [(2, 1), (1, 0)])
+def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
+    pieces = on(machines("old", 3), SELECTED, CANDIDATE, CANDIDATE)
+    pieces[0] = replace(pieces[0], machine=replace(pieces[0].machine, phase=Phase.UPDATING))
+
+    found = decided(old(3, pieces), new(0), max_unavailable=unavailable)
+
+    assert [step for _, step in found.update.nodes] == [NodeStep.SELECT] * count
+
+
 @pytest.mark.row("rollout-inplace-09")
 def test_old_sets_and_their_nodes() -> None:
     bare = node("bare")
@@ -252,8 +299,7 @@ IN_PLACE = {
 }
 
 
-@pytest.mark.row("rollout-inplace-05")
-@pytest.mark.row("rollout-inplace-09")
+@pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
 async def test_all_machines_are_updated_in_place() -> None:
     """What the machine controller and an agent on the node do, the test does."""
@@ -268,9 +314,11 @@ async def test_all_machines_are_updated_in_place() -> None:
             world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
             world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
         world.edit(template=template("large"))
-        under_way = 0
+        under_way, held = 0, set[str]()
         for _ in range(30):
             await advance(2)
+            notes = [one["metadata"].get("annotations", {}) for one in world.nodes()]
+            held |= {name for name, one in zip(first, notes, strict=True) if HOLD in one}
             chosen = [
                 one["metadata"]["name"]
                 for one in world.nodes()
@@ -284,7 +332,8 @@ async def test_all_machines_are_updated_in_place() -> None:
                 path = f"/api/v1/nodes/{name}/status"
                 world.server.patch(path, {"status": {"conditions": told}})
 
-    assert (world.here(), under_way) == (first, 1)
+    assert (world.here(), under_way, held) == (first, 1, {*first})
+    assert not any(HOLD in one["metadata"].get("annotations", {}) for one in world.nodes())
     assert (world.kinds(), world.sizes()) == ({"large": 3}, {"large": 3})
     labels = [one["metadata"]["labels"] for one in world.machines()]
     assert len({one["machine-template-hash"] for one in labels}) == 1

@@ -12,6 +12,7 @@ from tests.unit.controllers.machinedeployments import (
     WEB,
     Rolling,
     all_run,
+    rolling,
     template,
 )
 
@@ -78,6 +79,43 @@ async def test_the_autoscaler_chooses_in_mid_roll() -> None:
             await all_run(world)
 
     assert world.kinds() == {"large": 3}
+
+
+IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Manual"}
+
+
+@pytest.mark.row("rollout-autoscaler-07")
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("in_place", [False, True], ids=["paused", "in-place"])
+async def test_nobody_else_goes_in_mid_roll(kind: str, in_place: bool) -> None:
+    """Whichever set the machine belongs to."""
+    world = Rolling()
+    world.deployment(replicas=6, strategy=rolling(0, 3))
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.edit(template=template("large"))
+        await advance(3)
+        # From here on nothing is exchanged of itself.
+        if in_place:
+            world.edit(strategy={"type": "InPlaceUpdate", "inPlaceUpdate": IN_PLACE})
+        else:
+            world.edit(paused=True)
+        await all_run(world)
+        assert world.kinds() == {"small": 3, "large": 3}
+        before = world.here()
+        chosen = next(
+            one["metadata"]["name"]
+            for one in world.machines()
+            if one["spec"]["class"]["name"] == kind
+        )
+        when = "2026-01-01T00:00:00Z"
+        notes = {TRIGGER: f"{chosen}~{when}", SCALER_TIME: when}
+        body = {"metadata": {"annotations": notes}, "spec": {"replicas": 5}}
+        world.server.patch(WEB, body)
+        await advance(5)
+
+    assert set(before) - set(world.here()) == {chosen}
+    assert len(world.here()) == 5
 
 
 @pytest.mark.row("rollout-autoscaler-04")

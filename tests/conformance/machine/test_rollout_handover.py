@@ -92,11 +92,13 @@ def essentials(world: Rolling) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.row("rollout-handover-01")
-@pytest.mark.row("rollout-handover-02")
+@pytest.mark.row("rollout-handover-01", "rollout-handover-02", "rollout-pass-11")
 async def test_a_roll_is_taken_over() -> None:
     world = in_mid_roll()
     before = essentials(world)
+    async with world.running("machinedeployment"):
+        await advance(0.5)
+        assert world.said() == ("True", "FoundNewMachineSet")
     async with world.running(*ONLY):
         for _ in range(6):
             await all_run(world)

@@ -178,6 +178,22 @@ async def test_a_pause() -> None:
     assert (world.sizes(), world.said()[0]) == ({"small": 3, "large": 1}, "True")
 
 
+@pytest.mark.row("rollout-pass-12")
+async def test_what_is_ready() -> None:
+    world = Rolling()
+    world.deployment(replicas=3)
+    async with world.running(*ONLY):
+        await advance(2)
+        runs, works, _ = world.here()
+        world.becomes(runs, "Running", state="Successful")
+        world.becomes(works, "Available", state="Successful")
+        await advance(3)
+
+    (only,) = world.sets()
+    for status in (world.status(), only["status"]):
+        assert (status["readyReplicas"], status["availableReplicas"]) == (1, 2)
+
+
 @pytest.mark.row("rollout-pass-09")
 async def test_no_progress() -> None:
     world = Rolling()

@@ -208,6 +208,22 @@ async def test_a_vm_that_is_not_ours(cluster: str) -> None:
     assert [reason for reason, _ in world.events] == ([] if cluster else ["UnmarkedVM"])
 
 
+@pytest.mark.row("machine-orphans-07")
+async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
+    """What is gone is forgotten: a daemon meets many strangers in its life."""
+    world = World()
+    world.ready_class()
+    stranger = vm(world, cluster="", uid="")
+    async with world.running("machinesafety"):
+        await passes(2)
+        world.driver.hides.add(stranger)
+        await passes(2)
+        world.driver.hides.clear()
+        await passes(2)
+
+    assert [reason for reason, _ in world.events] == ["UnmarkedVM"] * 2
+
+
 @pytest.mark.row("machine-orphans-08")
 @pytest.mark.parametrize(("count", "owned", "most"), [(12, 0, 5), (12, 88, 10)])
 async def test_many_vms_at_once(count: int, owned: int, most: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, Unreachable
 from ccm.testing.clock import advance
+from tests.unit.controllers.machine.test_clocks import Steady, jump_of_the_wall
 from tests.unit.controllers.machinesets import MACHINES, SELECTOR, SETS, TEMPLATE, Sets, moment
 
 pytestmark = pytest.mark.virtual_time
@@ -268,6 +269,25 @@ async def test_a_set_whose_machines_fail_slows_down() -> None:
         world.change(WEB, spec={"replicas": 5})
         await advance(5)
         assert len(world.here()) == 5
+
+
+@pytest.mark.row("machineset-create-05")
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_of_ours_that_jumps_changes_no_pause(hours: int) -> None:
+    world = Sets()
+    world.server.clock = Steady()  # type: ignore[assignment]
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        for _ in range(3):
+            await advance(1)
+            world.all_become("Failed")
+        await advance(10)
+        jump_of_the_wall(hours * 3600)
+        world.change(WEB, metadata={"labels": {"poke": "1"}})
+        await advance(30)
+        assert world.here() == []
+        await advance(30)
+        assert len(world.here()) == 1
 
 
 @pytest.mark.row("machineset-create-05")

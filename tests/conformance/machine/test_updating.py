@@ -359,7 +359,8 @@ class Fleet(Rolling):
         while True:
             for one in self.nodes():
                 name = one["metadata"]["name"]
-                if reason(one) == UPDATE.ready and name not in begun:
+                is_done = UPDATE.result in one["metadata"].get("labels", {})
+                if reason(one) == UPDATE.ready and name not in begun and not is_done:
                     begun[name] = clock.monotonic()
                     cordoned = bool(one["spec"].get("unschedulable"))
                     self.seen.append((self.phase(name), cordoned, self.pods_of(name)))

@@ -22,6 +22,9 @@ from ccm.model import ObjectMeta
 STUCK = DeploymentCondition(
     type="Progressing", status="False", reason="ProgressDeadlineExceeded", message="timed out"
 )
+REFUSED = DeploymentCondition(
+    type="Progressing", status="False", reason="MachineSetCreateError", message="quota"
+)
 
 
 def deployment(
@@ -42,6 +45,7 @@ def deployment(
         ({"observed_generation": 1}, {}, "to be looked at by its controller..."),
         ({"updated_replicas": 1}, {}, "1 of 3 machines are new..."),
         ({"updated_replicas": 1}, {"paused": True}, "1 of 3 machines are new; it is paused..."),
+        ({"conditions": [REFUSED]}, {}, "quota; it is tried again..."),
         ({"updated_replicas": 3, "replicas": 4}, {}, "1 old machine to go..."),
         ({"updated_replicas": 5, "replicas": 5}, {}, "2 machines too many to go..."),
         (
@@ -50,7 +54,7 @@ def deployment(
             "2 of 3 new machines are available...",
         ),
     ],
-    ids=["unseen", "old", "paused", "going", "too-many", "not-available"],
+    ids=["unseen", "old", "paused", "refused", "going", "too-many", "not-available"],
 )
 def test_how_far_it_is(status: dict[str, Any], more: dict[str, bool], text: str) -> None:
     found = rolloutstatus.progress_of(deployment(status, **more))

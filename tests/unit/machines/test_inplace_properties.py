@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ccm.machines import bounds, rollout
 from ccm.machines.fleet import DeploymentView, Piece, SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep
-from ccm.machines.replicas import Member
+from ccm.machines.replicas import Member, deletion_order
 from ccm.machines.views import Phase
 from ccm.model import Node, NodeCondition, ObjectMeta
 from ccm.model.node import NodeStatus
@@ -30,14 +30,18 @@ class Box:
     labels: dict[str, str] = field(default_factory=dict)
     updated: bool = False
 
+    @property
+    def works(self) -> bool:
+        """Whether it is not being updated."""
+        return NAMES.selected not in self.labels or NAMES.result in self.labels
+
     def view(self) -> Piece:
         said = [NodeCondition(type=NAMES.condition, status="True", reason=NAMES.updated)]
         node = Node(
             metadata=ObjectMeta(name=self.name, uid=self.name, labels=dict(self.labels)),
             status=NodeStatus(conditions=said if self.updated else None),
         )
-        works = NAMES.selected not in self.labels or NAMES.result in self.labels
-        phase = Phase.RUNNING if works else Phase.UPDATING
+        phase = Phase.RUNNING if self.works else Phase.UPDATING
         machine = Member(key=f"default/{self.name}", created=BEGIN, phase=phase, since=BEGIN)
         return Piece(uid=self.name, machine=replace(machine, has_moved=self.moved), node=node)
 
@@ -53,6 +57,14 @@ class Shelf:
     annotations: dict[str, str]
     labels: dict[str, str] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
+    has_seen: bool = True
+
+    def left(self) -> list[Box]:
+        """Machines that it keeps, of those that it has."""
+        countable = {f"default/{one.name}": one for one in self.boxes if not one.moved}
+        order = deletion_order((one.view().machine for one in countable.values()), BEGIN)
+        gone = [countable[one.key] for one in order[: max(0, len(order) - self.replicas)]]
+        return [one for one in self.boxes if one not in gone]
 
     def view(self) -> SetView:
         return SetView(
@@ -66,6 +78,7 @@ class Shelf:
             replicas=self.replicas,
             template=Template(essence=self.kind),
             members=[one.view() for one in self.boxes],
+            has_seen=self.has_seen,
         )
 
 
@@ -92,7 +105,8 @@ class Workshop:
             self.shelves[name] = shelf
         for change in found.changes:
             shelf = self.shelves[change.set.name]
-            shelf.replicas = shelf.replicas if change.replicas is None else change.replicas
+            if change.replicas is not None:
+                shelf.replicas, shelf.has_seen = change.replicas, False
             notes = {**shelf.annotations, **change.annotations}  # type: ignore[dict-item]
             shelf.annotations = {key: value for key, value in notes.items() if value}
             merged = {**shelf.labels, **change.labels}
@@ -118,9 +132,8 @@ class Workshop:
 
     def tend(self, shelf: Shelf) -> None:
         """The set's move."""
-        countable = [one for one in shelf.boxes if not one.moved]
-        for box in countable[: max(0, len(countable) - shelf.replicas)]:
-            shelf.boxes.remove(box)
+        shelf.has_seen = True
+        shelf.boxes = shelf.left()
         while len(shelf.boxes) < shelf.replicas and NAMES.no_growth not in shelf.labels:
             self.count += 1
             shelf.boxes.append(Box(f"m{self.count}", shelf.kind))
@@ -134,11 +147,31 @@ class Workshop:
     def boxes(self) -> list[Box]:
         return [box for shelf in self.shelves.values() for box in shelf.boxes]
 
+    @property
+    def most(self) -> int:
+        """Most machines there may be."""
+        replicas = self.wanted.replicas
+        return replicas + bounds.amount(self.wanted.max_surge, replicas, up=True)
+
+    @property
+    def floor(self) -> int:
+        """Fewest machines that have to be at work."""
+        return self.wanted.replicas - bounds.unavailable(self.wanted)
+
+    def present(self) -> int:
+        """Machines that there are, or may be any moment."""
+        return sum(
+            max(len(one.boxes), 0 if NAMES.no_growth in one.labels else one.replicas)
+            for one in self.shelves.values()
+        )
+
     def at_work(self) -> int:
         """Machines that are not being updated."""
-        return sum(
-            NAMES.selected not in box.labels or NAMES.result in box.labels for box in self.boxes()
-        )
+        return sum(box.works for box in self.boxes())
+
+    def left_at_work(self) -> int:
+        """Those of them that are left once each set has shrunk to what it wants."""
+        return sum(box.works for one in self.shelves.values() for box in one.left())
 
 
 def opened(rng: random.Random) -> Workshop:
@@ -159,7 +192,8 @@ def settle(shop: Workshop) -> None:
     """All move in turn until nothing is left to do."""
     for _ in range(300):
         found = shop.act()
-        full = all(len(one.boxes) == one.replicas for one in shop.shelves.values())
+        shelves = shop.shelves.values()
+        full = all(one.has_seen and len(one.boxes) == one.replicas for one in shelves)
         if found.is_empty and full and not any(box.labels for box in shop.boxes()):
             return
         for shelf in shop.shelves.values():
@@ -179,8 +213,7 @@ def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
         before = shop.at_work()
         shelves = list(shop.shelves.values())
         shop.tend(rng.choice(shelves)) if rng.random() < 0.5 else shop.act()
-        floor = shop.wanted.replicas - bounds.unavailable(shop.wanted)
-        assert shop.at_work() >= min(before, floor)
+        assert shop.at_work() >= min(before, shop.floor)
         if shop.boxes() and rng.random() < 0.3:
             shop.work(rng.choice(shop.boxes()))
     settle(shop)
@@ -196,14 +229,20 @@ def test_wishes_that_change(seed: int) -> None:
     rng = random.Random(seed)
     shop = opened(rng)
     for _ in range(80):
-        shelves = list(shop.shelves.values())
+        shelves, present, left = list(shop.shelves.values()), shop.present(), shop.left_at_work()
         shop.tend(rng.choice(shelves)) if rng.random() < 0.3 else shop.act()
+        assert shop.present() <= max(present, shop.most)
+        assert shop.left_at_work() >= min(left, shop.floor)
         if shop.boxes() and rng.random() < 0.4:
             shop.work(rng.choice(shop.boxes()))
         if rng.random() < 0.1:
             shop.wanted = replace(shop.wanted, template=Template(essence=rng.choice("abc")))
         if rng.random() < 0.05:
             shop.wanted = replace(shop.wanted, replicas=rng.randrange(1, 7))
+        if rng.random() < 0.05:
+            strategy = rng.choice((Strategy.IN_PLACE, Strategy.ROLLING))
+            shop.wanted = replace(shop.wanted, strategy=strategy, is_paused=rng.random() < 0.2)
+    shop.wanted = replace(shop.wanted, is_paused=False)
     settle(shop)
 
     assert len(shop.boxes()) == shop.wanted.replicas

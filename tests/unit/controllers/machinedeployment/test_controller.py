@@ -129,6 +129,7 @@ async def test_a_size_that_somebody_chose_meanwhile_counts() -> None:
     assert told[-1] == f"Scaled down machine set {name} to 3"
 
 
+@pytest.mark.row("rollout-pass-10")
 async def test_a_set_that_cannot_be_made() -> None:
     world = Rolling()
     world.deployment(replicas=1)
@@ -141,9 +142,18 @@ async def test_a_set_that_cannot_be_made() -> None:
     async with world.running(*ONLY):
         await advance(5)
         assert "MachineSetCreateError" in {reason for reason, _ in world.events}
+        assert world.said() == ("False", "MachineSetCreateError")
+        (text,) = (
+            one["message"] for one in world.status()["conditions"] if one["type"] == "Progressing"
+        )
+        assert text.endswith(": quota (403 Forbidden)")
+        writes = world.server.writes("machinedeployments")
+        await advance(10)
+        assert world.server.writes("machinedeployments") == writes
         world.server.refuse = lambda _method, _path: None
-        await advance(120)
+        await advance(61)
         assert len(world.sets()) == 1
+        assert world.said() == ("True", "MachineSetUpdated")
 
 
 async def test_a_machine_that_cannot_be_read_counts_as_nobody_knows_what() -> None:
