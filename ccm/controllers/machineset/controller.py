@@ -94,7 +94,7 @@ class MachineSetController:
         self._ownership = Ownership(kind=MACHINE_SETS, owners=sets, write=self._write_machines)
         self._index: Index[Machine] = Index()
         self._expect = Expectations()
-        self._creator = Creator(machines, cache, self._expect, rng)
+        self._creator = Creator(machines, cache, self._expect, rng, world.arrivals)
         self._remover = Remover(machines, cache, self._expect)
         self._memories = Memories()
         self.controller = Controller(
