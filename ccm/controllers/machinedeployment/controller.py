@@ -18,7 +18,7 @@ from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
-from ccm.machines import progress, rollout
+from ccm.machines import autoscaler, progress, rollout
 from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
 from ccm.model import Node, selectors
 from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer
@@ -91,6 +91,7 @@ class MachineDeploymentController:
         self._machines: Index[Machine] = Index()
         self._sets: Index[MachineSet] = Index()
         self._said_at: dict[str, float] = {}
+        self._hold = autoscaler.hold_notes(rules)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -147,6 +148,8 @@ class MachineDeploymentController:
             generation=obj.metadata.generation,
             taken=[one.name for one in self._world.machine_sets.store.list()],
         )
+        # A set that is being made now is not among them; the pass that its making brings tells.
+        self._world.arrivals.rolls(obj.uid, sets if found.holds else (), self._hold)
         after = await self._calls.carry_out(obj, found, sets)
         if found.revert is not None:
             return DONE
@@ -257,6 +260,7 @@ class MachineDeploymentController:
         if new is None and old is not None:
             self._calls.write.forget(old.key)
             self._said_at.pop(old.uid, None)
+            self._world.arrivals.rolls(old.uid, (), {})
         return new is not None
 
     def _add(self, key: str) -> None:

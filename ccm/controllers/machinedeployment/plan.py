@@ -13,7 +13,7 @@ from ccm.machines.fleet import DeploymentStatus
 from ccm.machines.rollout import Change, Plan
 from ccm.model import Node
 from ccm.model.meta import KubeObject
-from ccm.model.names import NORMAL, WARNING
+from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED_BY_US, NORMAL, WARNING
 from ccm.model.owners import controller_of
 
 _STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
@@ -49,15 +49,17 @@ def machine_of(node: Node) -> str:
 
 
 def node_matters(old: Node | None, new: Node) -> bool:
-    """Whether an update in place may go on because of a change of a node."""
-    return old is None or _updating(old) != _updating(new)
+    """Whether an update in place may go on because of a change of a node, or the autoscaler is kept
+    off it by now, or not any more: the rollout for which that was done may have ended meanwhile.
+    """
+    return old is None or _told(old) != _told(new)
 
 
-def _updating(node: Node) -> tuple[object, ...]:
+def _told(node: Node) -> tuple[object, ...]:
     labels = [node.labels.get(key) for key in _STEPS]
     conditions = node.status.conditions or ()
     reasons = [one.reason for one in conditions if one.type == names.CONDITION_IN_PLACE]
-    return (*labels, *reasons)
+    return (*labels, *reasons, ANNOTATION_SCALE_DOWN_DISABLED_BY_US in node.annotations)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
