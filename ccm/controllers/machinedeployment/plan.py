@@ -11,10 +11,13 @@ from ccm.gardener.types import Machine
 from ccm.machines import progress
 from ccm.machines.fleet import DeploymentStatus
 from ccm.machines.rollout import Change, Plan
+from ccm.machines.views import Phase
 from ccm.model import Node
 from ccm.model.meta import KubeObject
 from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED_BY_US, NORMAL, WARNING
 from ccm.model.owners import controller_of
+
+_WORKS = frozenset({Phase.RUNNING.value, Phase.AVAILABLE.value})
 
 _STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
 
@@ -41,6 +44,14 @@ def machine_matters(old: Machine | None, new: Machine | None) -> bool:
     if old is None or new is None:
         return True
     return _seen(old) != _seen(new)
+
+
+def only_arrived(old: Machine | None, new: Machine | None) -> bool:
+    """Whether all that a change of a machine says is that it works from now on."""
+    if old is None or new is None or old.is_deleting is not new.is_deleting:
+        return False
+    before, after = (one.status.current_status.phase in _WORKS for one in (old, new))
+    return after and not before
 
 
 def machine_of(node: Node) -> str:
