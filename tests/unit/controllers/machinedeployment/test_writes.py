@@ -80,6 +80,9 @@ async def test_what_a_roll_writes_of_each_machine() -> None:
 async def test_no_node_stays_held_when_the_roll_is_over() -> None:
     world, _ = await rolled()
 
+    assert world.shared is not None
+    sets = [one["metadata"]["uid"] for one in world.sets()]
+    assert [world.shared.arrivals.notes(one) for one in sets] == [{}, {}]
     assert len(world.nodes()) == COUNT
     for one in world.nodes():
         assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()
