@@ -37,7 +37,7 @@ class Arrivals:
         for one in self._sets.pop(owner, ()):
             self._notes.pop(one, None)
         if sets and notes:
-            self._sets[owner] = sets
+            self._sets[owner] = tuple(sets)
             self._notes |= dict.fromkeys(sets, notes)
 
     def notes(self, owner: str) -> Mapping[str, str]:
