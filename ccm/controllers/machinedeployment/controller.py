@@ -93,7 +93,7 @@ class MachineDeploymentController:
         self._machines: Index[Machine] = Index()
         self._sets: Index[MachineSet] = Index()
         self._said_at: dict[str, float] = {}
-        self._arrivals: dict[str, float] = {}
+        self._gathered_until: dict[str, float] = {}
         """Until when machines that begin to work are gathered, by the key of their deployment."""
         self._hold = autoscaler.hold_notes(rules)
         self.controller = Controller(
@@ -119,10 +119,11 @@ class MachineDeploymentController:
         """
         cached = self._world.machine_deployments.store.get(key)
         if cached is None:
+            self._gathered_until.pop(key, None)
             return IDLE
-        if (left_s := self._arrivals.get(key, 0.0) - clock.monotonic()) > 0:
+        if (left_s := self._gathered_until.get(key, 0.0) - clock.monotonic()) > 0:
             return Result(after_s=left_s, idle=True)
-        self._arrivals.pop(key, None)
+        self._gathered_until.pop(key, None)
         try:
             return await self._step(self._calls.write.newest(cached))
         except StaleObject:
@@ -231,8 +232,8 @@ class MachineDeploymentController:
         owner = self._world.machine_sets.store.get(key)
         if owner is not None:
             deployment = plan.owner_key(owner, plan.KIND)
-            if arrived:
-                self._arrivals.setdefault(deployment, clock.monotonic() + ARRIVAL_S)
+            if arrived and deployment:
+                self._gathered_until.setdefault(deployment, clock.monotonic() + ARRIVAL_S)
             self._add(deployment)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
@@ -270,7 +271,6 @@ class MachineDeploymentController:
         if new is None and old is not None:
             self._calls.write.forget(old.key)
             self._said_at.pop(old.uid, None)
-            self._arrivals.pop(old.key, None)
             self._world.arrivals.rolls(old.uid, (), {})
         return new is not None
 

@@ -21,7 +21,7 @@ HOLD, OURS = "example.com/leave-alone", "example.com/by-us"
 ARRIVAL = {HOLD: "true", OURS: "true"}
 
 
-def member(taints: tuple[Taint, ...] = (), **annotations: str) -> MachineView:
+def member(*taints: Taint, **annotations: str) -> MachineView:
     return MachineView(
         metadata=ObjectMeta(name="m0", namespace="default"),
         created=datetime(2026, 1, 1, tzinfo=UTC),
@@ -70,7 +70,7 @@ def test_a_node_that_has_joined_gets_no_more_of_it() -> None:
 @pytest.mark.parametrize("taints", [(), (TAINT,)], ids=["merged", "replaced"])
 def test_only_what_is_replaced_as_a_whole_is_bound_to_a_version(taints: tuple[Taint, ...]) -> None:
     """A kubelet that writes its node at the same moment is no conflict; lost taints would be."""
-    patch = nodesync.patch(member(taints), builders.node("m0", resource_version="7"), RULES)
+    patch = nodesync.patch(member(*taints), builders.node("m0", resource_version="7"), RULES)
 
     assert patch is not None
     assert patch["metadata"]["finalizers"] == [RULES.node_finalizer]

@@ -31,6 +31,7 @@ async def test_a_drain_that_runs_or_is_done_is_not_begun_again() -> None:
         assert world.woken == 2
 
 
+@pytest.mark.row("machine-drain-29")
 @pytest.mark.parametrize("pods", [0, 1])
 async def test_that_nobody_had_to_leave_is_no_event(pods: int) -> None:
     world = Drains()

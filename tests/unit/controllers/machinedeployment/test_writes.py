@@ -77,6 +77,7 @@ async def test_what_a_roll_writes_of_each_machine() -> None:
     }
 
 
+@pytest.mark.row("rollout-autoscaler-06")
 async def test_no_node_stays_held_when_the_roll_is_over() -> None:
     world, _ = await rolled()
 
@@ -88,6 +89,7 @@ async def test_no_node_stays_held_when_the_roll_is_over() -> None:
         assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()
 
 
+@pytest.mark.row("rollout-autoscaler-06")
 async def test_a_node_that_joins_in_a_roll_is_held_at_once() -> None:
     world = Rolling()
     world.boot_s = 3.0
@@ -110,6 +112,7 @@ async def test_a_node_that_joins_in_a_roll_is_held_at_once() -> None:
     assert HELD.items() <= seen[0].items()
 
 
+@pytest.mark.row("rollout-event-05")
 async def test_machines_that_come_together_are_one_step() -> None:
     world = Rolling()
     world.deployment(replicas=4, strategy=rolling(2, 0))
@@ -134,6 +137,7 @@ async def test_machines_that_come_together_are_one_step() -> None:
     assert next(reason for reason, _ in world.events) == "ScalingMachineSet"
 
 
+@pytest.mark.row("rollout-autoscaler-06")
 async def test_a_node_that_is_held_late_is_let_go() -> None:
     """The roll ended between the decision to hold it, and the write."""
     world = Rolling()
@@ -166,6 +170,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more() -> None
     assert [shared.arrivals.notes(one) for one in sets] == [{}, {}]
 
 
+@pytest.mark.row("machineset-create-06")
 @pytest.mark.parametrize(
     ("kind", "which", "claims"),
     [

@@ -223,6 +223,7 @@ async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
     assert world.server.writes("machinesets") == 0
 
 
+@pytest.mark.row("machineset-status-03")
 async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once() -> None:
     world = Sets()
     world.set(replicas=1)
@@ -235,6 +236,7 @@ async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once() -> None:
             assert world.set_status()["observedGeneration"] == generation
 
 
+@pytest.mark.row("machineset-status-03")
 async def test_counts_that_nobody_waits_for_are_said_now_and_then() -> None:
     world = Sets()
     world.set(replicas=9)
