@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -99,6 +99,16 @@ def body(owner: MachineSet, reference: OwnerReference, name: str) -> Mapping[str
     if finalizers := found.get("finalizers"):
         metadata["finalizers"] = list(finalizers)
     return {"metadata": metadata, "spec": _spec(template)}
+
+
+def claimed(
+    found: Mapping[str, Any], claim: Callable[[Machine], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """A new machine with what its controller would write on it first."""
+    metadata = found["metadata"]
+    more = claim(msgspec.convert(found, Machine))
+    notes = {**metadata["annotations"], **more.get("annotations", {})}
+    return {**found, "metadata": {**metadata, **more, "annotations": notes}}
 
 
 def name_of(owner: MachineSet, suffix: str) -> str:

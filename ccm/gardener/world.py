@@ -20,6 +20,7 @@ from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
 from ccm.gardener import metrics, served, views
+from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine, MachineClass
@@ -98,6 +99,7 @@ class World:
 
     Attributes:
         ages: of all machines.
+        arrivals: what the controllers tell each other of what is about to come.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class World:
         self.namespace = settings.namespace
         self.listings = Listings(self._list)
         self.ages = Ages(client.server_time)
+        self.arrivals = Arrivals()
         self.lacking = ""
         """What is still waited for; empty: nothing."""
         self._informers = informers

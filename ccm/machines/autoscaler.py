@@ -104,6 +104,11 @@ def node_marks(
         yield from _marks(new, rules, holds=holds, is_old=False if is_new_again else None)
 
 
+def hold_notes(rules: FleetRules) -> Mapping[str, str]:
+    """Annotations of a node that the autoscaler leaves alone, and why."""
+    return {rules.hold: "true", rules.hold_is_ours: "true"}
+
+
 def set_mark(found: SetView, rules: FleetRules, *, rolls: bool, is_new: bool) -> dict[str, Any]:
     """The annotation by which a set remembers that its nodes were told."""
     if is_new:
@@ -150,8 +155,8 @@ def _hold_notes(node: Node, is_held: bool | None, rules: FleetRules) -> dict[str
     is_ours = rules.hold_is_ours in node.annotations
     if is_held is None or is_held == is_ours or (is_held and rules.hold in node.annotations):
         return {}
-    value = "true" if is_held else None
-    return {rules.hold: value, rules.hold_is_ours: value}
+    notes = hold_notes(rules)
+    return {**notes} if is_held else dict.fromkeys(notes)
 
 
 def _is_old(node: Node, rules: FleetRules) -> bool:

@@ -48,8 +48,17 @@ NOTHING = Applied()
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 
 
-def patch(machine: MachineView, node: Node, rules: Rules) -> Patch | None:
-    """What brings a node in step with its machine, in one write; None when it is."""
+def patch(
+    machine: MachineView, node: Node, rules: Rules, arrival: Mapping[str, str] | None = None
+) -> Patch | None:
+    """What brings a node in step with its machine, in one write; None when it is.
+
+    Args:
+        machine: the machine.
+        node: its node.
+        rules: names.
+        arrival: annotations that the node gets if it joins now, and nobody speaks of them.
+    """
     before, wanted = applied(node, rules), template(machine)
     labels = {**machine.labels, rules.machine_label: machine.name}
     metadata: dict[str, Any] = {}
@@ -60,22 +69,26 @@ def patch(machine: MachineView, node: Node, rules: Rules) -> Patch | None:
         notes[rules.applied] = _ORDERED.encode(wanted).decode()
     if rules.unmanaged in node.annotations:
         notes[rules.unmanaged] = None
-    if notes:
+    held = None if node.is_deleting else add_finalizer(node, rules.node_finalizer)
+    arrives = arrival if held is not None else None
+    if not arrives or arrives.keys() & (node.annotations.keys() | notes.keys()):
+        arrives = {}
+    if notes := {**notes, **arrives}:
         metadata["annotations"] = notes
     found: dict[str, Any] = {}
     taints = _taints(node.taints, machine.taints, before.spec.taints or ())
     if list(taints) != list(node.taints):
         found["spec"] = {"taints": taints_value(taints)}
-    held = None if node.is_deleting else add_finalizer(node, rules.node_finalizer)
     if held is not None:
         metadata |= {
             key: held["metadata"][key] for key in held["metadata"].keys() - same_version(node)
         }
     if not metadata and not found:
         return None
-    # Taints are replaced as a whole, and nobody else's may be lost. All else is merged, so that a
-    # kubelet that tells of its node at the same moment is no conflict.
-    version = same_version(node) if found else {}
+    # Taints are replaced as a whole, and nobody else's may be lost; nor may what a person says of
+    # the node at this moment pass for ours. All else is merged, so that a kubelet that tells of
+    # its node at the same moment is no conflict.
+    version = same_version(node) if found or arrives else {}
     return {**found, "metadata": same_object(node) | version | metadata}
 
 

@@ -67,6 +67,7 @@ class Plan:
         marks: machines that the autoscaler wants to go; nothing shrinks before they bear it.
         annotations: what the deployment gets.
         nodes: what nodes get.
+        holds: whether nodes that join get what keeps the autoscaler off.
         make: the set to be made.
         changes: what becomes of sets.
         update: what is done about machines that are updated in place; `sizes` are in `changes`.
@@ -79,6 +80,7 @@ class Plan:
     marks: Sequence[Mark] = ()
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     nodes: Sequence[NodeMark] = ()
+    holds: bool = False
     make: Making | None = None
     changes: Sequence[Change] = ()
     update: Update = NOTHING
@@ -204,6 +206,7 @@ def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collectio
         found,
         annotations=annotations,
         nodes=() if deployment.is_paused else tuple(nodes),
+        holds=rolls and rules.holds_nodes,
         make=make,
         update=update,
         changes=_changes(seen, fleet, sizes, rules, rolls=rolls),

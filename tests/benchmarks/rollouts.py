@@ -68,30 +68,48 @@ async def _measured(
     wall_s = await fleet.until(lambda one: one.all_run(kind, count), within_s=LIMIT_S)
     after = proc.usage(daemon.pid)
     await asyncio.sleep(1)
-    requests = _requests(world, offset)
-    writes = sum(number for (verb, _), number in requests.items() if verb in _WRITES)
+    requests, theirs = _requests(world, offset, ours=True), _requests(world, offset, ours=False)
     told = {f"{verb} {what}": number for (verb, what), number in requests.most_common()}
+    by_kind = {what: round(number / changed, 2) for what, number in _writes(requests).items()}
     return {
         "wall_s": round(wall_s, 2),
         "cpu_s": round(after.cpu_s - before.cpu_s, 2),
         "most": fleet.most,
         "least": fleet.least,
-        "writes_per_machine": round(writes / changed, 2),
+        "writes_per_machine": round(_writes(requests).total() / changed, 2),
+        "writes_per_machine_by_kind": by_kind,
+        "writes_per_machine_of_others": round(_writes(theirs).total() / changed, 2),
         "requests": told,
         "cloud_calls": (await world.cloud_calls())["total"],
     }
 
 
-def _requests(world: World, since: int) -> Counter[tuple[str, str]]:
-    """Requests of the daemon by verb and resource, from the audit log."""
+def _writes(requests: Counter[tuple[str, str]]) -> Counter[str]:
+    """Requests that change something, or should have, by resource."""
+    found: Counter[str] = Counter()
+    for (verb, what), number in requests.items():
+        if verb in _WRITES:
+            found[what] += number
+    return found
+
+
+def _requests(world: World, since: int, *, ours: bool) -> Counter[tuple[str, str]]:
+    """Requests of the daemon, or of everybody else, by verb and resource, from the audit log.
+
+    Others are the kubelets and the user of the scenario, and the API server itself.
+    """
     found: Counter[tuple[str, str]] = Counter()
     with world.audit.open("rb") as log:
         log.seek(since)
         for line in log:
             entry = json.loads(line)
             what = entry.get("objectRef") or {}
-            ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
-            if ours and entry["stage"] == "ResponseComplete" and entry["verb"] != "watch":
+            is_ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
+            if (
+                is_ours is ours
+                and entry["stage"] == "ResponseComplete"
+                and entry["verb"] != "watch"
+            ):
                 sub = f"/{what['subresource']}" if what.get("subresource") else ""
                 found[entry["verb"], f"{what.get('resource', '')}{sub}"] += 1
     return found

@@ -101,6 +101,7 @@ class MachineController:
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
         self._tokens = Tokens(requests.secrets)
         self._creator = Creator(world, self._write, self._tokens)
+        world.arrivals.claim = self._creator.claim
         target = Target(
             nodes=self._write_nodes,
             delete_nodes=nodes,

@@ -26,6 +26,8 @@ from ccm.runtime.writer import Writer
 
 T = TypeVar("T")
 
+_CLAIMS = frozenset({"annotations", "finalizers"})
+
 _log = log.logger("machine")
 
 
@@ -71,6 +73,27 @@ class Creator:
             # The class must not vanish under its machines; its own controller sees to that.
             return Made(obj=obj, outcome=Outcome(after_s=SHORT_S))
         return await _Pass(self, made_of, turn).run(obj)
+
+    def claim(self, obj: Machine) -> Mapping[str, Any]:
+        """What a machine that is about to be made can bear from the beginning, as metadata.
+
+        Nothing, where its class is of no use yet: such a machine has no VM, and our finalizer
+        would only keep it from going.
+        """
+        machine = views.machine(obj)
+        made_of = self.world.class_of(machine)
+        if made_of.faults or not made_of.is_held:
+            return {}
+        token_id = self.token_id(machine, made_of)
+        found = plan.claim(obj, self.world.rules, token_id) or {"metadata": {}}
+        return {key: found["metadata"][key] for key in found["metadata"].keys() & _CLAIMS}
+
+    def token_id(self, machine: MachineView, made_of: ClassView) -> str:
+        """ID of the machine's bootstrap token, a new one where it has none; empty: needs none."""
+        if not creation.needs_token(made_of, self.world.rules):
+            return ""
+        known = machine.annotation(self.world.rules.token_id)
+        return known if is_id(known) else Tokens.new_id()
 
     async def written(
         self, obj: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
@@ -142,11 +165,7 @@ class _Pass:
         return obj
 
     async def _claim(self, obj: Machine, machine: MachineView) -> Machine:
-        token_id = ""
-        if creation.needs_token(self._made_of, self._rules):
-            known = machine.annotation(self._rules.token_id)
-            token_id = known if is_id(known) else Tokens.new_id()
-        return await self._claimed(obj, token_id)
+        return await self._claimed(obj, self._creator.token_id(machine, self._made_of))
 
     async def _claimed(self, obj: Machine, token_id: str) -> Machine:
         return await self._creator.written(obj, lambda one: plan.claim(one, self._rules, token_id))

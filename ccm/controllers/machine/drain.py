@@ -181,7 +181,9 @@ class Drainer:
         facts = {"machine": machine.key, "node": entry.task.node_name, "forced": progress.forced}
         if progress.state is DrainState.DONE:
             _log.info("node drained", **facts, took_s=round(took_s, 3))
-            self._tell(entry, NORMAL, names.REASON_DRAINED, f"node drained: {progress.said}")
+            if entry.evictions.tally.total or entry.told:
+                # That nobody had to leave is no news, and in a roll there are many.
+                self._tell(entry, NORMAL, names.REASON_DRAINED, f"node drained: {progress.said}")
         else:
             _log.warning("drain failed", **facts, error=progress.said)
             text = f"drain failed due to {progress.said}"

@@ -22,6 +22,7 @@ from ccm.machines.replacing import Replacements
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING
+from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch
 from ccm.runtime import writer
 from ccm.runtime.recorder import Recorder
@@ -109,7 +110,7 @@ class Health:
             return Outcome()
         if node is not None:
             try:
-                node = await self._sync_node(machine, node)
+                node = await self._sync_node(obj, node)
             except KubeError as error:
                 # A node is in use only with all that it should have. But one that cannot be
                 # written may be sick all the same.
@@ -256,13 +257,15 @@ class Health:
         node = self._world.nodes.store.get(machine.node_name)
         return None if node is None else self._write_nodes.newest(node)
 
-    async def _sync_node(self, machine: MachineView, node: Node) -> Node | None:
+    async def _sync_node(self, obj: Machine, node: Node) -> Node | None:
         """Bring the node in step with the machine; the node as it is then."""
-        rules = self._world.rules
+        machine, rules = views.machine(obj), self._world.rules
         extra = self._world.class_of(machine).extra_capacity
 
+        arrival = self._world.arrivals.notes(controller_uid(obj))
+
         def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, rules)
+            return nodesync.patch(machine, one, rules, arrival)
 
         def capacity(one: Node) -> Patch | None:
             return nodesync.capacity_patch(one, extra, rules)

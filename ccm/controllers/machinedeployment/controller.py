@@ -18,7 +18,7 @@ from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
-from ccm.machines import progress, rollout
+from ccm.machines import autoscaler, progress, rollout
 from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
 from ccm.model import Node, selectors
 from ccm.model.owners import controller_uid
@@ -36,14 +36,16 @@ BACK_OFF_CAP_S = 60.0
 RESYNC_S = 600.0
 """How often a deployment is looked over though nothing changed (reference)."""
 
-STATUS_PAUSE_S = 1.0
+STATUS_PAUSE_S = 2.0
 """Shortest time between two statuses that differ by numbers only: many machines change at about
 the same time."""
 
-
 GATHER_S = 0.1
-"""How long changes of machines and sets are gathered before the next pass: machines of one step of
-a roll come at about the same time, and each step costs writes for every set."""
+"""How long changes of machines and sets are gathered before the next pass."""
+
+ARRIVAL_S = 0.75
+"""How long machines that begin to work are gathered before anything goes on: those of one step of a
+roll come at about the same time, and each step costs writes and events for every set."""
 
 
 class MachineDeploymentController:
@@ -92,6 +94,9 @@ class MachineDeploymentController:
         self._machines: Index[Machine] = Index()
         self._sets: Index[MachineSet] = Index()
         self._said_at: dict[str, float] = {}
+        self._gathered_until: dict[str, float] = {}
+        """Until when machines that begin to work are gathered, by the key of their deployment."""
+        self._hold = autoscaler.hold_notes(rules)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -115,7 +120,11 @@ class MachineDeploymentController:
         """
         cached = self._world.machine_deployments.store.get(key)
         if cached is None:
+            self._gathered_until.pop(key, None)
             return IDLE
+        if (left_s := self._gathered_until.get(key, 0.0) - clock.monotonic()) > 0:
+            return Result(after_s=left_s, idle=True)
+        self._gathered_until.pop(key, None)
         try:
             return await self._step(self._calls.write.newest(cached))
         except StaleObject:
@@ -150,6 +159,8 @@ class MachineDeploymentController:
             generation=obj.metadata.generation,
             taken=[one.name for one in self._world.machine_sets.store.list()],
         )
+        # A set that is being made now is not among them; the pass that its making brings tells.
+        self._world.arrivals.rolls(obj.uid, sets if found.holds else (), self._hold)
         after = await self._calls.carry_out(obj, found, sets)
         if found.revert is not None:
             return DONE
@@ -229,12 +240,15 @@ class MachineDeploymentController:
             )
         return False
 
-    def _of_machine(self, machine: Machine | None) -> None:
+    def _of_machine(self, machine: Machine | None, *, arrived: bool = False) -> None:
         """The deployment of a machine has something to do."""
         key = "" if machine is None else plan.owner_key(machine, plan.SET_KIND)
         owner = self._world.machine_sets.store.get(key)
         if owner is not None:
-            self._add(plan.owner_key(owner, plan.KIND))
+            deployment = plan.owner_key(owner, plan.KIND)
+            if arrived and deployment:
+                self._gathered_until.setdefault(deployment, clock.monotonic() + ARRIVAL_S)
+            self._add(deployment)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
@@ -242,7 +256,7 @@ class MachineDeploymentController:
             self._calls.write_machines.forget(old.key)
         if plan.machine_matters(old, new):
             for one in (old, new):
-                self._of_machine(one)
+                self._of_machine(one, arrived=plan.only_arrived(old, new))
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
@@ -273,6 +287,7 @@ class MachineDeploymentController:
         if new is None and old is not None:
             self._calls.write.forget(old.key)
             self._said_at.pop(old.uid, None)
+            self._world.arrivals.rolls(old.uid, (), {})
         return new is not None
 
     def _add(self, key: str) -> None:

@@ -11,10 +11,13 @@ from ccm.gardener.types import Machine
 from ccm.machines import progress
 from ccm.machines.fleet import DeploymentStatus
 from ccm.machines.rollout import Change, Plan
+from ccm.machines.views import Phase
 from ccm.model import Node
 from ccm.model.meta import KubeObject
-from ccm.model.names import NORMAL, WARNING
+from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED_BY_US, NORMAL, WARNING
 from ccm.model.owners import controller_of
+
+_WORKS = frozenset({Phase.RUNNING.value, Phase.AVAILABLE.value})
 
 _STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
 
@@ -43,21 +46,31 @@ def machine_matters(old: Machine | None, new: Machine | None) -> bool:
     return _seen(old) != _seen(new)
 
 
+def only_arrived(old: Machine | None, new: Machine | None) -> bool:
+    """Whether all that a change of a machine says is that it works from now on."""
+    if old is None or new is None or old.is_deleting is not new.is_deleting:
+        return False
+    before, after = (one.status.current_status.phase in _WORKS for one in (old, new))
+    return after and not before
+
+
 def machine_of(node: Node) -> str:
     """Name of a node's machine; empty: nobody said."""
     return node.labels.get(names.LABEL_MACHINE_NAME, "")
 
 
 def node_matters(old: Node | None, new: Node) -> bool:
-    """Whether an update in place may go on because of a change of a node."""
-    return old is None or _updating(old) != _updating(new)
+    """Whether an update in place may go on because of a change of a node, or the autoscaler is kept
+    off it by now, or not any more: the rollout for which that was done may have ended meanwhile.
+    """
+    return old is None or _told(old) != _told(new)
 
 
-def _updating(node: Node) -> tuple[object, ...]:
+def _told(node: Node) -> tuple[object, ...]:
     labels = [node.labels.get(key) for key in _STEPS]
     conditions = node.status.conditions or ()
     reasons = [one.reason for one in conditions if one.type == names.CONDITION_IN_PLACE]
-    return (*labels, *reasons)
+    return (*labels, *reasons, ANNOTATION_SCALE_DOWN_DISABLED_BY_US in node.annotations)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:

@@ -52,9 +52,9 @@ BATCH_S = 0.1
 AGAIN_S = 1.0
 """When a machine is judged again that was not what the cache had shown."""
 
-STATUS_PAUSE_S = 0.5
-"""Shortest time between two writes of a set's status: machines change one by one, and many of
-them at about the same time."""
+STATUS_PAUSE_S = 2.0
+"""Shortest time between two writes of a set's status that nobody waits for: machines change one by
+one, and many of them at about the same time."""
 
 
 class MachineRequests(Creates, Deletes, Writes[Machine], Protocol):
@@ -94,7 +94,7 @@ class MachineSetController:
         self._ownership = Ownership(kind=MACHINE_SETS, owners=sets, write=self._write_machines)
         self._index: Index[Machine] = Index()
         self._expect = Expectations()
-        self._creator = Creator(machines, cache, self._expect, rng)
+        self._creator = Creator(machines, cache, self._expect, rng, world.arrivals)
         self._remover = Remover(machines, cache, self._expect)
         self._memories = Memories(world.now)
         self.controller = Controller(
@@ -304,7 +304,7 @@ class MachineSetController:
         if said(obj) is None:
             return
         rest_s = memory.said_at + STATUS_PAUSE_S - clock.monotonic()
-        if rest_s > 0:
+        if rest_s > 0 and not plan.is_awaited(obj.status, observed, counts):
             self._later(obj, rest_s)
             return
         memory.said_at = clock.monotonic()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ccm.base import log
 from ccm.controllers.machineset import bursts
 from ccm.gardener import members
+from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.sets import MachineSet
 from ccm.gardener.types import Machine
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, ServerError
@@ -44,15 +45,22 @@ class Creator:
         cache: the machines there are.
         expect: what the cache does not show yet.
         rng: for names.
+        arrivals: says what machines bear from the beginning.
     """
 
     def __init__(
-        self, machines: Creates, cache: View[Machine], expect: Expectations, rng: random.Random
+        self,
+        machines: Creates,
+        cache: View[Machine],
+        expect: Expectations,
+        rng: random.Random,
+        arrivals: Arrivals,
     ) -> None:
         self._machines = machines
         self._cache = cache
         self._expect = expect
         self._rng = rng
+        self._arrivals = arrivals
 
     async def run(
         self, owner: MachineSet, reference: OwnerReference, count: int
@@ -84,8 +92,9 @@ class Creator:
         """
         namespace = owner.namespace
         self._expect.creating(owner.uid, namespace, name)
+        body = members.claimed(members.body(owner, reference, name), self._arrivals.claim)
         try:
-            await self._machines.create(members.body(owner, reference, name), namespace=namespace)
+            await self._machines.create(body, namespace=namespace)
         except AlreadyExists:
             is_ours = await self._is_ours(owner, name)
             if not is_ours or f"{namespace}/{name}" in self._cache:

@@ -221,6 +221,13 @@ def status_patch(
     return {"metadata": same_version(obj), "status": written(after)}
 
 
+def is_awaited(before: MachineSetStatus, observed: int, counts: Counts) -> bool:
+    """Whether a deployment may wait for what is said now: that the set knows how many are wanted,
+    or that it is empty. All other counts the deployment makes itself.
+    """
+    return before.observed_generation < observed or bool(before.replicas and not counts.replicas)
+
+
 def condition_patch(obj: MachineSet, observed: int, condition: ObjectCondition) -> Patch | None:
     """The patch that says one thing, and nothing about machines; None where it stands."""
     before = obj.status

@@ -305,13 +305,13 @@ async def test_a_machine_brings_a_pass() -> None:
     async with world.running("machinedeployment"):
         await advance(1)
         world.member("m0", owner=world.set_object()["metadata"]["uid"], phase="Pending")
-        await advance(1)
+        await advance(2)
         assert world.status()["replicas"] == 1
         world.becomes("m0", "Running")
-        await advance(2)
+        await advance(3)
         assert world.status()["availableReplicas"] == 1
         world.server.drop(f"{MACHINES}/m0")
-        await advance(2)
+        await advance(3)
 
     assert world.status().get("replicas", 0) == 0
 

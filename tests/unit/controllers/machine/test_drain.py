@@ -31,6 +31,21 @@ async def test_a_drain_that_runs_or_is_done_is_not_begun_again() -> None:
         assert world.woken == 2
 
 
+@pytest.mark.row("machine-drain-29")
+@pytest.mark.parametrize("pods", [0, 1])
+async def test_that_nobody_had_to_leave_is_no_event(pods: int) -> None:
+    world = Drains()
+    for number in range(pods):
+        world.pod(f"p{number}")
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(6)
+        assert world.state() is DrainState.DONE
+
+    assert [reason for reason, _ in world.events] == ["NodeDrained"] * pods
+
+
 async def test_a_drain_that_was_stopped_is_forgotten() -> None:
     world = Drains()
     world.pod("p0", grace_s=100)

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.machine.test_crashes import Fragile, Points
-from tests.unit.controllers.machinedeployments import Rolling, rolling, template
+from tests.unit.controllers.machinedeployments import HOLD, Rolling, rolling, template
 
 pytestmark = pytest.mark.virtual_time
 
@@ -59,6 +59,7 @@ async def ended_at(fatal: int, *, replicas: int) -> bool:
     stored = {one["spec"]["providerID"] for one in world.machines()}
     assert stored == set(world.driver.vms)
     assert len(world.sets()) == 2
+    assert not any(HOLD in (one["metadata"].get("annotations") or {}) for one in world.nodes())
     return points.reached.is_set()
 
 
