@@ -20,9 +20,10 @@ OWN = frozenset({AVAILABLE, PROGRESSING, FAILURE})
 """Types of conditions that are written here (apps Deployment controller)."""
 
 ENOUGH, NOT_ENOUGH = "MinimumReplicasAvailable", "MinimumReplicasUnavailable"
-MADE = "NewMachineSetCreated"
+MADE, FOUND = "NewMachineSetCreated", "FoundNewMachineSet"
 MOVES, DONE, TOO_LATE = "MachineSetUpdated", "NewMachineSetAvailable", "ProgressDeadlineExceeded"
 PAUSED, RESUMED = "DeploymentPaused", "DeploymentResumed"
+NOT_MADE = "MachineSetCreateError"
 UNUSABLE = "InvalidDeployment"
 """Reasons (reference); the last one is ours: what is asked for cannot be done."""
 
