@@ -233,13 +233,13 @@ async def open_child(
         await child.stop(grace_s=GRACE_S)
 
 
-async def until_ready(child: process.Child) -> dict[str, Any]:
+async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) -> dict[str, Any]:
     """The line of JSON by which a process says where it is.
 
     Raises:
         StartError: there was none in time.
     """
-    deadline = time.monotonic() + START_DEADLINE_S
+    deadline = time.monotonic() + within_s
     while True:
         ended = child.exit_code is not None
         for line in child.log.read_text(errors="replace").splitlines(keepends=True):
