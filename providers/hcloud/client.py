@@ -130,8 +130,9 @@ class HttpCheck(msgspec.Struct, frozen=True):
     """What a health check by HTTP looks at."""
 
     domain: str | None = None
-    path: str = ""
+    path: str = "/"
     tls: bool = False
+    status_codes: tuple[str, ...] = ()
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):

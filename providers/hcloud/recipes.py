@@ -24,18 +24,22 @@ MOST_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 """Type -> targets that it may have, as long as nobody has said so."""
 
 DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
+DEFAULT_CODES = ("2??", "3??")
 """What the API fills in; used for digests alone, where a mistake costs a look."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A health check; None leaves the choice to the API."""
+    """A health check; None leaves the choice to the API.
+
+    `http` has what a Service asks for where it is one by HTTP; None: it is none.
+    """
 
     protocol: str
     port: int
     interval: int | None = None
     timeout: int | None = None
     retries: int | None = None
-    http: client.HttpCheck | None = None
+    http: Mapping[str, Any] | None = None
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +149,7 @@ def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) ->
 
 def _check(service: cloud.Service, protocol: str, node_port: int, settings: config.Config) -> Check:
     """The health check; a plain one where nothing is said about it anywhere."""
-    times = {
+    times: dict[str, Any] = {
         "interval": _whole(
             first(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
         ),
@@ -157,17 +161,27 @@ def _check(service: cloud.Service, protocol: str, node_port: int, settings: conf
     }
     said = ann.CHECK_PROTOCOL.read(service)
     port = ann.CHECK_PORT.read(service)
-    domain, path = ann.CHECK_DOMAIN.read(service), ann.CHECK_PATH.read(service)
-    tls = ann.CHECK_TLS.read(service)
-    if not any(one is not None for one in (*times.values(), said, port, domain, path, tls)):
+    http = _http_check(service)
+    if not any(one is not None for one in (*times.values(), said, port)) and not http:
         return Check(protocol="tcp", port=node_port)
     kind = said or protocol
-    http = None
-    if kind != "tcp":
-        secure = bool(tls) or kind == "https"
-        http = client.HttpCheck(domain=domain or None, path=path or "/", tls=secure)
-    kind = "tcp" if kind == "tcp" else "http"
-    return Check(protocol=kind, port=port or node_port, http=http, **times)
+    if kind == "tcp":
+        return Check(protocol=kind, port=port or node_port, **times)
+    if kind == "https":
+        http["tls"] = True
+    return Check(protocol="http", port=port or node_port, http=http, **times)
+
+
+def _http_check(service: cloud.Service) -> dict[str, Any]:
+    """What is asked for of HTTP, if the check should be one."""
+    codes = ann.STATUS_CODES.read(service)
+    found = {
+        "domain": ann.CHECK_DOMAIN.read(service),
+        "path": ann.CHECK_PATH.read(service),
+        "tls": ann.CHECK_TLS.read(service),
+        "status_codes": sorted(codes) if codes else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _whole(duration: timedelta | None) -> int | None:
@@ -234,8 +248,11 @@ def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, An
             "retries": first(port.check.retries, check.retries),
         },
     }
-    if port.check.http:
-        order["health_check"]["http"] = msgspec.to_builtins(port.check.http)
+    if port.check.http is not None:
+        there = msgspec.to_builtins(check.http or client.HttpCheck())
+        codes = there.pop("status_codes")
+        kept = {**there, "status_codes": codes} if codes else there
+        order["health_check"]["http"] = {**kept, **port.check.http}
     if port.http:
         order["http"] = dict(port.http)
     return order
@@ -244,7 +261,6 @@ def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, An
 def fits(held: client.Listener, port: Port) -> bool:
     """Whether a service is as it is asked for, where it is."""
     there, asked = held.health_check, port.check
-    http = msgspec.to_builtins(held.http) if held.http else {}
     return (
         (held.protocol, held.destination_port) == (port.protocol, port.destination_port)
         and port.proxyprotocol in (None, held.proxyprotocol)
@@ -252,9 +268,14 @@ def fits(held: client.Listener, port: Port) -> bool:
         and asked.interval in (None, there.interval)
         and asked.timeout in (None, there.timeout)
         and asked.retries in (None, there.retries)
-        and asked.http in (None, there.http)
-        and all(_plain(http.get(name)) == value for name, value in port.http.items())
+        and _has(there.http or client.HttpCheck(), asked.http or {})
+        and _has(held.http or client.Http(), port.http)
     )
+
+
+def _has(there: msgspec.Struct, asked: Mapping[str, Any]) -> bool:
+    """Whether something is so as far as it is asked for."""
+    return all(_plain(getattr(there, name)) == value for name, value in asked.items())
 
 
 def _plain(value: Any) -> Any:
@@ -266,13 +287,7 @@ def _plain(value: Any) -> Any:
 
 def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: object) -> str:
     """The digest of what a Service asks for; `more` is what no load balancer shows of itself."""
-    ports = [
-        msgspec.convert(
-            {**listener(one), "http": {**DEFAULT_HTTP, **one.http} if _is_http(one) else None},
-            client.Listener,
-        )
-        for one in recipe.ports
-    ]
+    ports = [msgspec.convert(_whole_listener(one), client.Listener) for one in recipe.ports]
     networks = [recipe.network] if recipe.network is not None else []
     shown = [
         name,
@@ -288,14 +303,21 @@ def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: obje
     return _digest(shown)
 
 
-def _is_http(port: Port) -> bool:
-    return port.protocol != "tcp"
+def _whole_listener(port: Port) -> Mapping[str, Any]:
+    """A new service, with what the API fills in."""
+    order = dict(listener(port))
+    if port.protocol != "tcp":
+        order["http"] = {**DEFAULT_HTTP, **port.http}
+    if port.check.http is not None:
+        http = {"status_codes": DEFAULT_CODES, **order["health_check"]["http"]}
+        order["health_check"] = {**order["health_check"], "http": http}
+    return order
 
 
 def held_digest(held: client.Balancer, network: int | None) -> str:
     """The digest of what there is."""
     joined = [one.network for one in held.private_net]
-    plain = [msgspec.structs.replace(one, http=_known(one.http)) for one in held.services]
+    plain = [_in_order(one) for one in held.services]
     shown = [
         held.name,
         held.load_balancer_type.name,
@@ -307,6 +329,15 @@ def held_digest(held: client.Balancer, network: int | None) -> str:
         sorted(str(one.ip) for one in held.targets if one.type == "ip"),
     ]
     return _digest(shown)
+
+
+def _in_order(one: client.Listener) -> client.Listener:
+    check = one.health_check
+    if check.http:
+        codes = tuple(sorted(check.http.status_codes))
+        http = msgspec.structs.replace(check.http, status_codes=codes)
+        check = msgspec.structs.replace(check, http=http)
+    return msgspec.structs.replace(one, http=_known(one.http), health_check=check)
 
 
 def _known(http: client.Http | None) -> client.Http | None:

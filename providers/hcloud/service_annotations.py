@@ -6,6 +6,7 @@ Reading, the text of every fault and the table for people all follow from `SCHEM
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -84,8 +85,19 @@ def _annotation(
     )
 
 
+_CODE = re.compile(r"[1-5*?][0-9*?]{0,2}")
+"""A status of HTTP; `?` stands for one digit, `*` for some."""
+
 _BOOL = "true or false"
 _DURATION = "a duration such as 15s, or a number of seconds"
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    found = _words(text)
+    if not found or not all(_CODE.fullmatch(one) for one in found):
+        raise ValueError(text)
+    return found
+
 
 NAME = _annotation("name", "text", "Name of the load balancer; it is renamed.", str)
 LOCATION = _annotation(
@@ -199,6 +211,12 @@ CHECK_TLS = _annotation(
     "Look by HTTPS, and at the target's certificate.",
     truth,
 )
+STATUS_CODES = _annotation(
+    "http-status-codes",
+    "statuses with commas, such as 2??,404",
+    "Answers of HTTP that mean that a target is well.",
+    _codes,
+)
 
 SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
     NAME,
@@ -239,6 +257,7 @@ SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
     CHECK_DOMAIN,
     CHECK_PATH,
     CHECK_TLS,
+    STATUS_CODES,
 )
 """All of them."""
 

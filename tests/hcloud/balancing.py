@@ -81,7 +81,17 @@ EFFECTS: list[tuple[dict[str, str], str, Any]] = [
     (
         {"health_check_protocol": "https", "health_check_http_domain": "a.example.com"},
         "services.0.health_check.http",
-        {"domain": "a.example.com", "path": "/", "tls": True},
+        {
+            "domain": "a.example.com",
+            "path": "/",
+            "tls": True,
+            "status_codes": ["2??", "3??"],
+        },
+    ),
+    (
+        {"health_check_protocol": "http", "http_status_codes": "404, 2??"},
+        "services.0.health_check.http.status_codes",
+        ["2??", "404"],
     ),
     (
         {"health_check_protocol": "http", "health_check_http_validate_certificate": "true"},

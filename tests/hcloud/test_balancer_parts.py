@@ -92,6 +92,25 @@ async def test_health_checks_from_the_environment(harness: HcloudHarness) -> Non
         assert only(harness)["services"][0]["health_check"]["protocol"] == "http"
 
 
+@pytest.mark.row("hcloud-balancer-14", "hcloud-balancer-18")
+async def test_what_nobody_asks_for_of_a_health_check_stays(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """By somebody's hand, or by the vendor's manager; what is asked for is changed beside it."""
+    http = {"domain": "a.example.com", "path": "/ready", "tls": False, "status_codes": ["200"]}
+    check = {**CHECK, "protocol": "http", "http": http}
+    port = {"protocol": "tcp", "listen_port": 80, "destination_port": 30080, "health_check": check}
+    settled(harness, labels={UID: "uid-1"}, name="auid1", services=[port])
+    asked = service("uid-1", health_check_protocol="http")
+    await ensured(balancer_of(project), asked, [])
+    assert only(harness)["services"][0]["health_check"]["http"] == http
+    asked = service("uid-1", health_check_protocol="http", health_check_http_path="/live")
+    await ensured(balancer_of(project), asked, [])
+
+    held = only(harness)["services"][0]["health_check"]["http"]
+    assert held == {**http, "path": "/live"}
+
+
 def certificate(harness: HcloudHarness, name: str) -> int:
     body = {"name": name, "type": "uploaded", "certificate": "x", "private_key": "y"}
     _, made = extras.create_certificate(harness.service.cloud, Call(body=body))
@@ -246,6 +265,7 @@ async def test_a_deletion_with_an_action(harness: HcloudHarness, project: cloud.
         {"type": "lb21", "algorithm_type": "least_connections"},
         {"use_private_ip": "true", "disable_public_network": "true"},
         {"protocol": "http", "health_check_http_path": "/healthz"},
+        {"health_check_protocol": "http", "http_status_codes": "404,2??"},
         {"protocol": "http", "http_cookie_lifetime": "60"},
         {"uses_proxyprotocol": "true", "health_check_interval": "7s"},
         {"node_selector": "pool=none"},

@@ -69,13 +69,14 @@ def test_the_schema_refuses_what_is_no_value() -> None:
         "certificate-type": "own",
         "health-check-port": "70000",
         "health-check-retries": "-1",
+        "http-status-codes": "2xx",
     }
     by_name = {one.name: one for one in ann.SCHEMA}
 
     told = [name for name, text in wrong.items() if not by_name[ann.PREFIX + name].fault(text)]
 
     assert told == []
-    assert len(by_name) == 38
+    assert len(by_name) == 39
     assert all(f"| `{name}` |" in ann.table() for name in by_name)
 
 

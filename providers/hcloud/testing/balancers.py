@@ -154,7 +154,7 @@ def _add_service(balancer: Thing, service: Thing) -> None:
         raise ApiError("source_port_used", f"listen port {port} is used", status=409)
     if len(balancer["services"]) >= balancer["load_balancer_type"]["max_services"]:
         raise ApiError("resource_limit_exceeded", "too many services")
-    made = {"proxyprotocol": False, **service}
+    made = {"proxyprotocol": False, **service, "health_check": _check(service["health_check"])}
     if made["protocol"] != "tcp":
         made["http"] = {
             "cookie_name": "HCLBSTICKY",
@@ -170,6 +170,15 @@ def _add_service(balancer: Thing, service: Thing) -> None:
     else:
         made.pop("http", None)
     balancer["services"].append(made)
+
+
+def _check(given: Thing) -> Thing:
+    """A health check with all that the API fills in."""
+    plain = {key: value for key, value in given.items() if key != "http"}
+    if given["protocol"] == "tcp":
+        return plain
+    http = {"domain": None, "path": "/", "tls": False, "status_codes": ["2??", "3??"]}
+    return {**plain, "http": {**http, **(given.get("http") or {})}}
 
 
 def add_service(_: Cloud, balancer: Thing, body: Thing) -> None:
