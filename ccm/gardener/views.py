@@ -67,7 +67,6 @@ def rules(cluster: str, **settings: Any) -> Rules:
         cluster=cluster,
         finalizer=names.FINALIZER,
         node_finalizer=names.FINALIZER_NODE,
-        node_label=names.LABEL_NODE,
         machine_label=names.LABEL_MACHINE_NAME,
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,

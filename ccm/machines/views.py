@@ -279,7 +279,6 @@ class Rules:
         cluster: the marker on every VM of this cluster.
         finalizer: on the object of a machine.
         node_finalizer: on its node.
-        node_label: on the object: the name of its node.
         machine_label: on the node: the name of its machine.
         priority: annotation of the object, and its first value.
         token_id: annotation of the object: the ID of its bootstrap token.
@@ -307,7 +306,6 @@ class Rules:
     cluster: str
     finalizer: str
     node_finalizer: str
-    node_label: str
     machine_label: str
     priority: tuple[str, str]
     token_id: str
