@@ -7,7 +7,8 @@ Machines      see `machines`
 
 `client` speaks to the API, at the pace of `quota`; `instances`, `networks`, `routes`, `balancers`
 with `recipes`, `changes` and `certificates`, and `machines` with `machine_specs` are what the
-daemon calls. `testing` is a fake of the cloud, which the provider does not import.
+daemon calls; `notices` has the reasons of events. `testing` is a fake of the cloud, which the
+provider does not import.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def test_a_whole_life_is_as_the_document_says(
     await updated(balancer, service(), nodes[1:])
     await ensured(balancer, build_service(ports=[HTTPS]), nodes)
     one = str(certificate(harness, "one"))
-    asked = {"http_certificates": one, "protocol": "https"}
+    asked = {"http_certificates": one, "protocol": "https", "http_redirect_http": "true"}
     await ensured(balancer, service(**asked), nodes)
     managed = {
         "certificate_type": "managed",
@@ -56,6 +56,7 @@ async def test_a_whole_life_is_as_the_document_says(
     await balancer.list_load_balancers(CLUSTER)
     await deleted(balancer, service("uid-2", **managed))
     await deleted(balancer, service())
+    await ensured(balancer, service("uid-4", location="", network_zone="us-east"), [])
     harness.service.settings.action_s = 0.05
     await ensured(balancer, service("uid-3"), [])
     await ensured(balancer, service("uid-3", type="lb21"), nodes[:1])
