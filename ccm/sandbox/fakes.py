@@ -67,14 +67,13 @@ async def open_fake(folder: Path, provider: Provider, names: Sequence[str]) -> A
             url=str(told.get("url") or told.get("endpoint")),
             provider=replace(provider, config=config, machine_class=classes),
             variables=(variables := told.get("environment", {})),
-            environment=environment(provider.name, variables),
+            environment={**_clean(provider.name), **variables},
             is_running=lambda: child.exit_code is None,
             log=child.log,
         )
 
 
-def environment(name: str, variables: Mapping[str, str]) -> Mapping[str, str]:
-    """Ours with these variables, and without what may be of somebody's real account."""
+def _clean(name: str) -> Mapping[str, str]:
+    """Our environment, but for what may be of somebody's real account."""
     prefix = f"{name.upper()}_"
-    ours = {key: text for key, text in os.environ.items() if not key.startswith(prefix)}
-    return {**ours, **variables}
+    return {key: text for key, text in os.environ.items() if not key.startswith(prefix)}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +26,46 @@ def started(home: Path, environment: Mapping[str, str], *arguments: str) -> Iter
     finally:
         sandbox.process.kill()
         sandbox.process.communicate()
+
+
+def guided(guide: Path) -> Sequence[Sequence[str]]:
+    """The words of each command by which a provider's guide shows it without an account."""
+    text = guide.read_text().partition("## Without an account")[2]
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("\\\n", "")
+    return [shlex.split(line.rstrip(" &")) for line in blocks.strip().splitlines()]
+
+
+def plain(home: Path) -> dict[str, str]:
+    """Our environment, for a sandbox with the API server that is built in."""
+    found = {**os.environ, "TMPDIR": str(home)}
+    found.pop("KUBEBUILDER_ASSETS", None)
+    return found
+
+
+@contextlib.contextmanager
+def fake(home: Path, *words: str) -> Iterator[None]:
+    """A fake of a cloud as a program, on a port of its own, until it is left."""
+    every = [sys.executable, *words]
+    every[every.index("--port") + 1] = "0"
+    child = forkserver.Popen(every, cwd=home, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("{")
+        yield
+    finally:
+        child.terminate()
+        child.communicate(timeout=10)
+
+
+def carried_out(home: Path, words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The last line of a sandbox that ended well."""
+    assert words[:2] == ["kube-ccm", "sandbox"]
+    with started(home, environ, *words[2:]) as sandbox:
+        sandbox.read_to_the_end()
+    assert sandbox.process.returncode == 0, sandbox.lines
+    assert ", 0 warnings in " in sandbox.lines[-1]
+    assert not any("is not gone" in line for line in sandbox.lines)
+    return sandbox.lines[-1]
 
 
 class Sandbox:

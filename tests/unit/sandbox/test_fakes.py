@@ -31,7 +31,7 @@ def test_nothing_of_a_real_account_reaches_the_daemon(monkeypatch: pytest.Monkey
     for key in ("ACME_TOKEN", "ACME_URL", "HOME_OF_ACME"):
         monkeypatch.setenv(key, "real")
 
-    found = fakes.environment("acme", {"ACME_URL": "fake"})
+    found = {**fakes._clean("acme"), "ACME_URL": "fake"}
 
     assert found.get("ACME_TOKEN") is None
     assert (found["ACME_URL"], found["HOME_OF_ACME"]) == ("fake", "real")
