@@ -1,7 +1,7 @@
 """The vendor's own clients work with the fake as with the real thing, and the documents agree.
 
-They refuse answers with `networking` in them, which the API documents and this fake does not give,
-and nothing else of what is called here.
+Every call that is made here passes. What they refuse are answers with `networking` in them, which
+the API documents and this fake does not give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.testing.fake_api import Exchange
-from providers.stackit.testing import server
+from providers.stackit.testing import server, servers
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT, REGION
 from tests.stackit import document
 
@@ -81,6 +81,29 @@ async def test_servers(auth: Any, endpoint: str, seen: list[Exchange]) -> None:
         with pytest.raises(iaas.exceptions.NotFoundException) as caught:
             client.get_server(**one)
         assert json.loads(caught.value.body)["code"] == 404
+
+    await asyncio.to_thread(life)
+
+    assert document.violations(seen) == []
+
+
+async def test_what_the_client_refuses(
+    auth: Any, endpoint: str, service: server.Service, seen: list[Exchange]
+) -> None:
+    """Though the document allows it: nothing here can be built on that client."""
+    order = {"name": "node-1", "machineType": "c2i.2", "networking": {"networkId": NETWORK}}
+    made = servers.make(service.cloud, order)
+    made.update(status="ACTIVE", networking={"networkId": NETWORK})
+    one = {**PLACE, "server_id": made["id"]}
+
+    def life() -> None:
+        _, client = opened("stackit.iaas", f"{endpoint}{server.IAAS}", auth)
+        with pytest.raises(ValueError, match="ultiple matches"):
+            client.get_server(**one)
+        with pytest.raises(ValueError, match="ultiple matches"):
+            client.list_servers(**PLACE)
+        del made["networking"]
+        assert client.get_server(**one).status == "ACTIVE"
 
     await asyncio.to_thread(life)
 
