@@ -171,7 +171,8 @@ class VersionedPersistence(Protocol):
     """What a provider may offer beyond it: writes that expect something."""
 
     def capabilities(self, instance: str) -> frozenset[str]:
-        """`CAS`, `FENCING`, `SHARED`: what was tried and holds, not what is promised."""
+        """`CAS`, `FENCING`, `SHARED`: what was tried and holds, not what is promised. A
+        conditional deletion is none: services differ in it, so nothing here rests on it."""
         ...
 
     async def put_versioned(

@@ -51,7 +51,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeStore:
-    """A store in Secrets.
+    """A store in Secrets. Who led before is fenced from each that a newer leader has written.
 
     Args:
         requests: the API server.

@@ -187,7 +187,9 @@ class PersistenceContract(ObjectCases, TrustCases):
     ) -> None:
         """Always all, always in the same order."""
         before = list(provider.instances())
-        await harness.hang(before[0])
+        await harness.fail(before[0])
+        with pytest.raises(errors.BackendUnavailable):
+            await provider.put_object(before[0], thing())
 
         assert list(provider.instances()) == before
         await harness.heal(before[0])

@@ -22,6 +22,8 @@ def verdicts_of(places: Iterable[str], folder: Path) -> dict[tuple[str, str], st
         "no:cacheprovider",
         "-p",
         "no:xdist",
+        "-p",
+        "no:hypothesispytest",  # a second to import, and no case draws anything
         f"--junitxml={report}",
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}

@@ -6,9 +6,10 @@ Not collected by itself: `test_defects.py` runs it and expects the named cases t
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -231,6 +232,51 @@ class LogsAll(StoreProvider):
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
         logger("persistence").debug("object is written", detail=obj)
         return await super().put_object(instance, obj)
+
+
+class ListsOnlyTheUp(StoreProvider):
+    noticed = ("test_instances_are_listed_down_or_not",)
+
+    def instances(self) -> Sequence[str]:
+        up = [name for name, one in self._instances.items() if one.is_up]
+        return up or super().instances()
+
+
+class NamesAsItLikes(StoreProvider):
+    noticed = ("test_names_of_instances",)
+
+    def instances(self) -> Sequence[str]:
+        return ["first", *super().instances()[1:]]
+
+
+class TakesAnything(StoreProvider):
+    noticed = ("test_what_is_no_object_is_refused",)
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._prepare = lambda obj: json.dumps(obj, default=str).encode()  # type: ignore[assignment]
+
+
+class FailsInTheMiddle(StoreProvider):
+    """What was there is gone before the new one is written."""
+
+    noticed = ("test_failed_put_leaves_old_or_new",)
+
+    async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
+        try:
+            return await super().put_object(instance, obj)
+        except errors.BackendUnavailable:
+            trouble: Any = self._instances[instance].store
+            trouble._store.held.clear()
+            raise
+
+
+class PromisesNothing(MemoryStore):
+    noticed = ("test_capabilities",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = frozenset()
 
 
 class OutOfTurn(StoreProvider):

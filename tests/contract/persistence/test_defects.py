@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ccm.testing.persistence_contract import ROWS
 from tests.contract.persistence import broken
 from tests.contract.verdicts import verdicts_of
 
@@ -15,6 +16,11 @@ FILE = Path(broken.__file__)
 PLACES = [
     (f"Test{name}", case) for name, defect in broken.DEFECTS.items() for case in defect.noticed
 ]
+
+
+def test_each_case_notices_a_defect() -> None:
+    """A case that nothing makes fail proves nothing."""
+    assert {case for _, case in PLACES} == set(ROWS.values())
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 
 from ccm.persistence import errors, file, places
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import ABSENT
+from ccm.persistence.keys import key_of
 from tests.unit.persistence.helpers import KIND, LOCAL, NAME, opened, thing
 
-POSITIONS = {"open": 4, "write": 1, "fsync": 2, "close": 2, "rename": 1, "unlink": 1, "mkdir": 1}
-"""System call -> how many of them a put has at most, in a folder that is there already."""
+USED = {
+    "first": {"open", "write", "fsync", "close", "rename", "mkdir"},
+    "replace": {"open", "write", "fsync", "close", "rename"},
+    "create": {"open", "write", "fsync", "close", "link", "unlink", "mkdir"},
+    "delete": {"open", "fsync", "close", "unlink"},
+}
+"""What is done -> the system calls of it."""
 
-EVERY = [
-    (call, at, number)
-    for call, most in POSITIONS.items()
-    for at in range(most)
-    for number in (errno.ENOSPC, errno.EIO)
-]
+KEY = key_of("default", "one")
 SMOKE = [("write", 0, errno.ENOSPC), ("fsync", 1, errno.EIO), ("rename", 0, errno.EIO)]
 
 
@@ -81,12 +83,56 @@ async def test_refused_put(tmp_path: Path, call: str, at: int, number: int) -> N
     assert await put_with(tmp_path, call, at, number)
 
 
+async def do(store: StoreProvider, operation: str) -> None:
+    if operation == "delete":
+        await store.delete_object(NAME, KIND, KEY)
+    elif operation == "create":
+        await store.put_versioned(NAME, thing(size=2), expect=ABSENT)
+    else:
+        await store.put_object(NAME, thing(size=2))
+
+
+async def refused_once(folder: Path, operation: str, call: str, at: int, number: int) -> bool:
+    """Do it with one refusal, then again; whether there was something to refuse."""
+    before = thing(size=1) if operation in ("replace", "delete") else None
+    after = None if operation == "delete" else thing(size=2)
+    async with opened(LOCAL["file"](folder), probe_s=3600) as store:
+        if before is not None:
+            await store.put_object(NAME, before)
+        with pytest.MonkeyPatch.context() as patches:
+            shim = refuse(patches, call, at, number)
+            try:
+                await do(store, operation)
+                allowed = [after]
+            except errors.BackendUnavailable:
+                allowed = [before, after]
+        assert await store.get_object(NAME, KIND, KEY) in allowed
+        assert await store.get_all_objects(NAME, KIND) in [[obj] if obj else [] for obj in allowed]
+        try:
+            await do(store, operation)
+        except errors.VersionConflict:
+            assert operation == "create"
+        assert await store.get_object(NAME, KIND, KEY) == after
+    async with opened(LOCAL["file"](folder)) as store:
+        assert await store.get_object(NAME, KIND, KEY) == after
+        assert not list(folder.rglob(f"{file.TEMPORARY}*"))
+    return shim.refused
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(("call", "at", "number"), EVERY)
-async def test_refused_put_at_every_position(
-    tmp_path: Path, call: str, at: int, number: int
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("call", sorted(set.union(*USED.values())))
+@pytest.mark.parametrize("operation", USED)
+async def test_refused_at_every_position(
+    tmp_path: Path, operation: str, call: str, number: int
 ) -> None:
-    await put_with(tmp_path, call, at, number)
+    """Until there is no further one to refuse: the object is the old or the new, and a second
+    try does it."""
+    positions = 0
+    while await refused_once(tmp_path / str(positions), operation, call, positions, number):
+        positions += 1
+
+    assert bool(positions) is (call in USED[operation])
 
 
 @pytest.mark.parametrize(
