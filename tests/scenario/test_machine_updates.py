@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -150,19 +151,24 @@ async def uids(env: Environment) -> dict[str, str]:
 @pytest.mark.both_servers
 @pytest.mark.row("rollout-inplace-05", "rollout-inplace-09")
 @pytest.mark.parametrize("boot_s", [0.1])
+@pytest.mark.parametrize(
+    ("count", "missing"),
+    [pytest.param(2, 1, id="two"), pytest.param(20, 4, id="twenty", marks=pytest.mark.soak)],
+)
 async def test_a_deployment_is_updated_in_place(
-    env: Environment, fleet: Fleet, agents: Agents
+    env: Environment, fleet: Fleet, agents: Agents, count: int, missing: int
 ) -> None:
-    count = 2
-    first = await deployed(env, fleet, count)
+    first = await deployed(env, fleet, count, maxUnavailable=missing)
     vms = {one.name: one.id for one in env.cloud.world.snapshot()}
     fleet.watch_bounds()
+    began = time.monotonic()
     await fleet.roll("two")
     await over(env, fleet, "two", count)
 
+    print(f"{count} machines updated in place in {time.monotonic() - began:.1f} s")
     assert await uids(env) == first
     assert {one.name: one.id for one in env.cloud.world.snapshot()} == vms
-    assert (fleet.most, fleet.least) == (count, count - 1)
+    assert (fleet.most, fleet.least) == (count, count - missing)
     assert agents.begun == [("InPlaceUpdating", True, [])] * count
     for node in await env.cluster.items(NODES):
         taints = {one["key"] for one in node["spec"].get("taints") or ()}

@@ -87,6 +87,7 @@ def _seen(machine: Machine) -> tuple[object, ...]:
         machine.is_deleting,
         machine.metadata.owner_references,
         machine.labels.get(names.LABEL_NODE),
+        machine.labels.get(names.LABEL_UPDATE_RESULT),
         notes.get(names.ANNOTATION_PRIORITY),
         notes.get(names.ANNOTATION_MARKED),
         current.phase,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 import pytest
 
 from ccm.gardener import names
@@ -20,8 +23,23 @@ from tests.unit.controllers.machineset.test_lagging import Lagging
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> None:
-    """Its old set becomes the new one again, before the cache shows that it is no more its own."""
+def updated(world: Rolling, name: str) -> None:
+    """Whoever is on the node says that it is updated, and its condition that this was seen."""
+    told = [{"type": UPDATE.condition, "status": "True", "reason": UPDATE.updated}]
+    world.server.patch(f"{NODES}/{name}/status", {"status": {"conditions": told}})
+    done = {"labels": {UPDATE.result: UPDATE.successful}}
+    world.server.patch(f"{NODES}/{name}", {"metadata": done})
+
+
+def chosen(world: Rolling) -> list[str]:
+    """Names of the nodes that are to be updated now."""
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in world.nodes()}
+    return [name for name, one in labels.items() if UPDATE.selected in one]
+
+
+@contextlib.asynccontextmanager
+async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
+    """Of two machines the first is to be updated in place: the name of its node."""
     world = Rolling()
     world.server = server = Lagging()
     world.define()
@@ -31,22 +49,21 @@ async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> No
     world.deployment(replicas=2, strategy=IN_PLACE)
     async with world.running("machineset", "machinedeployment"):
         await all_run(world)
-        first = world.here()
-        for name in first:
+        for name in world.here():
             world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
             world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
         world.edit(template=template("large"))
         await advance(5)
-        (chosen,) = (
-            one["metadata"]["name"]
-            for one in world.nodes()
-            if UPDATE.selected in one["metadata"]["labels"]
-        )
+        (first,) = chosen(world)
+        yield world, server, first
+
+
+async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> None:
+    """Its old set becomes the new one again, before the cache shows that it is no more its own."""
+    async with two() as (world, server, first):
+        before = world.here()
         server.shows.clear()
-        told = [{"type": UPDATE.condition, "status": "True", "reason": UPDATE.updated}]
-        world.server.patch(f"{NODES}/{chosen}/status", {"status": {"conditions": told}})
-        done = {"labels": {UPDATE.result: UPDATE.successful}}
-        world.server.patch(f"{NODES}/{chosen}", {"metadata": done})
+        updated(world, first)
         await advance(5)
         assert world.kinds() == {"small": 1, "large": 1}
         world.edit(template=template("small"))
@@ -54,4 +71,23 @@ async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> No
         server.shows.set()
         await advance(5)
 
-    assert world.here() == first
+        assert world.here() == before
+
+
+@pytest.mark.row("rollout-event-01")
+async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
+    """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""
+    async with two() as (world, server, first):
+        updated(world, first)
+        while UPDATE.result not in world.get(first)["metadata"]["labels"]:
+            await advance(0.05)
+        await advance(0.05)
+        server.shows.clear()
+        await advance(5)
+        assert UPDATE.result not in world.get(first)["metadata"]["labels"]
+        assert chosen(world) == []
+        server.shows.set()
+        await advance(5)
+
+        (second,) = chosen(world)
+        assert second != first
