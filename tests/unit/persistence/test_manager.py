@@ -227,12 +227,13 @@ async def test_what_was_missed_is_made_up_for() -> None:
             assert await alone.get_object(KIND, key) == thing(size=2)
 
 
-async def test_deleted_object_does_not_come_back() -> None:
+@pytest.mark.parametrize("down", [0, 2])
+async def test_deleted_object_does_not_come_back(down: int) -> None:
     """Neither from an instance that was down, nor after a restart that forgot about it."""
     world = World()
     async with world.opened() as manager:
         key = await manager.put_object(thing())
-        world.fail(0)
+        world.fail(down)
         await manager.delete_object(KIND, key)
     world.epoch = 2
     async with world.opened() as manager:
