@@ -12,6 +12,7 @@ package only by the backend that needs it. `README.md` is the guide.
     objects     what may be stored, and its canonical bytes
     envelope    what is stored around an object
     engine      a whole provider made of plain stores
+    turns       who writes next
     memory, file, sqlite, s3, postgres     the stores
     secrets, keyring, kubesecrets          what is secret
     manager     several instances kept as one

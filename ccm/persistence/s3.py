@@ -15,7 +15,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,9 +51,6 @@ AT_ONCE = 16
 PAGE = 200
 ATTEMPTS = 8
 """Rounds against others who write the same object."""
-
-LEADER = ".ccm-leader.json"
-"""Object that says which epoch leads."""
 
 _TOMBSTONE = b'{"deleted":true,'
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -134,16 +131,7 @@ class S3Store:
         self._base = f"{self._config.prefix.strip('/')}/{keys.encode(claim.cluster_uid)}".strip("/")
         async with self._asking():
             self.capabilities = frozenset({SHARED}) | await self._conditions()
-            marker = f"{self._base}/{keys.MARKER}"
-            body = envelope.marker(claim.cluster_uid)
-            held = await self._got(marker)
-            if held is None:
-                with suppress(exceptions.AlreadyExistsError):
-                    await self._put(marker, body, "" if CAS in self.capabilities else None)
-            else:
-                envelope.check_marker(held[0], claim.cluster_uid, self._name)
-            if FENCING in self.capabilities:
-                await self._claim(claim.epoch)
+            await self._claim(claim)
 
     async def probe(self) -> None:
         """As `Store.probe`; keys that were mounted anew are taken with it."""
@@ -211,17 +199,25 @@ class S3Store:
             raise BackendUnavailable(f"{self._name} cannot be listed") from group
         return found
 
-    async def _claim(self, epoch: int) -> None:
-        """Say who leads; whoever led before writes nothing any more."""
-        path = f"{self._base}/{LEADER}"
+    async def _claim(self, claim: Claim) -> None:
+        """Mark it as ours, and say who leads; whoever led before writes nothing any more."""
+        path = f"{self._base}/{keys.MARKER}"
         for _ in range(ATTEMPTS):
             found = await self._got(path)
-            held = _epoch(found[0]) if found else 0
-            check_epoch(held, epoch)
-            if found is not None and held == epoch:
+            said = found[0] if found else envelope.marker(claim.cluster_uid)
+            envelope.check_marker(said, claim.cluster_uid, self._name)
+            led = _led(said) if found else -1
+            if FENCING in self.capabilities:
+                check_epoch(led, claim.epoch)
+            elif found:
                 return
+            if led == claim.epoch:
+                return
+            marked = json.dumps(json.loads(said) | {"epoch": claim.epoch}).encode()
             try:
-                await self._put(path, _said(epoch)[1], found[1] if found else "")
+                # On condition, unless there are none here.
+                tag = None if CAS not in self.capabilities else found[1] if found else ""
+                await self._put(path, marked, tag)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 continue
             return
@@ -230,8 +226,8 @@ class S3Store:
     async def _lead(self, epoch: int) -> None:
         """A newer leader may claim the bucket between this look and the write, but then each of
         its own writes is safe: ours would replace what we saw, and no more."""
-        found = await self._got(f"{self._base}/{LEADER}")
-        check_epoch(_epoch(found[0]) if found else 0, epoch)
+        found = await self._got(f"{self._base}/{keys.MARKER}")
+        check_epoch(_led(found[0]) if found else 0, epoch)
 
     async def _replace(self, path: str, entry: Entry, expect: Expected) -> Version:
         """Write on the condition that nobody else does meanwhile."""
@@ -353,15 +349,17 @@ def _bucket(config: S3Config) -> Any:
 
 
 def _tombstone(epoch: int) -> Entry:
-    version, said = _said(epoch)
-    return Entry(_TOMBSTONE + said[1:], version, epoch)
-
-
-def _said(epoch: int) -> tuple[Version, bytes]:
-    """Who writes, as an envelope has it."""
     version = Version(str(uuid.uuid4()))
-    words = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
-    return version, json.dumps(words).encode()
+    rest = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
+    return Entry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
+
+
+def _led(marker: bytes) -> int:
+    """Which epoch leads; what is damaged says nothing, and each object has its own."""
+    try:
+        return int(json.loads(marker)["epoch"])
+    except (KeyError, TypeError, ValueError):
+        return 0
 
 
 def _epoch(body: bytes) -> int:

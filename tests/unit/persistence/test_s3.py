@@ -43,6 +43,7 @@ class Proxy:
         conflicts: this many PUTs, with 409: another one is under way.
         puts: that came by.
         keys: ids of the access keys that came with requests.
+        encryption: what was asked for with PUTs.
     """
 
     url: str = ""
@@ -53,6 +54,7 @@ class Proxy:
     conflicts: int = 0
     puts: int = 0
     keys: set[str] = dataclasses.field(default_factory=set)
+    encryption: set[str | None] = dataclasses.field(default_factory=set)
 
 
 @asynccontextmanager
@@ -80,6 +82,7 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
             body = await answer.read()
         if request.method == "PUT":
             proxy.puts += 1
+            proxy.encryption.add(request.headers.get("x-amz-server-side-encryption"))
             if proxy.drops > 0 and answer.status == 200:
                 proxy.drops -= 1
                 assert request.transport is not None
@@ -212,6 +215,15 @@ async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_pat
                 async with opened(stranger):
                     pass
         assert proxy.puts == asked
+
+
+async def test_encryption_is_asked_for(bucket_url: str, config: S3Config) -> None:
+    """With each PUT."""
+    async with between(bucket_url) as proxy:
+        strict = msgspec.structs.replace(config, server_side_encryption="AES256")
+        async with opened(through(proxy, strict)) as store:
+            await store.put_object(NAME, thing())
+        assert proxy.encryption == {"AES256"}
 
 
 async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
