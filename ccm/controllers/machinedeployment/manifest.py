@@ -28,8 +28,8 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
     )
     autoscaler_scaledown_annotation_during_rollout: bool = gardener.SECTION.flag(
         True,
-        "While machines are exchanged one by one, annotate their nodes so that the cluster "
-        "autoscaler does not remove them.",
+        "While machines are exchanged one by one, or updated in place, annotate their nodes so "
+        "that the cluster autoscaler does not remove them.",
     )
 
 
