@@ -66,6 +66,9 @@ ANNOTATION_SCALER_TIME = "machine.sapcloud.io/last-deployment-replica-change-by-
 ANNOTATION_CREATION_TIMEOUT = "node.machine.sapcloud.io/effective-creation-timeout"
 """On a Machine or in the template of a MachineSet: overrides the creation timeout."""
 
+ANNOTATION_JOIN_DURATION = "node.machine.sapcloud.io/machine-join-duration"
+"""On a Machine: how long it took to join; known, and left to whoever writes it."""
+
 ANNOTATION_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: JSON of what was put on it because of its machine's template."""
 
