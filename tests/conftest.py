@@ -6,7 +6,9 @@ import asyncio
 import ipaddress
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from hypothesis import settings
 from ccm.base import redact
 from ccm.testing.clock import VirtualTimeLoop
 
-_ROOT = str(Path(__file__).parent.parent)
+_TESTS = Path(__file__).parent
+_ROOT = str(_TESTS.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
@@ -30,8 +33,10 @@ settings.register_profile("soak", max_examples=300, deadline=None)
 settings.load_profile("few")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)  # before xdist reads the groups, and when all is chosen
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """Tests that share something of their module run in the same worker: it is made once."""
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not isinstance(item, pytest.Function) or item.get_closest_marker("xdist_group"):
@@ -39,6 +44,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = item._fixtureinfo.name2fixturedefs.values()
         if any(one.scope == "module" for several in fixtures for one in several):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+    yield
+    if hasattr(config, "workerinput"):  # a worker's: in one process they keep their order
+        items[:] = _mixed(items)
+
+
+def _mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Each room's tests spread over the run: those of some wait, those of others compute, and
+    together they keep the cores busy. The short ones of `unit` are the last.
+    """
+    rooms: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        rooms[item.path.relative_to(_TESTS).parts[0]].append(item)
+    placed = [
+        ((n + 0.5) / len(room) * (1.0 if name == "unit" else 0.85), item)
+        for name, room in rooms.items()
+        for n, item in enumerate(room)
+    ]
+    return [item for _, item in sorted(placed, key=itemgetter(0))]
 
 
 @pytest.hookimpl(optionalhook=True)
