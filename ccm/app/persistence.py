@@ -27,7 +27,7 @@ from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
 from ccm.persistence.envelope import Writer
-from ccm.persistence.errors import BackendDead, PersistenceError
+from ccm.persistence.errors import BackendDead, BackendUnavailable, PersistenceError, Unreachable
 from ccm.persistence.interface import MachineId, new_machine_id
 from ccm.persistence.manager import Manager
 from ccm.persistence.member import Backend
@@ -196,17 +196,39 @@ class Stores:
                 await store.open(machine)
             if not rotates or not getattr(store.provider, "has_old_keys", False):
                 return
-            for name in store.provider.instances():
-                done = await store.provider.rotate(name)
-                logger.info(
-                    "secrets are sealed with the first key",
-                    instance=name,
-                    rewritten=done.rewritten,
-                    current=done.current,
-                    left=done.left,
-                )
+            pending = list(store.provider.instances())
+            while pending:
+                pending = [one for one in pending if not await self._is_rotated(store, one)]
+                if pending:
+                    await asyncio.sleep(RETRY_S)
         except PersistenceError as error:
             logger.error("secrets cannot be kept", error=str(error))
+
+    async def _is_rotated(self, store: Backend, name: str) -> bool:
+        """Leave nothing sealed with an old key in an instance; False: it is in trouble now.
+
+        Raises:
+            PersistenceError: to try again would not help.
+        """
+        logger = log.logger("persistence")
+        try:
+            done = await store.provider.rotate(name)
+        except (Unreachable, BackendUnavailable) as error:
+            logger.warning(
+                "secrets cannot be sealed with the first key yet",
+                instance=name,
+                error=str(error),
+                after_s=RETRY_S,
+            )
+            return False
+        logger.info(
+            "secrets are sealed with the first key",
+            instance=name,
+            rewritten=done.rewritten,
+            current=done.current,
+            left=done.left,
+        )
+        return True
 
     def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
         """One for each name; instances of one backend share a provider."""

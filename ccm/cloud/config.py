@@ -74,7 +74,8 @@ class Context:
         clients: makes API clients; None where there is no cluster, as in contract tests.
         environ: the environment of the process, for a provider whose reference reads that; empty in
             contract tests, unless they say otherwise.
-        pod_ranges: `--cluster-cidr`, the ranges that routes are made for; empty where none are.
+        pod_ranges: the ranges that routes are made for: `--cluster-cidr`, unless
+            `--configure-cloud-routes=false`; empty where none are.
         events: takes what `warn` says; None where there is no cluster, as in contract tests.
         followed: the files that the provider named to `follow`, and what they looked like then.
     """

@@ -64,12 +64,12 @@ async def provider_ids(case: Case) -> Finding:
     if strangers:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
         return warn(
-            f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud: "
-            f"{some(shown)}",
+            f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud "
+            f"or manager: {some(shown)}",
             "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
             "let its kubelet register it again, without --provider-id: the field cannot be changed",
         )
-    return ok(f"no node belongs to another cloud (ours: {', '.join(_schemes(case))}://)")
+    return ok(f"no node belongs to another cloud or manager (ours: {', '.join(_schemes(case))}://)")
 
 
 async def instances(case: Case) -> Finding:
@@ -221,7 +221,7 @@ def _guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
 
 def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
     if case.is_usable("provider-ids") and _is_foreign(case, node):
-        return f"its provider ID {node.provider_id} is of another cloud, whose manager is to do it"
+        return f"its provider ID {node.provider_id} is not ours: its own manager is to do it"
     if node.name in case.without_instance:
         return f"it has no instance: {case.without_instance[node.name]}"
     for check in ("permissions", "cloud-config", "cloud"):

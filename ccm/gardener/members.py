@@ -97,16 +97,22 @@ def body(owner: MachineSet, reference: OwnerReference, name: str) -> Mapping[str
         "ownerReferences": [msgspec.to_builtins(reference)],
     }
     if finalizers := found.get("finalizers"):
-        metadata["finalizers"] = list(finalizers)
+        metadata["finalizers"] = finalizers
     return {"metadata": metadata, "spec": _spec(template)}
 
 
 def claimed(
     found: Mapping[str, Any], claim: Callable[[Machine], Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """A new machine with what its controller would write on it first."""
+    """A new machine with what its controller would write on it first.
+
+    One that cannot be read stays as it is: the server knows best what is wrong with it.
+    """
     metadata = found["metadata"]
-    more = claim(msgspec.convert(found, Machine))
+    try:
+        more = claim(msgspec.convert(found, Machine))
+    except msgspec.ValidationError:
+        return found
     notes = {**metadata["annotations"], **more.get("annotations", {})}
     return {**found, "metadata": {**metadata, **more, "annotations": notes}}
 

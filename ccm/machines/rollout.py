@@ -236,7 +236,12 @@ def _sizes(fleet: scaling.Fleet, seen: progress.Seen, update: Update) -> tuple[s
     if update.sizes and (deployment.is_paused or deployment.strategy is not Strategy.IN_PLACE):
         return update.sizes, 0
     if deployment.is_paused:
-        return scaling.held(fleet), 0
+        sizes = scaling.held(fleet)
+        if deployment.strategy is Strategy.IN_PLACE:
+            # They make no machines: what they got, they would lose again in the next pass.
+            olds = {one.uid: one.replicas for one in seen.olds}
+            sizes = {uid: size for uid, size in sizes.items() if size <= olds.get(uid, size)}
+        return sizes, 0
     if deployment.strategy is Strategy.IN_PLACE:
         return update.sizes, bounds.new_size(deployment, present=fleet.present, new=0)
     if deployment.strategy is Strategy.RECREATE:

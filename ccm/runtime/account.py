@@ -164,6 +164,11 @@ def said(calls: Iterable[Call]) -> list[CallSaid]:
 
 def foreign(node: Node, ownership: Ownership) -> str:
     """Why a node is another's; empty: it is not."""
+    if prefix := next(filter(node.provider_id.startswith, ownership.others), ""):
+        return (
+            f"its provider ID {node.provider_id} is another manager's (this provider leaves IDs "
+            f"alone that begin with {prefix})"
+        )
     if ownership.has_foreign_id(node):
         ours = ", ".join(f"{scheme}://" for scheme in ownership.schemes)
         return f"its provider ID {node.provider_id} is of another cloud (this daemon's: {ours})"

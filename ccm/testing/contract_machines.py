@@ -264,8 +264,7 @@ class MachineContract(MachineWeatherCases):
 
         told = f"node {metadata.provider_id!r}, machine {made.provider_id!r}"
         assert is_same_instance(metadata.provider_id, made.provider_id), f"two VMs: {told}"
-        schemes = cloud.provider_schemes
-        assert made.provider_id.partition("://")[0] in schemes, f"no ID of ours: {schemes}"
+        probes.check_own_id(cloud, made.provider_id)
 
     # --- beside the VMs -------------------------------------------------------------------------
 

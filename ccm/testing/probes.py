@@ -19,6 +19,7 @@ from ccm.cloud.interface import Cloud, InstanceStates, InstancesV2, Inventory
 from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.operation import DECLARED
+from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node
 from ccm.testing import leaks
@@ -147,6 +148,16 @@ def by_name(made: Made) -> Node:
 def plain(metadata: InstanceMetadata) -> InstanceMetadata:
     """Comparable whatever kind of sequence holds the addresses."""
     return dataclasses.replace(metadata, addresses=tuple(metadata.addresses))
+
+
+def check_own_id(cloud: Cloud, provider_id: str) -> None:
+    """A provider ID is ours by what the provider says of IDs."""
+    schemes, others = cloud.provider_schemes, cloud.foreign_ids
+    is_list = not isinstance(others, str) and all(others)
+    assert is_list, f"foreign_ids is {others!r}; it must be a list of prefixes, none of them empty"
+    ours = f"no ID of ours: {provider_id}; schemes {schemes}, without {others}"
+    assert provider_id.partition("://")[0] in schemes, ours
+    assert not is_foreign(provider_id, schemes, others), ours
 
 
 def same(found: object, expected: object, what: str) -> None:

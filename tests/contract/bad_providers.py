@@ -250,6 +250,20 @@ class LabelsDropped(MemoryProvider):
         return dataclasses.replace(found, additional_labels={})
 
 
+class NoneOurs(MemoryHarness):
+    """One text where a list of prefixes is asked for: each of its letters would be one."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Cloud]:
+        async with super().open() as cloud:
+            yield dataclasses.replace(cloud, foreign_ids="cellar://bm-")
+
+
+@noticed_by("test_metadata_is_complete[InstancesV2]", harness=NoneOurs)
+class LeavesItsOwnAlone(MemoryProvider):
+    """What it says of IDs makes its own nodes another's."""
+
+
 @noticed_by("test_calls_reach_the_cloud_side_by_side[InstancesV2]")
 class PoolOfOne(MemoryProvider):
     """One connection for all calls."""

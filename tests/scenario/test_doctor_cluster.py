@@ -56,7 +56,7 @@ async def test_node_without_instance(env: Environment) -> None:
         ),
         (
             {"providerID": "aws:///eu-1/i-1"},
-            "warn  provider-ids: 1 of 1 node belongs to another cloud: n1 (aws:///eu-1/i-1)",
+            "warn  provider-ids: 1 of 1 node belongs to another cloud or manager: n1 (aws:///eu-1/i-1)",
             "",
         ),
         (

@@ -284,7 +284,7 @@ class MachineDeploymentController:
         self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
     ) -> bool:
         metrics.note(old, new, total=len(self._world.machine_deployments.store))
-        if new is None and old is not None:
+        if old is not None and (new is None or new.uid != old.uid):
             self._calls.write.forget(old.key)
             self._said_at.pop(old.uid, None)
             self._world.arrivals.rolls(old.uid, (), {})

@@ -47,7 +47,7 @@ def machine_matters(old: Machine | None, new: Machine | None) -> bool:
 
 
 def only_arrived(old: Machine | None, new: Machine | None) -> bool:
-    """Whether all that a change of a machine says is that it works from now on."""
+    """Whether a machine works from now on, whatever else changed."""
     if old is None or new is None or old.is_deleting is not new.is_deleting:
         return False
     before, after = (one.status.current_status.phase in _WORKS for one in (old, new))

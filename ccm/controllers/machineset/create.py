@@ -91,8 +91,8 @@ class Creator:
             KubeError: it was not made, or nobody knows.
         """
         namespace = owner.namespace
-        self._expect.creating(owner.uid, namespace, name)
         body = members.claimed(members.body(owner, reference, name), self._arrivals.claim)
+        self._expect.creating(owner.uid, namespace, name)
         try:
             await self._machines.create(body, namespace=namespace)
         except AlreadyExists:

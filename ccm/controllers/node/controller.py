@@ -180,8 +180,13 @@ class NodeController:
 
         def complete(current: Node) -> InstanceMetadata:
             self._check(opening)
-            by_node, schemes = self._lookup.by_node, self._ownership.schemes
-            return plan.completed(current, metadata, id_required=by_node, schemes=schemes)
+            return plan.completed(
+                current,
+                metadata,
+                id_required=self._lookup.by_node,
+                schemes=self._ownership.schemes,
+                others=self._ownership.others,
+            )
 
         def addresses(current: Node) -> Patch | None:
             return plan.address_patch(current, complete(current).addresses)

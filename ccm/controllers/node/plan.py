@@ -51,7 +51,12 @@ class Initialization:
 
 
 def completed(
-    node: Node, metadata: InstanceMetadata, *, id_required: bool, schemes: Collection[str]
+    node: Node,
+    metadata: InstanceMetadata,
+    *,
+    id_required: bool,
+    schemes: Collection[str],
+    others: Collection[str],
 ) -> InstanceMetadata:
     """The metadata with the node's own provider ID where the cloud gave none.
 
@@ -60,10 +65,11 @@ def completed(
         metadata: what the cloud says.
         id_required: False only on the old interface, which may not know IDs.
         schemes: the provider-ID schemes of our cloud.
+        others: what provider IDs of these begin with that are others' all the same.
 
     Raises:
-        Rejected: neither has a provider ID, the cloud's is of a scheme that is not its own,
-            or the provided node IP does not match.
+        Rejected: neither has a provider ID, the cloud's is of a scheme that is not its own or
+            one that it leaves alone, or the provided node IP does not match.
         StaleObject: the node is initialised by now.
     """
     if not is_uninitialized(node):
@@ -72,11 +78,12 @@ def completed(
         metadata = replace(metadata, provider_id=node.provider_id)
     if not metadata.provider_id and id_required:
         raise Rejected("the cloud gave no provider ID and the node has none")
-    if not node.provider_id and is_foreign(metadata.provider_id, schemes):
-        # Once written it stays, and a node of a foreign scheme is never looked after again.
+    if not node.provider_id and is_foreign(metadata.provider_id, schemes, others):
+        # Once written it stays, and a node with a foreign one is never looked after again.
+        but = f", and others' begin with {', '.join(others)}" if others else ""
         raise Rejected(
             f"the cloud gave provider ID {metadata.provider_id}, but its schemes are "
-            f"{', '.join(schemes)}; correct the provider"
+            f"{', '.join(schemes)}{but}; correct the provider"
         )
     provided = _provided_ip(node)
     if provided is not None:

@@ -222,9 +222,7 @@ class RouteController:
         self, routes: Sequence[Route], before: Sequence[Change], opening: int
     ) -> None:
         every, released = self._nodes.store.list(), frozenset(self._released)
-        foreign = {node.name for node in every if self._ownership.is_foreign(node)}
-        nodes = [node for node in every if node.name not in foreign]
-        routes = [route for route in routes if route.target_node not in foreign]
+        nodes, routes = plan.ours(every, routes, self._ownership.is_foreign)
         found = self._guarded(await self._planned(nodes, routes), released)
         if found.doubtful:
             self._doubts.goes_on(routes=found.doubtful)

@@ -7,7 +7,7 @@ the node wants. Ranges are compared as networks, never as text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -175,6 +175,29 @@ def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[s
     )
 
 
+def ours(
+    nodes: Iterable[Node], routes: Sequence[Route], is_foreign: Callable[[Node], bool]
+) -> tuple[Sequence[Node], Sequence[Route]]:
+    """Nodes and routes without others' nodes and the routes to them.
+
+    Args:
+        nodes: all nodes of a complete cache.
+        routes: all routes of the cloud.
+        is_foreign: whether a node is another's.
+    """
+    every = list(nodes)
+    others = {node.name: node for node in every if is_foreign(node)}
+    mine = [node for node in every if node.name not in others]
+    # A blackhole names no node: it waits for whoever has the address that it leads to.
+    claimed = {one.address for node in others.values() for one in node.addresses}
+    claimed -= {one.address for node in mine for one in node.addresses}
+
+    def leads_to_others(route: Route) -> bool:
+        return route.target_node in others or any(end in claimed for end in _ends(route))
+
+    return mine, [route for route in routes if not leads_to_others(route)]
+
+
 def compare(
     nodes: Iterable[Node],
     routes: Sequence[Route],
@@ -308,9 +331,8 @@ def _sorted_out(
                 continue
             # Made anew, one that leads to an address its node still claims would lead nowhere
             # too: a VM goes before its node. It goes with the node, or with the claim.
-            ends = route.target_addresses if route.blackhole else ()
             target = "" if route.blackhole else route.target_node
-            key = (next((claimed.get(one.address, "") for one in ends), target), network)
+            key = (next((claimed.get(end, "") for end in _ends(route)), target), network)
             if key in wanted:
                 serving.setdefault(key, []).append(route)
             elif is_managed(network, ranges):
@@ -318,6 +340,11 @@ def _sorted_out(
                 others.append(Deletion(route=route, network=network, reason=reason))
         yield
     return serving, others
+
+
+def _ends(route: Route) -> Sequence[str]:
+    """Where a blackhole leads; it names no node, as other routes do."""
+    return [one.address for one in route.target_addresses] if route.blackhole else ()
 
 
 def _chosen(

@@ -137,6 +137,15 @@ def test_an_update_that_goes_no_further(wish: dict[str, Any]) -> None:
     assert later.update.arrived == after.members
 
 
+@pytest.mark.row("rollout-inplace-15")
+def test_no_old_set_grows_in_a_pause() -> None:
+    """It may make no machines: what it got it would lose in the next pass, and get again."""
+    assert sizes(decided(old(3), new(0), replicas=5, is_paused=True)) == {}
+    one_failed = old(3, machines("old", 2))
+    assert sizes(decided(one_failed, new(0), is_paused=True)) == {"old": 2}
+    assert sizes(decided(old(2), new(0), is_paused=True)) == {}
+
+
 @pytest.mark.row("rollout-inplace-03")
 def test_an_old_set_that_may_still_grow_does_not_shrink() -> None:
     grows = replace(old(2, machines("old", 1)), metadata=ObjectMeta(name="old", uid="old"))

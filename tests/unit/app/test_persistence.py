@@ -16,6 +16,7 @@ from ccm.app import persistence
 from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
+from ccm.persistence.errors import BackendUnavailable, Unreachable
 from ccm.testing.persistence_harness import overheard
 from ccm.testing.persistence_objects import KIND, thing
 
@@ -92,8 +93,9 @@ def sealed(folder: Path, *names: str) -> str:
     )
 
 
-async def test_old_key_is_rotated_away(tmp_path: Path) -> None:
-    """By a leader that has both; the log tells when the old one may go."""
+async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a leader that has both, though storage fails at first; the log tells when it may go."""
+    monkeypatch.setattr(persistence, "RETRY_S", 0.01)
     async with stores(tmp_path, sealed(tmp_path, "old")).opened("kubernetes", "me", 1):
         pass
     before = stores(tmp_path, sealed(tmp_path, "old"))
@@ -102,6 +104,15 @@ async def test_old_key_is_rotated_away(tmp_path: Path) -> None:
         key = await before.secrets.put_secret(instance, "one", {"a": b"b"})
     with overheard() as logged:
         between = stores(tmp_path, sealed(tmp_path, "new", "old"))
+        rotate = between.secrets.rotate
+        faults = [BackendUnavailable("full"), Unreachable("gone")]
+
+        async def fails_at_first(name: str) -> object:
+            if faults:
+                raise faults.pop()
+            return await rotate(name)
+
+        monkeypatch.setattr(between.secrets, "rotate", fails_at_first)
         async with between.opened("kubernetes", "me", 3), asyncio.timeout(10):
             while "left=0" not in logged():
                 await asyncio.sleep(0.01)

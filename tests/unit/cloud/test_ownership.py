@@ -8,6 +8,7 @@ from ccm.cloud.interface import Cloud
 from ccm.cloud.ownership import Ownership
 from ccm.model import Node
 from ccm.model.selectors import BadSelectorError
+from ccm.runtime import account
 from ccm.testing.builders import node
 
 
@@ -33,13 +34,21 @@ def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider_id", "foreign"),
-    [("fake://1", False), ("fake://bm-1", True), ("other://bm-1", True), ("", False)],
+    ("provider_id", "said"),
+    [
+        ("fake://1", ""),
+        ("", ""),
+        ("fake://bm-1", "is another manager's (this provider leaves IDs alone that begin with "),
+        ("other://bm-1", "is of another cloud (this daemon's: fake://)"),
+    ],
 )
-def test_another_manager_of_our_scheme_is_foreign(provider_id: str, foreign: bool) -> None:
-    cloud = Cloud(name="fake", foreign_ids=("fake://bm-",))
+def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -> None:
+    ownership = Ownership.at(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
+    found = node(provider_id=provider_id)
 
-    assert Ownership.at(cloud, "").is_foreign(node(provider_id=provider_id)) is foreign
+    assert ownership.is_foreign(found) is bool(said)
+    assert said in account.foreign(found, ownership)
+    assert bool(account.foreign(found, ownership)) is bool(said)
 
 
 def test_what_is_no_selector_is_refused() -> None:

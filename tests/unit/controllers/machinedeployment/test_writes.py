@@ -152,7 +152,9 @@ async def test_a_node_that_is_held_late_is_let_go() -> None:
     assert not HELD.keys() & (world.node_object(name)["metadata"].get("annotations") or {}).keys()
 
 
-async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more() -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replaced: bool) -> None:
+    """Nor one that was replaced under its name, as who missed it sees it: in one change."""
     world = Rolling()
     world.deployment(replicas=1)
     async with world.running("machineset", "machinedeployment"):
@@ -163,8 +165,13 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more() -> None
         assert shared is not None
         sets = [one["metadata"]["uid"] for one in world.sets()]
         assert [shared.arrivals.notes(one) for one in sets] == [HELD, HELD]
-        world.change(WEB, metadata={"finalizers": None})
-        world.server.drop(WEB)
+        if is_replaced:
+            web, target = world.web(), world.server._target(WEB)
+            web["metadata"]["uid"] = "another"
+            world.server.store.put(target.kind, target.key, web)
+        else:
+            world.change(WEB, metadata={"finalizers": None})
+            world.server.drop(WEB)
         await advance(1)
 
     assert [shared.arrivals.notes(one) for one in sets] == [{}, {}]

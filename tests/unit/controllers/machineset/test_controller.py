@@ -9,13 +9,14 @@ import pytest
 
 from ccm.base import metrics
 from ccm.gardener import names
-from ccm.kube.errors import TooManyRequests
+from ccm.kube.errors import Invalid, TooManyRequests
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinesets import MACHINES, SETS, Sets, moment
 
 pytestmark = pytest.mark.virtual_time
 
 WEB = f"{SETS}/web"
+MAKE = ("POST", MACHINES)
 
 
 async def test_a_server_in_trouble_says_nothing_about_the_machines() -> None:
@@ -187,6 +188,24 @@ async def test_a_finalizer_of_the_template_is_on_the_machine() -> None:
 
     assert world.machines()[0]["metadata"]["finalizers"] == ["example.com/hold"]
     assert names.FINALIZER in world.set_object()["metadata"]["finalizers"]
+
+
+@pytest.mark.parametrize("finalizers", [[1], 1])
+async def test_a_template_that_makes_no_machine_is_what_the_server_says_of_it(
+    finalizers: Any,
+) -> None:
+    """Each try goes out, and what came of the last one is known: no name stays in doubt."""
+    world = Sets()
+    metadata = {"labels": {"name": "web"}, "finalizers": finalizers}
+    spec = {"class": {"kind": "MachineClass", "name": "small"}}
+    world.set(replicas=1, template={"metadata": metadata, "spec": spec})
+    odd = Invalid(status=422, reason="Invalid", message="metadata.finalizers: odd")
+    world.server.refuse = lambda method, path: odd if (method, path) == MAKE else None
+    async with world.running("machineset", "machine"):
+        await advance(30)
+
+        assert world.server.requests[MAKE] > 1
+        assert "metadata.finalizers: odd" in world.conditions()["ReplicaFailure"]["message"]
 
 
 async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:

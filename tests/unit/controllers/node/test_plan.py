@@ -14,6 +14,7 @@ from tests.unit.controllers.cluster import patched
 
 U = uninitialized_taint()
 OURS = ("fake",)
+THEIRS = ("fake://bm-",)
 KINDS = ["InternalIP", "ExternalIP", "Hostname", "InternalDNS"]
 
 addresses = st.lists(
@@ -112,6 +113,7 @@ def test_lists_differ_exactly_if_the_order_within_a_type_does(
         ("", "", False, ""),
         ("", "", True, None),
         ("", "other://2", True, None),
+        ("", "fake://bm-2", True, None),
         ("", "no-scheme", True, "no-scheme"),
     ],
 )
@@ -123,10 +125,12 @@ def test_the_provider_id_to_initialise_with(
 
     if expected is None:
         with pytest.raises(plan.Rejected, match="provider ID"):
-            plan.completed(before, answer, id_required=required, schemes=OURS)
+            plan.completed(before, answer, id_required=required, schemes=OURS, others=THEIRS)
     else:
         assert (
-            plan.completed(before, answer, id_required=required, schemes=OURS).provider_id
+            plan.completed(
+                before, answer, id_required=required, schemes=OURS, others=THEIRS
+            ).provider_id
             == expected
         )
 
@@ -148,6 +152,7 @@ def test_the_kubelets_hostname_proves_no_node_ip_at_initialisation() -> None:
             InstanceMetadata(provider_id="fake://1", addresses=[OTHER_IP]),
             id_required=True,
             schemes=OURS,
+            others=THEIRS,
         )
     assert plan.desired_addresses(before, [OTHER_IP]) == [HOSTNAME_IS_IP, OTHER_IP]
 

@@ -10,6 +10,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.types import address
 from ccm.kube.errors import KubeError
+from ccm.model import NodeAddress
 from ccm.testing.clock import advance
 from tests.unit.controllers.cluster import moved
 from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
@@ -305,8 +306,7 @@ async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
 
 
 async def test_changed_addresses_delete_before_they_create() -> None:
-    old = (address("InternalIP", "10.0.0.2"),)
-    stale = made("a", A, enable_node_addresses=True, target_addresses=old)
+    stale = made("a", A, enable_node_addresses=True, target_addresses=addresses("10.0.0.2"))
     async with running({"a": A}, routes=[stale]) as env:
         assert env.cloud.changes() == [f"delete a {A}", f"create a {A}"]
         (found,) = env.cloud.routes
@@ -337,6 +337,26 @@ async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any
         env.node("ours", "10.120.3.0/24")
         await advance(60)
         assert compared() == {"kept": 1, "missing": 1, "doomed": 0}
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_a_blackhole_waits_for_the_node_of_others_too(facts: Any) -> None:
+    """It names no node: what it leads to is an address of theirs, unless a node of ours has it."""
+    holes = [
+        made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),
+        made("", "10.120.9.0/24", "ours", blackhole=True, target_addresses=addresses("10.0.0.1")),
+    ]
+    async with running({"a": A}, own_nodes="!theirs", theirs=facts) as env:
+        env.node("theirs", "10.120.8.0/24", ip="10.0.0.8", **facts)
+        env.node("likewise", ip="10.0.0.1", **facts)
+        env.cloud.routes += holes
+        await advance(1200)
+
+        assert env.cloud.changes() == [f"create a {A}", "delete  10.120.9.0/24"]
+
+
+def addresses(ip: str) -> tuple[NodeAddress, ...]:
+    return (address("InternalIP", ip),)
 
 
 def compared() -> dict[str, float | None]:

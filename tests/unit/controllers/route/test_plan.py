@@ -102,7 +102,7 @@ def test_a_stray_route_goes_and_foreign_ones_stay() -> None:
     assert deleted(found) == [("stray", DeletionReason.STRAY)]
 
 
-def test_a_blackhole_never_satisfies_a_node() -> None:
+def test_a_blackhole_to_no_address_of_a_node_satisfies_none() -> None:
     found = compare(
         [node("a", "10.120.0.0/24")], [route("a", "10.120.0.0/24", "hole", blackhole=True)]
     )
