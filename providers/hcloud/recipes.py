@@ -167,8 +167,7 @@ def _check(service: cloud.Service, protocol: str, node_port: int, settings: conf
     kind = said or protocol
     if kind == "tcp":
         return Check(protocol=kind, port=port or node_port, **times)
-    if kind == "https":
-        http["tls"] = True
+    http["tls"] = kind == "https" or bool(http.get("tls"))  # always: so that it goes back, too
     return Check(protocol="http", port=port or node_port, http=http, **times)
 
 
