@@ -3,8 +3,8 @@
 Conditions are tried out when it is opened, not assumed: a store that takes what it must refuse
 loses the capabilities that rest on them. With them every write is conditional on what was there
 before, so that a request which was cut and arrives late changes nothing, and a newer leader's
-object is never replaced; and before it is asked who leads. A deletion first writes a tombstone on
-condition, then removes that.
+object is never replaced; and each time before it is asked who leads. A deletion first writes a
+tombstone on condition, then removes that.
 
 Whether a write came through that was never answered is seen by its id.
 """
@@ -153,7 +153,6 @@ class S3Store:
             path = self._path(place)
             if CAS not in self.capabilities:
                 return Version(await self._put(path, entry.body, None))
-            await self._lead(entry.epoch)
             return await self._replace(path, entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:
@@ -161,7 +160,6 @@ class S3Store:
         async with self._asking():
             path = self._path(place)
             if CAS in self.capabilities:
-                await self._lead(epoch)
                 if await self._got(path) is None:
                     return
                 await self._replace(path, _tombstone(epoch), None)
@@ -224,8 +222,14 @@ class S3Store:
         raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
 
     async def _lead(self, epoch: int) -> None:
-        """A newer leader may claim the bucket between this look and the write, but then each of
-        its own writes is safe: ours would replace what we saw, and no more."""
+        """See that nobody newer leads. Asked after the look at an object and before the write that
+        depends on it, in each round: a newer leader may still claim the bucket in between, but what
+        it then writes or deletes is not what we saw, and the condition fails. Only where nothing
+        was, and nothing is again, a write of ours that was under way comes through.
+
+        Raises:
+            Fenced: somebody does.
+        """
         found = await self._got(f"{self._base}/{keys.MARKER}")
         check_epoch(_led(found[0]) if found else 0, epoch)
 
@@ -233,6 +237,7 @@ class S3Store:
         """Write on the condition that nobody else does meanwhile."""
         for _ in range(ATTEMPTS):
             found = await self._got(path)
+            await self._lead(entry.epoch)
             tag: str | None = None
             if found is not None:
                 body, tag = found

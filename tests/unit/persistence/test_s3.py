@@ -6,9 +6,14 @@ import asyncio
 import dataclasses
 import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from pathlib import Path
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
@@ -17,6 +22,8 @@ from aiohttp import web
 from yarl import URL
 
 from ccm.persistence import errors
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Writer
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.testing.persistence_harness import overheard
@@ -29,6 +36,8 @@ pytestmark = pytest.mark.xdist_group("s3")
 _KEY = re.compile("Credential=([^/]+)/")
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
 CONDITIONS = ("If-Match", "If-None-Match")
+
+Happening: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @dataclasses.dataclass
@@ -44,6 +53,7 @@ class Proxy:
         puts: that came by.
         keys: ids of the access keys that came with requests.
         encryption: what was asked for with PUTs.
+        before: what happens once, before the next PUT is handed on.
     """
 
     url: str = ""
@@ -55,6 +65,14 @@ class Proxy:
     puts: int = 0
     keys: set[str] = dataclasses.field(default_factory=set)
     encryption: set[str | None] = dataclasses.field(default_factory=set)
+    before: Happening | None = None
+
+    async def meets(self, name: str) -> None:
+        """Let it happen, if it has not yet."""
+        happening = getattr(self, name)
+        setattr(self, name, None)
+        if happening is not None:
+            await happening()
 
 
 @asynccontextmanager
@@ -69,6 +87,8 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         if proxy.conflicts > 0 and request.method == "PUT":
             proxy.conflicts -= 1
             return web.Response(status=409, body=CONFLICT)
+        if request.method == "PUT":
+            await proxy.meets("before")
         headers = {
             name: value
             for name, value in request.headers.items()
@@ -99,8 +119,10 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_shown(tls))
         await site.start()
         proxy.url = site.name
-        yield proxy
-        await runner.cleanup()
+        try:
+            yield proxy
+        finally:
+            await runner.cleanup()
 
 
 def _shown(tls: pki.Files | None) -> ssl.SSLContext | None:
@@ -142,6 +164,32 @@ async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
 
         assert proxy.drops == 0
         assert await store.get_versioned(NAME, KIND, key) == (thing(), version)
+
+
+def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvider]:
+    return opened(store, writer=lambda: Writer(epoch=epoch))
+
+
+async def test_what_the_next_leader_deleted_stays_deleted(
+    bucket_url: str, config: S3Config
+) -> None:
+    """Though the former one saw it, and finds nothing in its place when it looks again."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing(size=1))
+
+        async def taken_over() -> None:
+            new = await stack.enter_async_context(leads(S3Store(config), 4))
+            await new.delete_object(NAME, KIND, key)
+
+        proxy.before = taken_over
+        with pytest.raises(errors.Fenced):
+            await old.put_object(NAME, thing(size=2))
+
+        assert await old.get_object(NAME, KIND, key) is None
 
 
 @pytest.mark.parametrize("status", [503, 429])
