@@ -4,7 +4,8 @@ Conditions are tried out when it is opened, not assumed: a store that takes what
 loses the capabilities that rest on them. With them every write is conditional on what was there
 before, so that a request which was cut and arrives late changes nothing, and a newer leader's
 object is never replaced; and each time before it is asked who leads. A deletion first writes a
-tombstone on condition, then removes that.
+tombstone on condition, then looks at both again and removes it. That knows no condition: what is
+written in its place while it is under way goes with it, and only versions of the bucket keep it.
 
 Whether a write came through that was never answered is seen by its id.
 """
@@ -162,7 +163,13 @@ class S3Store:
             if CAS in self.capabilities:
                 if await self._got(path) is None:
                     return
-                await self._replace(path, _tombstone(epoch), None)
+                tombstone = _tombstone(epoch)
+                await self._replace(path, tombstone, None)
+                # A deletion knows no condition: whatever was written in the place of ours stays,
+                # and so does the tombstone where a newer leader may be about to write.
+                if await self._ours(path, tombstone) is None:
+                    return
+                await self._lead(epoch)
             await obstore.delete_async(self._bucket, path)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:

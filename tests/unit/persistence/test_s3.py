@@ -51,9 +51,11 @@ class Proxy:
         status: 503, or 429.
         conflicts: this many PUTs, with 409: another one is under way.
         puts: that came by.
+        deletions: that came by.
         keys: ids of the access keys that came with requests.
         encryption: what was asked for with PUTs.
         before: what happens once, before the next PUT is handed on.
+        after: what happens once, before the next PUT is answered.
     """
 
     url: str = ""
@@ -63,9 +65,11 @@ class Proxy:
     status: int = 503
     conflicts: int = 0
     puts: int = 0
+    deletions: int = 0
     keys: set[str] = dataclasses.field(default_factory=set)
     encryption: set[str | None] = dataclasses.field(default_factory=set)
     before: Happening | None = None
+    after: Happening | None = None
 
     async def meets(self, name: str) -> None:
         """Let it happen, if it has not yet."""
@@ -87,6 +91,7 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         if proxy.conflicts > 0 and request.method == "PUT":
             proxy.conflicts -= 1
             return web.Response(status=409, body=CONFLICT)
+        proxy.deletions += "delete" in request.query  # a POST of several
         if request.method == "PUT":
             await proxy.meets("before")
         headers = {
@@ -101,6 +106,7 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         ) as answer:  # fmt: skip
             body = await answer.read()
         if request.method == "PUT":
+            await proxy.meets("after")
             proxy.puts += 1
             proxy.encryption.add(request.headers.get("x-amz-server-side-encryption"))
             if proxy.drops > 0 and answer.status == 200:
@@ -190,6 +196,51 @@ async def test_what_the_next_leader_deleted_stays_deleted(
             await old.put_object(NAME, thing(size=2))
 
         assert await old.get_object(NAME, KIND, key) is None
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+async def test_what_was_written_in_the_place_of_a_deletion_stays(
+    bucket_url: str, config: S3Config, epoch: int
+) -> None:
+    """By the next leader, or by somebody beside us."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing(size=1))
+
+        async def written() -> None:
+            new = await stack.enter_async_context(leads(S3Store(config), epoch))
+            await new.put_object(NAME, thing(size=2))
+
+        proxy.after = written
+        await old.delete_object(NAME, KIND, key)
+
+        assert await old.get_object(NAME, KIND, key) == thing(size=2)
+
+
+async def test_nothing_goes_where_the_next_leader_may_be_about_to_write(
+    bucket_url: str, config: S3Config
+) -> None:
+    """The tombstone is enough: the object is gone, and in no listing."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing())
+
+        async def taken_over() -> None:
+            await stack.enter_async_context(leads(S3Store(config), 4))
+
+        proxy.after = taken_over
+        with pytest.raises(errors.Fenced):
+            await old.delete_object(NAME, KIND, key)
+
+        assert proxy.deletions == 1  # that of the trial of conditions
+        assert await old.get_object(NAME, KIND, key) is None
+        assert await old.get_all_objects(NAME, KIND) == []
 
 
 @pytest.mark.parametrize("status", [503, 429])
