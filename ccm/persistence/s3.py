@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import obstore
@@ -85,8 +85,9 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, msgspec.Meta(description="Certificates of who signed the service's, in PEM.")
     ] = None
     server_side_encryption: Annotated[
-        str, msgspec.Meta(description="Header that asks for it: AES256 or aws:kms.")
-    ] = ""
+        Literal["AES256", "aws:kms"] | None,
+        msgspec.Meta(description="Header that asks for it; without it, what the bucket says."),
+    ] = None
     allow_insecure: Annotated[
         bool, msgspec.Meta(description="Speak HTTP without TLS. For a test only.")
     ] = False
@@ -353,9 +354,9 @@ def _bucket(config: S3Config) -> Any:
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
     try:
         return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
-    except ValueError:
-        why = "see bucket, endpoint and region"
-        if config.ca_file:
+    except (ValueError, exceptions.BaseError) as error:
+        why = "see bucket, endpoint, region and server_side_encryption"
+        if config.ca_file and isinstance(error, ValueError):
             why = f"ca_file {config.ca_file} holds no certificate in PEM"
         raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 

@@ -21,6 +21,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from ccm.cloud.fields import ConfigError, Fields
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Writer
@@ -343,12 +344,23 @@ async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
         ({"ca_file": "absent"}, "absent cannot be read"),
         ({"ca_file": "id"}, "ca_file .*id"),
         ({"access_key_id_file": "absent"}, "absent cannot be read"),
+        ({"server_side_encryption": "AES"}, "see bucket,.* server_side_encryption"),
     ],
 )
 async def test_wrong_files_are_named(
     config: S3Config, tmp_path: Path, settings: dict[str, str], said: str
 ) -> None:
-    files = {name: tmp_path / value for name, value in settings.items()}
+    """And what only the library refuses."""
+    given = {
+        name: tmp_path / value if name.endswith("_file") else value
+        for name, value in settings.items()
+    }
     with pytest.raises(errors.Unreachable, match=said):
-        async with opened(S3Store(msgspec.structs.replace(config, **files))):
+        async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
+
+
+def test_unknown_encryption_is_named_with_those_there_are() -> None:
+    fields = Fields({"bucket": "b-1", "server_side_encryption": "AES"}, where="s3")
+    with pytest.raises(ConfigError, match=r"encryption is 'AES'.*AES256, aws:kms"):
+        fields.read(S3Config)
