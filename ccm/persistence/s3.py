@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -125,11 +125,12 @@ class S3Store:
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
         self._config = config
         self._bucket: Any = None
+        self._mounted: Mapping[str, str] = {}
         self._base = ""
 
     async def open(self, claim: Claim) -> None:
         """As `Store.open`."""
-        self._bucket = _bucket(self._config)
+        self._connect()
         self._base = f"{self._config.prefix.strip('/')}/{keys.encode(claim.cluster_uid)}".strip("/")
         async with self._asking():
             self.capabilities = frozenset({SHARED}) | await self._conditions()
@@ -137,7 +138,7 @@ class S3Store:
 
     async def probe(self) -> None:
         """As `Store.probe`; keys that were mounted anew are taken with it."""
-        self._bucket = _bucket(self._config)
+        self._connect()
         async with self._asking():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
@@ -186,6 +187,12 @@ class S3Store:
     async def close(self) -> None:
         """As `Store.close`."""
         self._bucket = None
+
+    def _connect(self) -> None:
+        """Make the client, anew only where files changed: each one proves anew who we are."""
+        mounted = _read(self._config)
+        if self._bucket is None or mounted != self._mounted:
+            self._bucket, self._mounted = _bucket(self._config, mounted), mounted
 
     def _path(self, place: Place) -> str:
         return f"{self._base}/{place.path}"
@@ -337,19 +344,27 @@ def _why(error: Exception) -> str:
     return type(error).__name__
 
 
-def _bucket(config: S3Config) -> Any:
+def _read(config: S3Config) -> Mapping[str, str]:
+    """What the files hold that are named, by the library's words."""
+    found = {}
+    if config.access_key_id_file and config.secret_access_key_file:
+        found["access_key_id"] = text_of(config.access_key_id_file)
+        found["secret_access_key"] = text_of(config.secret_access_key_file)
+    if config.ca_file:
+        found["root_certificate"] = text_of(config.ca_file, secret=False)
+    return found
+
+
+def _bucket(config: S3Config, mounted: Mapping[str, str]) -> Any:
     given: dict[str, Any] = {"region": config.region}
     if config.endpoint:
         given |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
         given["server_side_encryption"] = config.server_side_encryption
-    if config.access_key_id_file and config.secret_access_key_file:
-        given["access_key_id"] = text_of(config.access_key_id_file)
-        given["secret_access_key"] = text_of(config.secret_access_key_file)
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
     options["allow_http"] = config.allow_insecure
-    if config.ca_file:
-        options["root_certificate"] = text_of(config.ca_file, secret=False)
+    for name, text in mounted.items():
+        (options if name == "root_certificate" else given)[name] = text
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
     try:

@@ -338,6 +338,24 @@ async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
     assert proxy.keys == {"some-access-key", "another-access-key"}
 
 
+@pytest.mark.parametrize("files", [True, False])
+async def test_one_client_is_kept_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, config: S3Config, *, files: bool
+) -> None:
+    """Where no files are named, a new one would have to ask anew who the machine is."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "some-key")
+    none = {"access_key_id_file": None, "secret_access_key_file": None}
+    store = S3Store(config if files else msgspec.structs.replace(config, **none))
+    made = []
+    async with opened(store):
+        for _ in "ab":
+            made.append(store._bucket)
+            await store.probe()
+
+    assert made[0] is made[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
