@@ -3,8 +3,9 @@
 Conditions are tried out when it is opened, not assumed: a store that takes what it must refuse
 loses the capabilities that rest on them. With them every write is conditional on what was there
 before, so that a request which was cut and arrives late changes nothing, and a newer leader's
-object is never replaced; and before it is asked who leads. A deletion first writes a tombstone on
-condition, then removes that.
+object is never replaced; and each time before it is asked who leads. A deletion first writes a
+tombstone on condition, then looks at both again and removes it. That knows no condition: what is
+written in its place while it is under way goes with it, and only versions of the bucket keep it.
 
 Whether a write came through that was never answered is seen by its id.
 """
@@ -14,11 +15,11 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import obstore
@@ -84,8 +85,9 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, msgspec.Meta(description="Certificates of who signed the service's, in PEM.")
     ] = None
     server_side_encryption: Annotated[
-        str, msgspec.Meta(description="Header that asks for it: AES256 or aws:kms.")
-    ] = ""
+        Literal["AES256", "aws:kms"] | None,
+        msgspec.Meta(description="Header that asks for it; without it, what the bucket says."),
+    ] = None
     allow_insecure: Annotated[
         bool, msgspec.Meta(description="Speak HTTP without TLS. For a test only.")
     ] = False
@@ -123,11 +125,12 @@ class S3Store:
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
         self._config = config
         self._bucket: Any = None
+        self._mounted: Mapping[str, str] = {}
         self._base = ""
 
     async def open(self, claim: Claim) -> None:
         """As `Store.open`."""
-        self._bucket = _bucket(self._config)
+        self._connect()
         self._base = f"{self._config.prefix.strip('/')}/{keys.encode(claim.cluster_uid)}".strip("/")
         async with self._asking():
             self.capabilities = frozenset({SHARED}) | await self._conditions()
@@ -135,7 +138,7 @@ class S3Store:
 
     async def probe(self) -> None:
         """As `Store.probe`; keys that were mounted anew are taken with it."""
-        self._bucket = _bucket(self._config)
+        self._connect()
         async with self._asking():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
@@ -153,7 +156,6 @@ class S3Store:
             path = self._path(place)
             if CAS not in self.capabilities:
                 return Version(await self._put(path, entry.body, None))
-            await self._lead(entry.epoch)
             return await self._replace(path, entry, expect)
 
     async def remove(self, place: Place, epoch: int) -> None:
@@ -161,10 +163,15 @@ class S3Store:
         async with self._asking():
             path = self._path(place)
             if CAS in self.capabilities:
-                await self._lead(epoch)
                 if await self._got(path) is None:
                     return
-                await self._replace(path, _tombstone(epoch), None)
+                tombstone = _tombstone(epoch)
+                await self._replace(path, tombstone, None)
+                # A deletion knows no condition: whatever was written in the place of ours stays,
+                # and so does the tombstone where a newer leader may be about to write.
+                if await self._ours(path, tombstone) is None:
+                    return
+                await self._lead(epoch)
             await obstore.delete_async(self._bucket, path)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
@@ -180,6 +187,12 @@ class S3Store:
     async def close(self) -> None:
         """As `Store.close`."""
         self._bucket = None
+
+    def _connect(self) -> None:
+        """Make the client, anew only where files changed: each one proves anew who we are."""
+        mounted = _read(self._config)
+        if self._bucket is None or mounted != self._mounted:
+            self._bucket, self._mounted = _bucket(self._config, mounted), mounted
 
     def _path(self, place: Place) -> str:
         return f"{self._base}/{place.path}"
@@ -224,8 +237,14 @@ class S3Store:
         raise BackendUnavailable(f"{self._name}: somebody else goes on claiming it")
 
     async def _lead(self, epoch: int) -> None:
-        """A newer leader may claim the bucket between this look and the write, but then each of
-        its own writes is safe: ours would replace what we saw, and no more."""
+        """See that nobody newer leads. Asked after the look at an object and before the write that
+        depends on it, in each round: a newer leader may still claim the bucket in between, but what
+        it then writes or deletes is not what we saw, and the condition fails. Only where nothing
+        was, and nothing is again, a write of ours that was under way comes through.
+
+        Raises:
+            Fenced: somebody does.
+        """
         found = await self._got(f"{self._base}/{keys.MARKER}")
         check_epoch(_led(found[0]) if found else 0, epoch)
 
@@ -233,6 +252,7 @@ class S3Store:
         """Write on the condition that nobody else does meanwhile."""
         for _ in range(ATTEMPTS):
             found = await self._got(path)
+            await self._lead(entry.epoch)
             tag: str | None = None
             if found is not None:
                 body, tag = found
@@ -324,26 +344,34 @@ def _why(error: Exception) -> str:
     return type(error).__name__
 
 
-def _bucket(config: S3Config) -> Any:
+def _read(config: S3Config) -> Mapping[str, str]:
+    """What the files hold that are named, by the library's words."""
+    found = {}
+    if config.access_key_id_file and config.secret_access_key_file:
+        found["access_key_id"] = text_of(config.access_key_id_file)
+        found["secret_access_key"] = text_of(config.secret_access_key_file)
+    if config.ca_file:
+        found["root_certificate"] = text_of(config.ca_file, secret=False)
+    return found
+
+
+def _bucket(config: S3Config, mounted: Mapping[str, str]) -> Any:
     given: dict[str, Any] = {"region": config.region}
     if config.endpoint:
         given |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
         given["server_side_encryption"] = config.server_side_encryption
-    if config.access_key_id_file and config.secret_access_key_file:
-        given["access_key_id"] = text_of(config.access_key_id_file)
-        given["secret_access_key"] = text_of(config.secret_access_key_file)
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
     options["allow_http"] = config.allow_insecure
-    if config.ca_file:
-        options["root_certificate"] = text_of(config.ca_file, secret=False)
+    for name, text in mounted.items():
+        (options if name == "root_certificate" else given)[name] = text
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
     try:
         return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
-    except ValueError:
-        why = "see bucket, endpoint and region"
-        if config.ca_file:
+    except (ValueError, exceptions.BaseError) as error:
+        why = "see bucket, endpoint, region and server_side_encryption"
+        if config.ca_file and isinstance(error, ValueError):
             why = f"ca_file {config.ca_file} holds no certificate in PEM"
         raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 

@@ -15,6 +15,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
+from ccm.cloud import registry
+from ccm.cloud import settings as cloud_settings
 from ccm.cloud.registry import Opener
 from ccm.sandbox import cluster, machines
 from ccm.sandbox.settings import Provider
@@ -59,6 +63,7 @@ async def open_fake(folder: Path, provider: Provider, names: Sequence[str]) -> A
     """
     cluster.make(folder)
     config, made_of = folder / "cloud.yaml", folder / "class.yaml"
+    declared = registry.declared(registry.load(provider.name)).config
     argv = [provider.fake, "--config", str(config), "--machine-class", str(made_of), *names]
     async with cluster.open_child(argv, folder / "fake.log") as child:
         told = await cluster.until_ready(child)
@@ -67,13 +72,16 @@ async def open_fake(folder: Path, provider: Provider, names: Sequence[str]) -> A
             url=str(told.get("url") or told.get("endpoint")),
             provider=replace(provider, config=config, machine_class=classes),
             variables=(variables := told.get("environment", {})),
-            environment={**_clean(provider.name), **variables},
+            environment={**_clean(provider.name, declared), **variables},
             is_running=lambda: child.exit_code is None,
             log=child.log,
         )
 
 
-def _clean(name: str) -> Mapping[str, str]:
-    """Our environment, but for what may be of somebody's real account."""
-    prefix = f"{name.upper()}_"
-    return {key: text for key, text in os.environ.items() if not key.startswith(prefix)}
+def _clean(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
+    """Our environment, but for what may be of somebody's real account: what begins with the
+    provider's name, and what is a setting that it declares."""
+    prefix = f"{name.upper().replace('-', '_')}_"
+    declared = {one.name for one in cloud_settings.table(config)} if config else set()
+    kept = [key for key in os.environ if not key.startswith(prefix) and key not in declared]
+    return {key: os.environ[key] for key in kept}

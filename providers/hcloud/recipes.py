@@ -167,21 +167,23 @@ def _check(service: cloud.Service, protocol: str, node_port: int, settings: conf
     kind = said or protocol
     if kind == "tcp":
         return Check(protocol=kind, port=port or node_port, **times)
-    if kind == "https":
-        http["tls"] = True
+    http["tls"] = kind == "https" or bool(http.get("tls"))  # always: so that it goes back, too
     return Check(protocol="http", port=port or node_port, http=http, **times)
 
 
 def _http_check(service: cloud.Service) -> dict[str, Any]:
     """What is asked for of HTTP, if the check should be one."""
     codes = ann.STATUS_CODES.read(service)
-    found = {
+    found: dict[str, Any] = {
         "domain": ann.CHECK_DOMAIN.read(service),
         "path": ann.CHECK_PATH.read(service),
         "tls": ann.CHECK_TLS.read(service),
         "status_codes": sorted(codes) if codes else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    # The API takes no empty text: it stands for its default.
+    empty = {"domain": None, "path": "/"}
+    asked = {name: value for name, value in found.items() if value is not None}
+    return {name: empty[name] if value == "" else value for name, value in asked.items()}
 
 
 def _whole(duration: timedelta | None) -> int | None:

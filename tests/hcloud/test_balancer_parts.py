@@ -111,6 +111,37 @@ async def test_what_nobody_asks_for_of_a_health_check_stays(
     assert held == {**http, "path": "/live"}
 
 
+@pytest.mark.row("hcloud-balancer-14")
+async def test_a_health_check_goes_back_from_https(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """Its protocol says so for itself; nobody has to say that there is no TLS."""
+    found = []
+    for protocol in ("https", "http"):
+        await ensured(balancer_of(project), service(health_check_protocol=protocol), [])
+        found.append(only(harness)["services"][0]["health_check"]["http"]["tls"])
+
+    assert found == [True, False]
+
+
+@pytest.mark.row("hcloud-balancer-14")
+async def test_an_empty_part_of_a_health_check_is_its_default(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """The API takes no empty text, and what was there before does not stay."""
+    for domain, path in (("a.example.com", "/ready"), ("", "")):
+        asked = service(
+            health_check_protocol="http",
+            health_check_http_domain=domain,
+            health_check_http_path=path,
+        )
+        await ensured(balancer_of(project), asked, [])
+
+    held = only(harness)["services"][0]["health_check"]["http"]
+    assert (held["domain"], held["path"]) == (None, "/")
+    await in_vain(harness, project, asked, [])
+
+
 def certificate(harness: HcloudHarness, name: str) -> int:
     body = {"name": name, "type": "uploaded", "certificate": "x", "private_key": "y"}
     _, made = extras.create_certificate(harness.service.cloud, Call(body=body))

@@ -94,3 +94,10 @@ async def test_the_fake_as_a_program_is_a_cloud() -> None:
     assert [one.type for one in found.addresses] == ["Hostname", "ExternalIP", "InternalIP"]
     assert project.has_cluster_id
     assert project.routes is not None
+
+
+async def test_more_names_than_a_network_takes_are_refused_in_words() -> None:
+    names = [f"node-{number}" for number in range(101)]
+
+    with pytest.raises(SystemExit, match=r"^at most 100 names: .*: too many servers"):
+        await program.run(program.build_parser().parse_args(names))

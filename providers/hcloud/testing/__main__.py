@@ -13,6 +13,7 @@ from pathlib import Path
 from . import networks, server, servers
 from .answers import Call
 from .settings import Settings
+from .state import ApiError
 
 NETWORK = "k8s"
 RANGE = "100.0.0.0/9"
@@ -89,7 +90,13 @@ providerSpec: {{serverType: cx23, location: fsn1, networks: [{NETWORK}]}}
 async def run(options: argparse.Namespace) -> None:
     """Serve until a signal comes."""
     service = server.Service(Settings(action_s=options.action_seconds, boot_s=options.boot_seconds))
-    populate(service, options.names)
+    try:
+        populate(service, options.names)
+    except ApiError as error:
+        most = service.cloud.settings.network_servers
+        raise SystemExit(
+            f"at most {most} names: a network of the real one has room for no more: {error}"
+        ) from None
     stop = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)

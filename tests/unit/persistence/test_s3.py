@@ -6,9 +6,14 @@ import asyncio
 import dataclasses
 import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from pathlib import Path
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
@@ -16,7 +21,10 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from ccm.cloud.fields import ConfigError, Fields
 from ccm.persistence import errors
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Writer
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.testing.persistence_harness import overheard
@@ -30,6 +38,8 @@ _KEY = re.compile("Credential=([^/]+)/")
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
 CONDITIONS = ("If-Match", "If-None-Match")
 
+Happening: TypeAlias = Callable[[], Awaitable[None]]
+
 
 @dataclasses.dataclass
 class Proxy:
@@ -42,8 +52,11 @@ class Proxy:
         status: 503, or 429.
         conflicts: this many PUTs, with 409: another one is under way.
         puts: that came by.
+        deletions: that came by.
         keys: ids of the access keys that came with requests.
         encryption: what was asked for with PUTs.
+        before: what happens once, before the next PUT is handed on.
+        after: what happens once, before the next PUT is answered.
     """
 
     url: str = ""
@@ -53,8 +66,18 @@ class Proxy:
     status: int = 503
     conflicts: int = 0
     puts: int = 0
+    deletions: int = 0
     keys: set[str] = dataclasses.field(default_factory=set)
     encryption: set[str | None] = dataclasses.field(default_factory=set)
+    before: Happening | None = None
+    after: Happening | None = None
+
+    async def meets(self, name: str) -> None:
+        """Let it happen, if it has not yet."""
+        happening = getattr(self, name)
+        setattr(self, name, None)
+        if happening is not None:
+            await happening()
 
 
 @asynccontextmanager
@@ -69,6 +92,9 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         if proxy.conflicts > 0 and request.method == "PUT":
             proxy.conflicts -= 1
             return web.Response(status=409, body=CONFLICT)
+        proxy.deletions += "delete" in request.query  # a POST of several
+        if request.method == "PUT":
+            await proxy.meets("before")
         headers = {
             name: value
             for name, value in request.headers.items()
@@ -81,6 +107,7 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         ) as answer:  # fmt: skip
             body = await answer.read()
         if request.method == "PUT":
+            await proxy.meets("after")
             proxy.puts += 1
             proxy.encryption.add(request.headers.get("x-amz-server-side-encryption"))
             if proxy.drops > 0 and answer.status == 200:
@@ -99,8 +126,10 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_shown(tls))
         await site.start()
         proxy.url = site.name
-        yield proxy
-        await runner.cleanup()
+        try:
+            yield proxy
+        finally:
+            await runner.cleanup()
 
 
 def _shown(tls: pki.Files | None) -> ssl.SSLContext | None:
@@ -142,6 +171,77 @@ async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
 
         assert proxy.drops == 0
         assert await store.get_versioned(NAME, KIND, key) == (thing(), version)
+
+
+def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvider]:
+    return opened(store, writer=lambda: Writer(epoch=epoch))
+
+
+async def test_what_the_next_leader_deleted_stays_deleted(
+    bucket_url: str, config: S3Config
+) -> None:
+    """Though the former one saw it, and finds nothing in its place when it looks again."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing(size=1))
+
+        async def taken_over() -> None:
+            new = await stack.enter_async_context(leads(S3Store(config), 4))
+            await new.delete_object(NAME, KIND, key)
+
+        proxy.before = taken_over
+        with pytest.raises(errors.Fenced):
+            await old.put_object(NAME, thing(size=2))
+
+        assert await old.get_object(NAME, KIND, key) is None
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+async def test_what_was_written_in_the_place_of_a_deletion_stays(
+    bucket_url: str, config: S3Config, epoch: int
+) -> None:
+    """By the next leader, or by somebody beside us."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing(size=1))
+
+        async def written() -> None:
+            new = await stack.enter_async_context(leads(S3Store(config), epoch))
+            await new.put_object(NAME, thing(size=2))
+
+        proxy.after = written
+        await old.delete_object(NAME, KIND, key)
+
+        assert await old.get_object(NAME, KIND, key) == thing(size=2)
+
+
+async def test_nothing_goes_where_the_next_leader_may_be_about_to_write(
+    bucket_url: str, config: S3Config
+) -> None:
+    """The tombstone is enough: the object is gone, and in no listing."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing())
+
+        async def taken_over() -> None:
+            await stack.enter_async_context(leads(S3Store(config), 4))
+
+        proxy.after = taken_over
+        with pytest.raises(errors.Fenced):
+            await old.delete_object(NAME, KIND, key)
+
+        assert proxy.deletions == 1  # that of the trial of conditions
+        assert await old.get_object(NAME, KIND, key) is None
+        assert await old.get_all_objects(NAME, KIND) == []
 
 
 @pytest.mark.parametrize("status", [503, 429])
@@ -238,18 +338,47 @@ async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
     assert proxy.keys == {"some-access-key", "another-access-key"}
 
 
+@pytest.mark.parametrize("files", [True, False])
+async def test_one_client_is_kept_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, config: S3Config, *, files: bool
+) -> None:
+    """Where no files are named, a new one would have to ask anew who the machine is."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "some-key")
+    none = {"access_key_id_file": None, "secret_access_key_file": None}
+    store = S3Store(config if files else msgspec.structs.replace(config, **none))
+    made = []
+    async with opened(store):
+        for _ in "ab":
+            made.append(store._bucket)
+            await store.probe()
+
+    assert made[0] is made[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"ca_file": "absent"}, "absent cannot be read"),
         ({"ca_file": "id"}, "ca_file .*id"),
         ({"access_key_id_file": "absent"}, "absent cannot be read"),
+        ({"server_side_encryption": "AES"}, "see bucket,.* server_side_encryption"),
     ],
 )
 async def test_wrong_files_are_named(
     config: S3Config, tmp_path: Path, settings: dict[str, str], said: str
 ) -> None:
-    files = {name: tmp_path / value for name, value in settings.items()}
+    """And what only the library refuses."""
+    given = {
+        name: tmp_path / value if name.endswith("_file") else value
+        for name, value in settings.items()
+    }
     with pytest.raises(errors.Unreachable, match=said):
-        async with opened(S3Store(msgspec.structs.replace(config, **files))):
+        async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
+
+
+def test_unknown_encryption_is_named_with_those_there_are() -> None:
+    fields = Fields({"bucket": "b-1", "server_side_encryption": "AES"}, where="s3")
+    with pytest.raises(ConfigError, match=r"encryption is 'AES'.*AES256, aws:kms"):
+        fields.read(S3Config)

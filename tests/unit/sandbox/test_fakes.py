@@ -27,11 +27,23 @@ def test_an_opener_from_nowhere_has_none() -> None:
     assert fakes.module_of(opener) == ""  # type: ignore[arg-type]
 
 
-def test_nothing_of_a_real_account_reaches_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("ACME_TOKEN", "ACME_URL", "HOME_OF_ACME"):
+@pytest.mark.parametrize(
+    ("name", "real", "others"),
+    [
+        ("hcloud", ["HCLOUD_TOKEN", "ROBOT_ENABLED", "ROBOT_USER_FILE"], ["HOME_OF_HCLOUD"]),
+        ("stackit", ["STACKIT_REGION"], ["ROBOT_ENABLED"]),
+        ("my-cloud", ["MY_CLOUD_TOKEN"], ["MY_CLOUDY_DAY", "HCLOUD_TOKEN"]),
+    ],
+)
+def test_nothing_of_a_real_account_reaches_the_daemon(
+    monkeypatch: pytest.MonkeyPatch, name: str, real: list[str], others: list[str]
+) -> None:
+    """Neither by its name nor by what the provider declares; all else stays."""
+    for key in (*real, *others):
         monkeypatch.setenv(key, "real")
 
-    found = {**fakes._clean("acme"), "ACME_URL": "fake"}
+    config = registry.declared(registry.load(name)).config if name in registry.available() else None
 
-    assert found.get("ACME_TOKEN") is None
-    assert (found["ACME_URL"], found["HOME_OF_ACME"]) == ("fake", "real")
+    found = fakes._clean(name, config)
+
+    assert [key for key in (*real, *others) if key in found] == others
