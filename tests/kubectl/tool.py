@@ -62,7 +62,7 @@ DIFFERENCES = (
     (r'(resourceVersion"?: )"\d+"', r"\1N"),
     (r"(\s)\d+s\b *", r"\1AGE "),
     (r"\b10\.96\.\d+\.\d+\b *", "ADDRESS "),
-    (r"(\bCLUSTER-IP|<none>) +", r"\1 "),
+    (r"(\bCLUSTER-IP|<none>|\bNone) +", r"\1 "),
     (r"\b3[0-2]\d{3}\b", "NODEPORT"),
     # What is wrong is told in other words, and sometimes at another field.
     (r"(is invalid: ).*", r"\1WHY"),
