@@ -83,6 +83,9 @@ class _Template:
         forkserver.common = forkserver.new_server()
         gc.collect()
         gc.freeze()
+        # The default, 700, is for small programs: its rounds took a tenth of all the time.
+        gc.set_threshold(10_000)
+        gc.enable()
         try:
             forkserver.next_child(self._orders, forkserver.set_streams)
         except SystemExit:  # nobody can order any more
@@ -102,6 +105,7 @@ def is_forked() -> bool:
 
 def collect_and_serve() -> None:
     """Collect the tests as a worker does, and become one for each order."""
+    gc.disable()  # while the heap only grows
     words = json.loads(sys.argv[2])
     config = _prepareconfig(words, None)
     _remote().setup_config(config, None)

@@ -6,6 +6,7 @@ when they are not what it would write.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -110,8 +111,9 @@ def in_the_chart() -> str:
     return begin + written() + end
 
 
+@functools.cache
 def manifest(one: Definition) -> Mapping[str, Any]:
-    """A CustomResourceDefinition."""
+    """A CustomResourceDefinition; whoever asks again gets the same one."""
     kind = one.kind
     version: Schema = {"name": kind.version, "served": True, "storage": True}
     if one.columns:
