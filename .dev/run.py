@@ -104,8 +104,8 @@ def test(arguments: list[str]) -> None:
     prepare()
     failed = [name for name, command in checks() if not passes(name, command)]
     # More than two cores' worth: tests with real processes spend most of their time waiting.
-    tests = [str(PYTHON), "-m", "pytest", "-n", "8", "--dist", "loadgroup", *arguments]
-    if not passes("tests, eight at a time", tests):
+    tests = [str(PYTHON), "-m", "pytest", "-n", "10", "--dist", "loadgroup", *arguments]
+    if not passes("tests, ten at a time", tests):
         failed.append("tests")
     if failed:
         raise Failed("failed: " + ", ".join(failed))

@@ -29,6 +29,9 @@ _MAIN = "import sys; sys.path[:] = {!r}; from tests import workers; workers.coll
 # What execnet runs in a worker, where xdist would have its own module run.
 REMOTE = "from tests import workers; workers.work(channel)"
 
+_FOLLOWED = ("logstart", "testreport", "logfinish")
+"""What xdist tells of a test before it tells that the test is complete."""
+
 
 def fork_workers(config: pytest.Config) -> None:
     """Have the workers of this run forked."""
@@ -129,12 +132,29 @@ def work(channel: Any) -> None:
     _capture(config).start_global_capturing()
     _capture(config).suspend_global_capture()
     worker = _remote().interactor = _remote().WorkerInteractor(config, channel)
+    _tell_each_test_at_once(worker)
     worker.pytest_sessionstart(session)
     for trouble in _templates[0].troubles:
         worker.pytest_collectreport(trouble)
     worker.pytest_collection_finish(session)
     worker.pytest_runtestloop(session)
     config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+
+
+def _tell_each_test_at_once(worker: Any) -> None:
+    """Six messages of a test are one on the wire: each wakes the process that reads them."""
+    wire, send = worker.channel.gateway._io, worker.sendevent
+    write, held = wire.write, list[bytes]()
+
+    def sendevent(name: str, **facts: Any) -> None:
+        wire.write = held.append
+        send(name, **facts)
+        wire.write = write
+        if name not in _FOLLOWED:
+            write(b"".join(held))
+            held.clear()
+
+    worker.sendevent = sendevent
 
 
 def _remote() -> Any:

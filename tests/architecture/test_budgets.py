@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.architecture.sources import ROOT, modules, tree
+
+pytestmark = pytest.mark.xdist_group("syntax trees")
 
 FILE_LINES = 450
 FUNCTION_LINES = 22

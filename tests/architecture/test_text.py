@@ -6,8 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from ccm.model import names
 from tests.architecture.sources import ROOT, modules, place, project_files, texts, tree
+
+pytestmark = pytest.mark.xdist_group("syntax trees")
 
 TOP_LEVEL = {
     "ccm",

@@ -180,7 +180,7 @@ async def test_cloud_silent(env: Environment) -> None:
     env.configure_cloud(timeout="30s")
     env.cloud.settings = msgspec.structs.replace(env.cloud.settings, latency_s=30.0)
 
-    await finds(env, "fail  cloud: not finished within 2 s", "--timeout=2s")
+    await finds(env, "fail  cloud: not finished within 6 s", "--timeout=6s")
 
 
 HANGING = """

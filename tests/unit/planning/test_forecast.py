@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -23,13 +22,6 @@ from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
 CIDRS = [f"10.244.{number}.0/24" for number in range(20)]
 SHOP, WEB = "default/shop", "default/web"
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """A daemon takes its caches out of the garbage collector's rounds; here they would add up."""
-    yield
-    gc.unfreeze()
 
 
 class SlowApi(MemoryNetworkApi):

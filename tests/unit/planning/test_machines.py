@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -32,12 +30,6 @@ FLAGS = (
 )
 HELD = {"finalizers": [names.FINALIZER]}
 CHANGES = {"create_machine", "initialize_machine", "delete_machine"}
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
