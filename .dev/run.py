@@ -100,13 +100,14 @@ def demo(arguments: list[str]) -> None:
 
 
 def test(arguments: list[str]) -> None:
-    """Check style, types and imports, then run all tests (arguments go to pytest)."""
+    """Run all tests (arguments go to pytest), and check style, types and imports meanwhile."""
     prepare()
-    failed = [name for name, command in checks() if not passes(name, command)]
+    # The tests are collected by one process, and the other cores have nothing to do.
+    begun = [(name, begin(command)) for name, command in checks()]
     # More than two cores' worth: tests with real processes spend most of their time waiting.
-    tests = [str(PYTHON), "-m", "pytest", "-n", "10", "--dist", "loadgroup", *arguments]
-    if not passes("tests, ten at a time", tests):
-        failed.append("tests")
+    tests = [str(PYTHON), "-m", "pytest", "-n", "8", "--dist", "loadgroup", *arguments]
+    failed = [] if passes("tests, eight at a time", tests) else ["tests"]
+    failed += [name for name, check in begun if not went_well(name, check)]
     if failed:
         raise Failed("failed: " + ", ".join(failed))
 
@@ -340,6 +341,20 @@ def passes(name: str, command: list[str]) -> bool:
     """Say what is done, do it, and tell whether it went well."""
     say(name)
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode == 0
+
+
+def begin(command: list[str]) -> subprocess.Popen[bytes]:
+    """Do something meanwhile; what it says is kept."""
+    kept = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=kept, stderr=kept)
+
+
+def went_well(name: str, begun: subprocess.Popen[bytes]) -> bool:
+    """Say what was done meanwhile and what it said; whether it went well."""
+    said, complaint = begun.communicate()
+    say(name)
+    print((said + complaint).decode(errors="replace"), end="", flush=True)
+    return begun.returncode == 0
 
 
 def step(name: str, command: list[str]) -> None:

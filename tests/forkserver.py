@@ -230,6 +230,7 @@ if __name__ == "__main__":
     channel = socket.socket(fileno=int(sys.argv[1]))
     _import_everything()
     gc.freeze()
+    gc.set_threshold(10_000)  # as in the workers
     order = next_child(channel, _take)
     channel.detach()  # closed already
     if not order:  # a server, whose orders come on its standard input

@@ -92,6 +92,22 @@ def test_a_failed_step_is_named(
     assert capfd.readouterr().err == "== failed: style\n"
 
 
+def test_what_is_checked_beside_the_tests_is_told_after_them(
+    chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    untidy = ["sh", "-c", "echo untidy; echo very >&2; exit 1"]
+    monkeypatch.setattr(chores, "prepare", lambda: None)
+    monkeypatch.setattr(chores, "checks", lambda: (("style", untidy), ("types", ["true"])))
+    monkeypatch.setattr(chores, "passes", lambda name, command: print("tests") is None)
+
+    status = chores.main(["test"])
+
+    assert status == 1
+    said, complaint = capfd.readouterr()
+    assert said == "tests\n== style\nuntidy\nvery\n== types\n"
+    assert complaint == "== failed: style\n"
+
+
 def test_a_missing_part_of_python_is_told_before_anything_is_made(
     chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

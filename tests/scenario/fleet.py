@@ -12,16 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-import yaml
 
-from ccm.gardener import crds
 from ccm.gardener.names import GROUP, VERSION
 from ccm.model.times import format_time
+from tests.scenario import definitions
+from tests.scenario.definitions import BASE
 
-BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
 MACHINES = f"{BASE}/machines"
 DEPLOYMENT = f"{BASE}/machinedeployments/workers"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SECRETS = "/api/v1/namespaces/default/secrets"
 NODES = "/api/v1/nodes"
 CONTROLLERS = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
@@ -60,12 +58,7 @@ class Fleet:
 
     async def define(self) -> None:
         """Install the definitions; wait until they are served."""
-        for one in yaml.safe_load_all(crds.written()):
-            await self._send("POST", DEFINITIONS, one)
-        for one in crds.DEFINITIONS:
-            async with asyncio.timeout(30):
-                while not await self._is_served(f"{BASE}/{one.kind.plural}"):
-                    await asyncio.sleep(0.05)
+        await definitions.define(self._session)
 
     async def make_class(self, name: str, *, url: str, token: str) -> None:
         """A class of machines of the simulated cloud."""
@@ -136,8 +129,7 @@ class Fleet:
                 with contextlib.suppress(AssertionError):
                     await self._send("PATCH", target, {"metadata": {"finalizers": None}}, MERGE)
                     await self._send("DELETE", target, {})
-        for one in yaml.safe_load_all(crds.written()):
-            await self._send("DELETE", f"{DEFINITIONS}/{one['metadata']['name']}", {})
+        await definitions.remove(self._session)
 
     # --- what a user sees -------------------------------------------------------------------------
 
@@ -221,10 +213,6 @@ class Fleet:
     def _counts(self) -> tuple[int, int]:
         here = [one for one in self._machines.values() if not _is_going(one)]
         return len(here), sum(_phase(one) == "Running" for one in here)
-
-    async def _is_served(self, path: str) -> bool:
-        async with self._session.get(path) as response:
-            return response.status == 200
 
     async def _send(
         self, method: str, path: str, body: Any, headers: Mapping[str, str] | None = None

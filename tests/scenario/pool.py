@@ -15,21 +15,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from ccm.gardener import crds
 from ccm.gardener.names import GROUP, VERSION
 from ccm.model import names
 from ccm.sandbox import realserver
 from ccm.testing.fake_api import FakeApi
 from tests import servers
 from tests.manifests import account, shipped
+from tests.scenario import definitions
+from tests.scenario.definitions import BASE
 from tests.scenario.harness import NODES, Environment, wait_for
 from tests.scenario.nodes import missing
 
-BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
 MACHINES = f"{BASE}/machines"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVICES = "/api/v1/namespaces/default/services"
 SECRETS = "/api/v1/namespaces/default/secrets"
 RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
@@ -78,17 +75,7 @@ class Farm:
         async with servers.connect(env.server) as session:
             if isinstance(env.server, realserver.RealServer):
                 await account.install(session, shipped.objects(RIGHTS))
-            for one in yaml.safe_load_all(crds.written()):
-                await env.cluster.create(DEFINITIONS, one)
-
-            async def served() -> bool:
-                for one in crds.DEFINITIONS:
-                    async with session.get(f"{BASE}/{one.kind.plural}") as response:
-                        if response.status != 200:
-                            return False
-                return True
-
-            await wait_for(served, "definitions are served")
+            await definitions.define(session)
         secret = {key: base64.b64encode(value).decode() for key, value in pool.secret.items()}
         await env.cluster.create(SECRETS, {"metadata": {"name": "small"}, "data": secret})
         made = {
@@ -111,8 +98,8 @@ class Farm:
                     continue
                 await cluster.patch(target, {"metadata": {"finalizers": None}}, kind="merge")
                 await cluster.delete(target)
-        for one in yaml.safe_load_all(crds.written()):
-            await cluster.delete(f"{DEFINITIONS}/{one['metadata']['name']}")
+        async with servers.connect(self._env.server) as session:
+            await definitions.remove(session)
 
     # --- what people do -----------------------------------------------------------------------
 

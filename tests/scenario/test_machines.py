@@ -10,25 +10,23 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
-import yaml
 
 from ccm.cli import plan
 from ccm.doctor import outlook
-from ccm.gardener import crds, names
+from ccm.gardener import names
 from ccm.gardener.names import GROUP, VERSION
 from ccm.sandbox import realserver
 from tests import servers
 from tests.faults import Match
 from tests.faults.actions import Hold, Point
 from tests.manifests import account, shipped
+from tests.scenario import definitions
+from tests.scenario.definitions import BASE
 from tests.scenario.examination import examined
 from tests.scenario.harness import LEASE, NODES, Environment, wait_for
 
-BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SECRETS = "/api/v1/namespaces/default/secrets"
 MACHINES = f"{BASE}/machines"
 SETS = f"{BASE}/machinesets"
@@ -44,13 +42,10 @@ ORDER = Match(method="POST", path="^/v1/instances$")
 async def machines(env: Environment) -> AsyncIterator[Environment]:
     """The environment knows machines, and has a class of them."""
     cluster = env.cluster
-    definitions = list(yaml.safe_load_all(crds.written()))
     async with servers.connect(env.server) as session:
         if isinstance(env.server, realserver.RealServer):
             await account.install(session, shipped.objects(RIGHTS))
-        for one in definitions:
-            await cluster.create(DEFINITIONS, one)
-        await wait_for(lambda: served(session), "definitions are served")
+        await definitions.define(session)
     data = {"url": env.cloud_proxy.url, "token": env.cloud.token, "userData": "<<BOOTSTRAP_TOKEN>>"}
     secret = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
     await cluster.create(SECRETS, {"metadata": {"name": "small"}, "data": secret})
@@ -70,17 +65,8 @@ async def machines(env: Environment) -> AsyncIterator[Environment]:
             target = f"{path}/{one['metadata']['name']}"
             await cluster.patch(target, {"metadata": {"finalizers": None}}, kind="merge")
             await cluster.delete(target)
-    for one in definitions:
-        await cluster.delete(f"{DEFINITIONS}/{one['metadata']['name']}")
-
-
-async def served(session: aiohttp.ClientSession) -> bool:
-    """A moment after a definition was made its kind is not there yet, or not ready."""
-    for one in crds.DEFINITIONS:
-        async with session.get(f"{BASE}/{one.kind.plural}") as response:
-            if response.status != 200:
-                return False
-    return True
+    async with servers.connect(env.server) as session:
+        await definitions.remove(session)
 
 
 async def in_phase(env: Environment, phase: str, count: int) -> list[dict[str, Any]]:
