@@ -17,13 +17,14 @@ from tests import forkserver, servers
 from tests.faults import FaultProxy, Match
 from tests.manifests import account, shipped
 from tests.scenario import test_machines as story
+from tests.scenario.definitions import BASE
 from tests.scenario.harness import NODES, Cluster, Daemon, Environment, command_line, wait_for
 from tests.scenario.test_machines import machines
 
 __all__ = ["machines"]
 
 NAME, MANAGER = "machine-controller", "machine-controller-manager"
-DEPLOYMENTS = f"{story.BASE}/machinedeployments"
+DEPLOYMENTS = f"{BASE}/machinedeployments"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{NAME}"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 FEW = 3
@@ -166,7 +167,7 @@ async def test_the_manager_and_the_controller_side_by_side(machines: Environment
 
 async def nothing_left(env: Environment) -> bool:
     kinds = ("machinesets", "machinedeployments")
-    found = [await env.cluster.items(f"{story.BASE}/{kind}") for kind in kinds]
+    found = [await env.cluster.items(f"{BASE}/{kind}") for kind in kinds]
     return not any(found) and await left(env, 0)
 
 
