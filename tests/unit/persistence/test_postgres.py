@@ -36,20 +36,29 @@ async def administrator(database: Database) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def config(database: Database, tmp_path: Path) -> PostgresConfig:
+async def config(database: Database, tmp_path: Path) -> AsyncIterator[PostgresConfig]:
     """Over TLS, as somebody who may make tables in a schema of his own."""
     async with administrator(database) as db:
         await db.execute("DROP OWNED BY ccm" if await _is_there(db) else "CREATE ROLE ccm LOGIN")
         await db.execute(f"ALTER ROLE ccm PASSWORD '{PASSWORD}'")
         await db.execute("CREATE SCHEMA IF NOT EXISTS ccm AUTHORIZATION ccm")
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
-    return PostgresConfig(
+    yield PostgresConfig(
         host="127.0.0.1",
         port=database.port,
         database="postgres",
         password_file=tmp_path / "password",
         ca_file=database.ca,
     )
+    await _all_closed()
+
+
+async def _all_closed() -> None:
+    """TLS waits for the server's goodbye, which comes late to one that was refused."""
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(30):
+        while any(one._sock is not None for one in loop._transports.values()):
+            await asyncio.sleep(0.01)
 
 
 async def _is_there(db: Any) -> bool:
