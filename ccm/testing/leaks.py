@@ -78,8 +78,7 @@ def watched(harness: Harness) -> Iterator[Started]:
 
 async def left_open(work: Callable[[], Awaitable[object]]) -> list[str]:
     """What some work opened and never closed, as Python and libraries tell when they find it."""
-    gc.collect()
-    gc.freeze()  # what others left is none of it, and is not looked through again
+    gc.collect()  # what others left is none of it
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", ResourceWarning)
         await work()
