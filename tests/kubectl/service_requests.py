@@ -53,7 +53,8 @@ _OWN_METADATA = (
 )
 _RANDOM = {
     "address": r"\b10\.96\.\d+\.\d+\b|\bfd00:10:96::[0-9a-f:]+",
-    "port": r"\b3[0-2]\d{3}\b",
+    # The range itself stands in messages.
+    "port": r"(?<!30000-)\b3[0-2]\d{3}\b(?!-32767)",
     "name": r"\bweb-\w{5}\b",
 }
 
