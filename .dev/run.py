@@ -345,15 +345,16 @@ def passes(name: str, command: list[str]) -> bool:
 
 def begin(command: list[str]) -> subprocess.Popen[bytes]:
     """Do something meanwhile; what it says is kept."""
-    kept = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=kept, stderr=kept)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def went_well(name: str, begun: subprocess.Popen[bytes]) -> bool:
     """Say what was done meanwhile and what it said; whether it went well."""
-    said, complaint = begun.communicate()
+    said, _ = begun.communicate()
     say(name)
-    print((said + complaint).decode(errors="replace"), end="", flush=True)
+    print(said.decode(errors="replace"), end="", flush=True)
     return begun.returncode == 0
 
 
