@@ -71,6 +71,7 @@ def rules(cluster: str, **settings: Any) -> Rules:
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,
         origin=names.ANNOTATION_ORIGIN,
+        creation=names.ANNOTATION_CREATION,
         deletion=names.ANNOTATION_DELETION,
         applied=names.ANNOTATION_APPLIED,
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
@@ -110,6 +111,7 @@ def machine(obj: Machine) -> MachineView:
         update_timeout_s=_positive(spec.in_place_update_timeout),
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
+        creation_started=_creation_started(obj),
         sick_conditions=sick or None,
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
@@ -279,6 +281,15 @@ def _group(obj: Machine) -> str:
     owners = obj.metadata.owner_references or ()
     others = (one.uid for one in owners if one.controller)
     return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
+
+
+def _creation_started(obj: Machine) -> bool:
+    """Whether the record of a creation is this object's: a restored copy has the annotation too,
+    but another UID, and none of the original's owners.
+    """
+    recorded = obj.annotations.get(names.ANNOTATION_CREATION, "")
+    owners = (one.uid for one in obj.metadata.owner_references or ())
+    return bool(recorded) and recorded in (obj.uid, *owners)
 
 
 def _text(moment: datetime | None) -> str | None:

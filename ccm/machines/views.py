@@ -111,6 +111,8 @@ class MachineView:
         never_fails: a sick node does not make it fail, however long.
         preserve_timeout_s: for how long it is preserved; None = as the rules say.
         sick_conditions: what makes its node sick; None = as the rules say.
+        creation_started: whether the object records that the cloud was, or may have been, asked
+            for a VM whose provider ID is not stored. Every error since then means "unknown".
         labels: that are kept on its node.
         annotations: that are kept on its node.
         taints: that are kept on its node.
@@ -133,6 +135,7 @@ class MachineView:
     never_fails: bool = False
     preserve_timeout_s: float | None = None
     sick_conditions: Sequence[str] | None = None
+    creation_started: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
@@ -283,6 +286,7 @@ class Rules:
         priority: annotation of the object, and its first value.
         token_id: annotation of the object: the ID of its bootstrap token.
         origin: annotation of the object: `ClassView.origin` when its VM was made.
+        creation: annotation of the object: records that a VM was ordered, before the order.
         deletion: annotation of the object: how far its deletion is.
         applied: annotation of the node: what was put on it for its machine.
         applied_capacity: annotation of the node: which resources were.
@@ -310,6 +314,7 @@ class Rules:
     priority: tuple[str, str]
     token_id: str
     origin: str
+    creation: str
     deletion: str
     applied: str
     applied_capacity: str
