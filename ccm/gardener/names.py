@@ -93,8 +93,8 @@ ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
 """On a Machine: a short mark of the credentials and the region that its VM was made with. Ours."""
 
 ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
-"""On a Machine: the UID of the Machine, or of its MachineSet, whose controller asked the cloud for a
-VM, or is about to. Removed with the write that stores the provider ID. Ours."""
+"""On a Machine: the UID of the Machine, or of its MachineSet, whose controller asked the cloud for
+a VM, or is about to. Removed with the write that stores the provider ID. Ours."""
 
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 """On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
