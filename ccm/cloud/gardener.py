@@ -22,7 +22,7 @@ import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ccm.cloud import codes, errors
 from ccm.cloud.blocking import blocking
@@ -124,6 +124,8 @@ def from_gardener(driver: Any) -> FromGardener:
 
 class FromGardener(Driver[Any]):
     """`MachineDriver`, around an object of the origin's shape; see the head of the module."""
+
+    finds_by_name: ClassVar[bool] = True
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """Keep the intent, then create by name."""

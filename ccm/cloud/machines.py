@@ -30,7 +30,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
@@ -78,10 +78,12 @@ class Credentials(Mapping[str, bytes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose a VM is. Drivers write all four where the cloud keeps them: labels, tags, metadata.
+    """Whose a VM is. Drivers write all five where the cloud keeps them: labels, tags, metadata.
 
     Attributes:
         cluster: the marker of the cluster, one and the same for all its machines.
+        namespace: of the machine object; at most 63 letters a-z, digits and `-`. Empty in a listing
+            for a VM that was created before drivers wrote this mark.
         pool: what machines alike have in common; the name of the MachineClass.
         name: of the machine, unique in its cluster at any time; the VM's name.
         uid: of the machine, unique for ever.
@@ -91,6 +93,7 @@ class Identity:
     pool: str
     name: str
     uid: str
+    namespace: str = ""
 
 
 class Phase(Enum):
@@ -347,9 +350,12 @@ class Driver(Generic[S]):
 
     Attributes:
         csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
+        finds_by_name: whether VMs are found by the machine's name because the cloud keeps no marks
+            of ours; `from_gardener` sets it.
     """
 
     csi_driver = ""
+    finds_by_name: ClassVar[bool] = False
 
     def __init__(self, spi: S) -> None:
         self.spi = spi
@@ -384,7 +390,8 @@ def known(error: CloudError) -> MachineInfo:
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """The VM of an identity in a listing; None where there is none.
 
-    Cluster and UID decide. Neither the name alone nor the pool does: names come again.
+    Cluster and UID decide. Neither the name alone nor the pool does: names come again. The
+    namespace does not either: older VMs have no mark of it.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):
