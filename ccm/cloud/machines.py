@@ -15,6 +15,9 @@ Rules beside those of `ccm.cloud.interface`:
   them, and keeps one client for each `Credentials.digest`.
 * A provider spec that makes no sense stops creation and initialisation, never a question or a
   deletion: VMs that were made by an older one have to be found and removed.
+* An error of a creation means "unknown", whatever its class: the server may exist. The controller
+  records a creation on the Machine before it calls `create_machine`, and asks for the deletion of
+  every machine whose creation was recorded.
 * What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
   Of other errors the `last_known_state` alone is kept, and is stored before the next call.
 
@@ -119,6 +122,9 @@ class MachineRequest:
         user_data: what the VM is booted with, ready to use; empty outside of the creation.
         provider_id: of the VM, once it was stored with the machine; else empty.
         last_known_state: what the driver said last in `MachineInfo.last_known_state`.
+        creation_started: whether the Machine records that its creation was started. A driver that
+            finds VMs by name takes a VM of the machine's name for the machine's only then. Drivers
+            that mark VMs ignore it.
     """
 
     identity: Identity
@@ -127,6 +133,7 @@ class MachineRequest:
     user_data: bytes = field(default=b"", repr=False)
     provider_id: str = ""
     last_known_state: str = ""
+    creation_started: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +274,9 @@ class MachineDriver(Protocol):
 
         With a provider ID that VM and no other, whatever marks it bears; without one, all that
         bears this identity, which after a creation cut short may be something beside no VM. An
-        answer means that all is gone, and nobody will ask again. So it is given of the place where
+        answer means that all is gone. With a provider ID it is the last call; without one, after a
+        creation was started, a second call follows after some seconds, because a listing of the
+        cloud may lag behind. So it is given of the place where
         the VM was made: a driver whose provider IDs say neither project nor region remembers them
         in `last_known_state`, and looks there.
 
@@ -350,8 +359,9 @@ class Driver(Generic[S]):
 
     Attributes:
         csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
-        finds_by_name: whether VMs are found by the machine's name because the cloud keeps no marks
-            of ours; `from_gardener` sets it.
+        finds_by_name: whether VMs carry no marks, so that only the machine's name finds them.
+            The controller then calls `get_machine_status` before each creation, and records the
+            creation only after the name was free.
     """
 
     csi_driver = ""

@@ -96,6 +96,10 @@ ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
 """On a Machine: the UID of the Machine, or of its MachineSet, whose controller asked the cloud for
 a VM, or is about to. Removed with the write that stores the provider ID. Ours."""
 
+STATE_CREATION = "kube-ccm/creating:"
+"""Begins a `lastKnownState` in which an earlier release recorded a started creation: the UID of the
+Machine follows, then a space and the driver's own state. Read, and never written anew. Ours."""
+
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 """On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
 

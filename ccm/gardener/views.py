@@ -102,7 +102,7 @@ def machine(obj: Machine) -> MachineView:
         class_name=spec.class_.name if refers else "",
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
-        status=_status(obj.status),
+        status=_status(obj),
         group=_group(obj),
         creation_timeout_s=_seconds(
             obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
@@ -213,7 +213,7 @@ def status_patch(obj: Machine, status: Status) -> Patch:
             "type": status.kind,
             "lastUpdateTime": _text(status.updated),
         },
-        "lastKnownState": status.known_state or None,
+        "lastKnownState": state_to_store(obj, status.known_state) or None,
     }
     lists = {"addresses": status.addresses, "conditions": status.conditions}
     for key, entries in lists.items():
@@ -244,12 +244,16 @@ def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) 
     metadata = same_object(obj) | same_version(obj)
     if origin and not obj.spec.provider_id:
         metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
+    if provider_id and names.ANNOTATION_CREATION in obj.annotations:
+        # The provider ID says more than the record, which is at its end with this write.
+        metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
     return {"metadata": metadata, "spec": {"providerID": provider_id}}
 
 
-def _status(found: MachineStatus) -> Status:
+def _status(obj: Machine) -> Status:
+    found: MachineStatus = obj.status
     current: CurrentStatus = found.current_status
     last: LastOperation = found.last_operation
     return Status(
@@ -262,7 +266,7 @@ def _status(found: MachineStatus) -> Status:
         since=moment(current.last_update_time),
         preserve_until=moment(current.preserve_expiry_time),
         updated=moment(last.last_update_time),
-        known_state=found.last_known_state,
+        known_state=known_state(obj),
         addresses=tuple(found.addresses or ()),
         conditions=tuple(found.conditions or ()),
     )
@@ -289,7 +293,27 @@ def _creation_started(obj: Machine) -> bool:
     """
     recorded = obj.annotations.get(names.ANNOTATION_CREATION, "")
     owners = (one.uid for one in obj.metadata.owner_references or ())
-    return bool(recorded) and recorded in (obj.uid, *owners)
+    return (bool(recorded) and recorded in (obj.uid, *owners)) or _is_recorded_in_state(obj)
+
+
+def _is_recorded_in_state(obj: Machine) -> bool:
+    begins, _, _ = obj.status.last_known_state.partition(" ")
+    return begins == f"{names.STATE_CREATION}{obj.uid}"
+
+
+def known_state(obj: Machine) -> str:
+    """Return the driver's last known state, without the record of an earlier release."""
+    stored = obj.status.last_known_state
+    return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
+
+
+def state_to_store(obj: Machine, state: str) -> str:
+    """Return what `lastKnownState` is to hold. The record of an earlier release stays in it until
+    the provider ID is stored: it may be the only one.
+    """
+    if _is_recorded_in_state(obj) and not obj.spec.provider_id:
+        return f"{names.STATE_CREATION}{obj.uid} {state}"
+    return state
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -17,6 +17,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
 from ccm.cloud.codes import code_of
 from ccm.cloud.errors import CloudError
+from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
 from ccm.gardener import metrics, served, views
@@ -87,6 +88,15 @@ class Settings:
     rules: dict[str, Any]
 
 
+class Calls(Caller, Protocol):
+    """Calls the driver (a `Handle`)."""
+
+    @property
+    def cloud(self) -> Cloud:
+        """What the provider offers now; asked for settings, never called."""
+        ...
+
+
 class World:
     """Caches, listings and rules.
 
@@ -107,7 +117,7 @@ class World:
         *,
         informers: Informers,
         client: Asks,
-        caller: Caller,
+        caller: Calls,
         settings: Settings,
         target: Target | None = None,
     ) -> None:
@@ -134,6 +144,11 @@ class World:
         """Names and settings; there are none before `ready`."""
         assert self._rules is not None
         return self._rules
+
+    @property
+    def finds_by_name(self) -> bool:
+        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.Driver`."""
+        return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
     @property
     def machines(self) -> Informer[Machine]:
@@ -249,6 +264,7 @@ class World:
             credentials=made_of.credentials,
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
+            creation_started=machine.creation_started,
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:

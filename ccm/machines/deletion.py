@@ -32,6 +32,10 @@ LONG_S = 600.0
 QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
 
+DENIAL_S = 5.0
+"""Time between the two answers of a cloud that together deny a VM whose creation was started and
+whose provider ID is not stored; longer than listings of clouds lag behind."""
+
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""
 
@@ -83,6 +87,7 @@ class Cause(Enum):
     STUCK = "volumes are attached, for too long"
     GONE = "the VM is gone"
     GOING = "the cloud works on it"
+    UNSEEN = "the cloud denies a VM that was ordered, for the first time"
     REFUSED = "the cloud refused"
     NO_LABEL = "the machine had no node"
     RELEASED = "node and token are gone"
@@ -135,6 +140,7 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         (Stage.VOLUMES, Cause.STUCK): _move(Stage.VM, "{said}, not waited for any longer."),
         (Stage.VM, Cause.GONE): _move(Stage.NODE, "VM deletion was successful."),
         (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
+        (Stage.VM, Cause.UNSEEN): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
         (Stage.VM, Cause.REFUSED): _move(
             Stage.VM, "VM deletion failed due to - {said}.", State.FAILED
         ),
@@ -373,6 +379,11 @@ def doubted(machine: MachineView) -> Event:
     )
     code = errors.FailedPrecondition.__name__
     return Event(cause=Cause.REFUSED, said=text, code=code, after_s=LONG_S)
+
+
+def may_have_vm(machine: MachineView) -> bool:
+    """Return whether the cloud has to be asked before the machine may go."""
+    return bool(machine.provider_id) or machine.creation_started
 
 
 def is_elsewhere(machine: MachineView, origin: str, seen: Progress, rules: Rules) -> bool:

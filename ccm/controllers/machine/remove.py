@@ -111,6 +111,8 @@ class Known:
         progress: how far it is; what stands in the annotation may be older.
         move: what a status would say.
         rests: how often it rested at each stage.
+        denied: when the cloud first denied a VM whose provider ID is not stored, monotonic; 0 =
+            not yet.
         failed: whether the drain failed and is to begin anew.
         drain_began: when it began first; 0 = not here.
         done: nothing of ours holds the machine any more.
@@ -119,6 +121,7 @@ class Known:
     progress: Progress
     move: Move
     rests: dict[Stage, int] = field(default_factory=dict)
+    denied: float = 0.0
     failed: bool = False
     drain_began: float = 0.0
     done: bool = False
@@ -312,8 +315,8 @@ class _Pass:
         made_of = self._world.class_to_delete_with(machine)
         await self._announce()
         if made_of.lacking:
-            # What never had a VM may go where a person says so; anything else waits for them.
-            if machine.force_deletion and not machine.provider_id:
+            # With force, a machine goes that never had a VM; any other waits for its class.
+            if machine.force_deletion and not deletion.may_have_vm(machine):
                 return Event(cause=Cause.GONE)
             return deletion.impossible(made_of.lacking)
         try:
@@ -321,9 +324,24 @@ class _Pass:
                 return deletion.doubted(machine)
             answer = await self._called(machine, made_of)
         except CloudError as error:
+            self._known.denied = 0.0
             return deletion.refused(error)
-        _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
-        return Event(cause=Cause.GONE, known_state=answer.last_known_state)
+        state = answer.last_known_state
+        if machine.provider_id:
+            _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
+        elif machine.creation_started and not self._is_denied_twice():
+            return Event(cause=Cause.UNSEEN, after_s=deletion.DENIAL_S, known_state=state)
+        return Event(cause=Cause.GONE, known_state=state)
+
+    def _is_denied_twice(self) -> bool:
+        """Whether two answers, with time between them, say that there is no VM.
+
+        The listing of a cloud may lag behind the order of a VM whose answer was lost, and after
+        the second answer the VM would be forgotten.
+        """
+        now = clock.monotonic()
+        self._known.denied = self._known.denied or now
+        return now - self._known.denied >= deletion.DENIAL_S
 
     async def _called(self, machine: MachineView, made_of: ClassView) -> DeleteMachineResponse:
         request, began = self._world.request(machine, made_of), clock.monotonic()

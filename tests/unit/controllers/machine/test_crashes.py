@@ -211,7 +211,7 @@ async def test_without_the_look_for_a_vm_doubles_are_reported(
     def blind(*_: Any, **__: Any) -> tuple[None, str]:
         return None, ""
 
-    monkeypatch.setattr(creation, "sought", blind)
+    monkeypatch.setattr(creation, "match_marked", blind)
     for fatal in range(1, MOST_POINTS):
         try:
             if not await ended_at(fatal, machines=2, goes=False):
