@@ -25,6 +25,7 @@ from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.types import MachineClass
 from ccm.gardener.world import marker
+from ccm.kube.errors import Forbidden
 from ccm.kube.resources import SECRETS, Kind
 from ccm.machines import orphans
 from ccm.machines.views import ClassView, MachineView, Phase, State
@@ -43,6 +44,10 @@ _RESTORE = (
 _LEAVE = (
     "nothing, they are left alone; those that another manager made for these Machines are taken "
     "over with --adopt-unmarked-machines"
+)
+_ASK = (
+    "Machines of other namespaces may own them: they are left alone; the daemon deletes orphans "
+    "among them once its account may list machines in all namespaces"
 )
 _OFF = "no Machines are wanted: --controllers names no machine controller"
 
@@ -98,7 +103,13 @@ async def vms(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     cluster = case.options.cluster_id or await _marker(case)
-    look = _Look(cluster=cluster, machines=await _machines(case), handle=Handle(case.cloud))
+    look = _Look(
+        cluster=cluster,
+        namespace=case.options.namespace,
+        machines=await _machines(case),
+        elsewhere=await _elsewhere(case),
+        handle=Handle(case.cloud),
+    )
     for _, view in await _classes(case):
         if not view.faults:
             await look.over(view)
@@ -111,22 +122,28 @@ class _Look:
 
     Attributes:
         cluster: the marker of this one's.
-        machines: all there are.
+        namespace: of our Machines.
+        machines: all of that namespace.
+        elsewhere: those of all namespaces; None: they may not be read.
         handle: the way to the driver.
         seen: VMs that were listed.
         unlisted: classes that could not be -> why.
         lost: keys of Machines whose VMs are gone.
         ownerless: VMs with our marker and no Machine.
+        unconfirmed: as `ownerless`, without a namespace, while no other namespace may be read.
         unmarked: VMs without a marker and no Machine.
     """
 
     cluster: str
+    namespace: str
     machines: Sequence[MachineView]
+    elsewhere: Sequence[MachineView] | None
     handle: Handle
     seen: int = 0
     unlisted: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     ownerless: list[str] = field(default_factory=list)
+    unconfirmed: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
 
     async def over(self, made_of: ClassView) -> None:
@@ -143,11 +160,15 @@ class _Look:
             self.unlisted[made_of.name] = redact.words(str(error))
             return
         self.seen += len(records)
-        owners = orphans.Owners(self.machines)
+        owners = orphans.Owners((*self.machines, *(self.elsewhere or ())))
         for record in records:
-            if owners.has(record) or record.identity.cluster not in ("", self.cluster):
+            marks = record.identity
+            is_foreign = marks.cluster not in ("", self.cluster)
+            if owners.has(record) or is_foreign or marks.namespace not in ("", self.namespace):
                 continue
-            of = self.ownerless if record.identity.cluster else self.unmarked
+            of = self.ownerless if marks.cluster else self.unmarked
+            if marks.cluster and not marks.namespace and self.elsewhere is None:
+                of = self.unconfirmed
             of.append(_shown(record))
         await self._look_up(made_of, {one.info.provider_id for one in records})
 
@@ -197,6 +218,9 @@ class _Look:
         if self.ownerless:
             many = f"{count(len(self.ownerless), 'VM')} of this cluster without Machine"
             yield f"{many}: {some(self.ownerless)}", _RESTORE
+        if self.unconfirmed:
+            many = f"{count(len(self.unconfirmed), 'VM')} of this cluster without namespace"
+            yield f"{many}, and without Machine in {self.namespace}: {some(self.unconfirmed)}", _ASK
         if self.unmarked:
             many = f"{count(len(self.unmarked), 'VM')} without any marker"
             yield f"{many}: {some(self.unmarked)}", _LEAVE
@@ -221,19 +245,27 @@ async def _marker(case: Case) -> str:
 
 
 async def _machines(case: Case) -> Sequence[MachineView]:
-    found = await _objects(case, MACHINES)
+    found = await _objects(case, MACHINES, case.options.namespace)
     return sorted(map(views.machine, found), key=lambda one: one.key)
 
 
+async def _elsewhere(case: Case) -> Sequence[MachineView] | None:
+    try:
+        return [views.machine(one) for one in await _objects(case, MACHINES, "")]
+    except Forbidden:
+        return None
+
+
 async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
-    secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS)}
+    where = case.options.namespace
+    secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS, where)}
     return [
-        (one, views.machine_class(one, lambda where, name: secrets.get(f"{where}/{name}")))
-        for one in await _objects(case, MACHINE_CLASSES)
+        (one, views.machine_class(one, lambda space, name: secrets.get(f"{space}/{name}")))
+        for one in await _objects(case, MACHINE_CLASSES, where)
     ]
 
 
-async def _objects(case: Case, kind: Kind[Any]) -> Sequence[Any]:
+async def _objects(case: Case, kind: Kind[Any], namespace: str) -> Sequence[Any]:
     client = await clusters.at(case, CONTROL)
-    pages = client.resource(kind).pages(namespace=case.options.namespace)
+    pages = client.resource(kind).pages(namespace=namespace)
     return [one async for page in pages for one in page.items]

@@ -130,8 +130,9 @@ class GardenerFlags:
         "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
         "none, are never touched. Must never change while there are machines. Empty means the "
         "UID of the namespace kube-system of the cluster that machines join, and without such a "
-        "cluster that of --namespace. Where Machines of two namespaces join one cluster, each has "
-        "to be given a marker of its own: else each takes the VMs of the other for orphans.",
+        "cluster that of --namespace. Namespaces whose Machines join one cluster may share a "
+        "marker: VMs bear the namespace too. Where those Machines are in two clusters, each of the "
+        "two needs a marker of its own.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(

@@ -155,9 +155,10 @@ REASON_UNCHECKED = "NotChecked"
 
 REASON_ORPHAN_DELETED = "DeletedOrphanVM"
 REASON_ORPHAN_HELD = "OrphanVMsHeld"
+REASON_ORPHAN_UNCONFIRMED = "OrphanVMsUnconfirmed"
 REASON_STRANGER = "UnmarkedVM"
-"""Events on a MachineClass about VMs without Machine: one was deleted; too many would be; one
-has no marker, and is left alone. Ours."""
+"""Events on a MachineClass about VMs without Machine: one was deleted; too many would be; some
+carry no namespace, and may be another's; one has no marker, and is left alone. Ours."""
 
 REASON_DRAINED = "NodeDrained"
 REASON_DRAIN_BLOCKED = "NodeDrainBlocked"

@@ -1,22 +1,39 @@
 """VMs without a machine: which may be deleted. Pure.
 
-A VM is deleted only if it carries our marker, was ownerless in an earlier pass too, has been
-there for an hour, and is ownerless by a live read as well; and never many in one pass, for then
-it is rather the machines that are missing. Any other VM is reported at most.
+A VM is deleted only if it carries the marker of our cluster and the namespace of our machines, was
+ownerless in an earlier pass too, was created an hour ago, and is ownerless by a live list as well.
+A pass deletes a few at most, because many ownerless VMs mean that machines are missing.
+
+A VM that lacks the namespace was created by an earlier release, and may belong to a machine of
+another namespace. Only a list of all namespaces clears it.
+
+With a driver that knows names only, a VM has no marks. It counts as ours where its name is that of
+a machine whose VM we created and which was seen to be deleted (`GoneMachines`). Any other VM is
+reported at most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ccm.cloud.machines import MachineRecord
-from ccm.machines.views import MachineView
+from ccm.cloud.machines import Identity, MachineRecord
+from ccm.machines.views import MachineView, Rules
 
 LEAST_AGE_S = 3600.0
 """A VM younger than this is left alone: its machine may not be known everywhere yet."""
+
+APART_S = 30.0
+"""Least time between two sightings of a VM that is ours by its name: a listing may still show a VM
+that its machine's deletion removed a moment ago."""
+
+SETTLE_S = 60.0
+"""A listing that begins so long after the end of a machine shows every VM that the machine left."""
+
+MOST_NAMES = 10_000
+"""Most machines of a class that are remembered after their end."""
 
 FEWEST, PART = 5, 0.1
 """Most deletions of a pass: so many, or that part of our VMs where it is more."""
@@ -32,23 +49,36 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a pass found.
+    """VMs of a listing, compared with the machines of the cache.
 
     Attributes:
-        ours: how many VMs carry our marker.
-        due: what may be deleted, if a live read agrees.
-        held: what would be due if it were not that many.
-        waiting: ownerless VMs that are too young, or new to us.
-        strangers: VMs without a marker, or with that of another cluster, that no machine names.
+        ours: number of VMs that count as ours.
+        candidates: VMs that may be deleted, subject to `decide`.
+        waiting: ownerless VMs that are too young, or were not seen often enough.
+        strangers: VMs without our marks that no machine names.
         sightings: for the next pass.
     """
 
     ours: int = 0
-    due: Sequence[MachineRecord] = ()
-    held: Sequence[MachineRecord] = ()
+    candidates: Sequence[MachineRecord] = ()
     waiting: Sequence[MachineRecord] = ()
     strangers: Sequence[MachineRecord] = ()
     sightings: Mapping[str, Sighting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Candidates, compared with a live list of the machines.
+
+    Attributes:
+        due: to be deleted.
+        held: would be due if they were not that many.
+        unconfirmed: without a namespace, while only one namespace could be listed.
+    """
+
+    due: Sequence[MachineRecord] = ()
+    held: Sequence[MachineRecord] = ()
+    unconfirmed: Sequence[MachineRecord] = ()
 
 
 def judge(
@@ -58,40 +88,65 @@ def judge(
     now: datetime,
     *,
     cluster: str,
+    namespace: str,
+    gone: Collection[str] = (),
 ) -> Judgement:
-    """Judge the VMs of a listing.
+    """Compare the VMs of a listing with the machines of the cache.
 
     Args:
         records: the listing.
-        machines: all there are.
+        machines: all machines of our namespace.
         sightings: of the pass before.
         now: the time.
         cluster: our marker.
+        namespace: of our machines.
+        gone: names of deleted machines, for a driver that knows names only; see `GoneMachines`.
     """
     every = list({_key(record): record for record in records}.values())
     owned = Owners(machines)
-    ours = [record for record in every if cluster and record.identity.cluster == cluster]
-    ownerless = [record for record in ours if not owned.has(record)]
+    marked, named, foreign = list[MachineRecord](), list[MachineRecord](), list[MachineRecord]()
+    for record in every:
+        if _is_ours(record, cluster, namespace):
+            marked.append(record)
+        elif _is_unmarked(record) and record.identity.name in gone and not owned.claims(record):
+            named.append(record)
+        else:
+            foreign.append(record)
+    ownerless = [*(record for record in marked if not owned.has(record)), *named]
     seen = {_key(record): _sighting(record, sightings, now) for record in ownerless}
-    due, waiting = list[MachineRecord](), list[MachineRecord]()
+    candidates, waiting = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
         ripe = _is_ripe(record, seen[_key(record)], now)
-        (due if ripe else waiting).append(record)
-    most = max(FEWEST, math.floor(PART * len(ours)))
-    due.sort(key=_key)
-    foreign = [record for record in every if record.identity.cluster != cluster or not cluster]
+        (candidates if ripe else waiting).append(record)
     return Judgement(
-        ours=len(ours),
-        due=due[:most],
-        held=due[most:],
+        ours=len(marked) + len(named),
+        candidates=sorted(candidates, key=_key),
         waiting=waiting,
         strangers=[record for record in foreign if not owned.has(record)],
         sightings=seen,
     )
 
 
+def decide(found: Judgement, machines: Iterable[MachineView], *, all_namespaces: bool) -> Decision:
+    """Decide which candidates are deleted.
+
+    Args:
+        found: the candidates.
+        machines: a list that was read from the API server after the listing of the VMs.
+        all_namespaces: whether that list has the machines of all namespaces.
+    """
+    owners = Owners(machines)
+    ownerless = [record for record in found.candidates if not owners.claims(record)]
+    unconfirmed = [record for record in ownerless if not (all_namespaces or _is_located(record))]
+    # VMs of another namespace must not raise the number that may be deleted of ours.
+    ours = found.ours - (len(found.candidates) - len(ownerless)) - len(unconfirmed)
+    most = max(FEWEST, math.floor(PART * ours))
+    confirmed = [record for record in ownerless if all_namespaces or _is_located(record)]
+    return Decision(due=confirmed[:most], held=confirmed[most:], unconfirmed=unconfirmed)
+
+
 class Owners:
-    """Whose VMs are.
+    """Machines by what ties a VM to them.
 
     Args:
         machines: all there are.
@@ -101,10 +156,106 @@ class Owners:
         known = list(machines)
         self._by_id = {one.provider_id for one in known if one.provider_id}
         self._making = {one.uid for one in known if one.in_creation}
+        self._names = {one.name for one in known}
 
     def has(self, record: MachineRecord) -> bool:
         """Whether a machine names the VM, or is being made and will find it by its UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
+
+    def claims(self, record: MachineRecord) -> bool:
+        """Whether the VM is a machine's, or may be: one without marks goes by its name."""
+        by_name = _is_unmarked(record) and record.identity.name in self._names
+        return by_name or self.has(record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneMachine:
+    """A machine that was deleted.
+
+    Attributes:
+        identity: of its VM.
+        origin: where its VM was created, see `ClassView.origin`.
+        at: when it was gone, on the event loop's clock.
+    """
+
+    identity: Identity
+    origin: str
+    at: float
+
+
+class GoneMachines:
+    """Machines that were deleted and may have left a VM, by class and name.
+
+    Only such a machine counts whose object recorded a creation of ours, for the name was free then.
+    It is forgotten once a listing shows no VM of its name: a VM that takes the name later is
+    another's. The record lives in memory, so that a restart leaves a report and no deletion.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[str, dict[str, GoneMachine]] = {}
+
+    def add(self, machine: GoneMachine) -> None:
+        """Remember a machine; of too many in its class the oldest is forgotten."""
+        known = self._classes.setdefault(machine.identity.pool, {})
+        known.pop(machine.identity.name, None)
+        known[machine.identity.name] = machine
+        if len(known) > MOST_NAMES:
+            del known[next(iter(known))]
+
+    def remove(self, name: str) -> None:
+        """Forget the machines of a name: another machine has it, and perhaps a VM of that name."""
+        for known in self._classes.values():
+            known.pop(name, None)
+
+    def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
+        """The machines of a class whose VMs were created where its listing looks, by name."""
+        known = self._classes.get(pool, {})
+        return {name: one.identity for name, one in known.items() if one.origin == origin}
+
+    def settle(self, pool: str, listed: Collection[str], began: float) -> bool:
+        """Forget the machines that left no VM.
+
+        Args:
+            pool: the class.
+            listed: names of the VMs of a listing.
+            began: when the listing began, on the event loop's clock.
+
+        Returns:
+            Whether the listing came too early for some machine.
+        """
+        known = self._classes.get(pool, {})
+        early = {name for name, one in known.items() if began <= one.at + SETTLE_S}
+        self._classes[pool] = {
+            name: one for name, one in known.items() if name in early or name in listed
+        }
+        return bool(early)
+
+    def keep(self, pools: Collection[str]) -> None:
+        """Forget the machines of all other classes."""
+        for pool in self._classes.keys() - set(pools):
+            del self._classes[pool]
+
+
+def may_leave_vm(machine: MachineView, rules: Rules) -> bool:
+    """Whether the object records that the machine's VM was created by us, under a free name.
+
+    A provider ID alone does not: a user may have typed it in.
+    """
+    return machine.creation_started or bool(machine.annotation(rules.origin))
+
+
+def _is_ours(record: MachineRecord, cluster: str, namespace: str) -> bool:
+    marks = record.identity
+    return bool(cluster) and marks.cluster == cluster and marks.namespace in ("", namespace)
+
+
+def _is_located(record: MachineRecord) -> bool:
+    # A VM without any mark is a candidate for its name alone, which our own record has.
+    return _is_unmarked(record) or bool(record.identity.namespace)
+
+
+def _is_unmarked(record: MachineRecord) -> bool:
+    return not (record.identity.cluster or record.identity.uid)
 
 
 def _key(record: MachineRecord) -> str:
@@ -119,6 +270,10 @@ def _sighting(record: MachineRecord, sightings: Mapping[str, Sighting], now: dat
 
 
 def _is_ripe(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
+    if _is_unmarked(record):
+        # No minimum age: that guards against machines which are not known everywhere yet. Here the
+        # machine was known, and is known to be gone. The first sighting is 0 s old.
+        return (now - sighting.since).total_seconds() >= APART_S
     # Where the cloud does not say when it was made, it is as old as we know it to be.
     since = record.created or sighting.since
     return sighting.number > 1 and (now - since).total_seconds() > LEAST_AGE_S

@@ -1,8 +1,9 @@
 """Looks for VMs that no Machine owns, class by class, and for nodes that none stands behind.
 
-A pass comes at the start and every period, and when a Machine is gone. A class whose listing
-fails does not keep the others from theirs. What is deleted has been judged by
-`ccm.machines.orphans`, twice: by the cache, and by a live list of all Machines.
+A pass comes at the start and every period, when a Machine is gone, and once more a minute later
+where a VM has only its name to go by. A class whose listing fails does not keep the others from
+theirs. What is deleted has been judged by `ccm.machines.orphans`, twice: by the cache, and by a
+live list of Machines, of all namespaces where we may read them.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from ccm.base import log, waiting
 from ccm.base.backoff import jittered
 from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError, NotFound
-from ccm.cloud.machines import MachineDriver, MachineRecord, MachineRequest
+from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
 from ccm.controllers.machinesafety import metrics, plan
 from ccm.gardener import names, views
 from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
-from ccm.kube.errors import KubeError
+from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import orphans
-from ccm.machines.orphans import Judgement, Owners, Sighting
+from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
 from ccm.machines.views import ClassView, MachineView
 from ccm.model import Node, ObjectReference
 from ccm.model.names import NORMAL, WARNING
@@ -37,6 +38,10 @@ NAME = "machinesafety"
 
 SOON_S = 5.0
 """A pass for a Machine that is gone waits that long for others to go."""
+
+AGAIN_S = 60.0
+"""When VMs without marks are seen for the second time: the name of a Machine that is gone stands
+for its VM only until then."""
 
 JITTER = 0.1
 
@@ -80,6 +85,10 @@ class MachineSafetyController:
         self._sightings: dict[str, dict[str, Sighting]] = {}
         self._told: dict[str, set[str]] = {}
         """By class, of what people were told in the last pass over it."""
+        self._gone = GoneMachines()
+        self._given: set[str] = set()
+        """UIDs of Machines that came with a provider ID: no VM of theirs is ours by its name."""
+        self._again = False
         self._asked = asyncio.Event()
         self._log = log.logger(NAME)
         self._outage = Outage(
@@ -95,7 +104,11 @@ class MachineSafetyController:
                 Watch(informer=world.secrets, changed=lambda _old, _new, _initial: False),
                 Watch(informer=world.classes, changed=lambda _old, _new, _initial: False),
                 Watch(informer=world.nodes, changed=lambda _old, _new, _initial: False),
-                Watch(informer=world.machines, changed=self._machine_changed),
+                Watch(
+                    informer=world.machines,
+                    changed=self._machine_changed,
+                    deleted=self._machine_deleted,
+                ),
             ],
             tasks={"passes": self._passes, "listings": world.tend},
             rng=rng,
@@ -107,7 +120,9 @@ class MachineSafetyController:
         for gone in self._sightings.keys() - {one.key for one in classes}:
             del self._sightings[gone]
             self._told.pop(gone, None)
-        found, faults = list[Judgement](), list[str]()
+        self._gone.keep({one.name for one in classes})
+        self._again = False
+        found, faults = list[tuple[Judgement, Decision]](), list[str]()
         for one in classes:
             view = self._world.class_view(one)
             if view.faults:
@@ -125,7 +140,7 @@ class MachineSafetyController:
         else:
             self._outage.is_over()
 
-    async def _look_over(self, obj: MachineClass, made_of: ClassView) -> Judgement:
+    async def _look_over(self, obj: MachineClass, made_of: ClassView) -> tuple[Judgement, Decision]:
         """The VMs of one class.
 
         Raises:
@@ -136,54 +151,79 @@ class MachineSafetyController:
         since = asyncio.get_running_loop().time() - SOON_S
         listing = await self._world.listings.of(made_of, since=since)
         machines = [views.machine(one) for one in self._world.machines.store.list()]
+        by_name = self._world.finds_by_name
+        # A driver that marks VMs never deletes by name: a VM without marks is another's there.
+        gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
         found = orphans.judge(
             listing.records,
             machines,
             self._sightings.get(obj.key, {}),
             self._world.now(),
             cluster=self._world.rules.cluster,
+            namespace=self._world.namespace,
+            gone=gone,
         )
         self._sightings[obj.key] = dict(found.sightings)
-        self._tell(obj, found)
-        if found.due and not self._world.machines.undecodable:
-            owners = Owners(await self._live())
-            for record in found.due:
-                if not owners.has(record):
-                    await self._delete(obj, made_of, record)
-        return found
+        listed = {record.identity.name for record in listing.records}
+        early = self._gone.settle(made_of.name, listed, listing.began)
+        self._again |= by_name and (early or bool(found.waiting))
+        decision = Decision()
+        if found.candidates and not self._world.machines.undecodable:
+            decision = await self._decide(found)
+        self._tell(obj, found, decision)
+        for record in decision.due:
+            identity = record.identity if record.identity.cluster else gone[record.identity.name]
+            await self._delete(obj, made_of, identity, record.info.provider_id)
+        return found, decision
 
-    async def _live(self) -> Sequence[MachineView]:
-        """All Machines as the API server has them now.
+    async def _decide(self, found: Judgement) -> Decision:
+        """Compare candidates with the Machines as the API server has them now.
+
+        Raises:
+            KubeError: Machines cannot be read.
+        """
+        try:
+            machines = await self._live("")
+        except Forbidden:
+            # The shipped Role is one of our namespace.
+            machines = await self._live(self._world.namespace)
+            return orphans.decide(found, machines, all_namespaces=False)
+        return orphans.decide(found, machines, all_namespaces=True)
+
+    async def _live(self, namespace: str) -> Sequence[MachineView]:
+        """The Machines of a namespace, or of all where it is empty.
 
         Raises:
             KubeError: they cannot be read; one that cannot may own any VM.
         """
         every: list[MachineView] = []
-        async for page in self._machines.pages(namespace=self._world.namespace):
+        async for page in self._machines.pages(namespace=namespace):
             if page.malformed_keys:
                 raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
             every += [views.machine(one) for one in page.items]
         return every
 
-    async def _delete(self, obj: MachineClass, made_of: ClassView, record: MachineRecord) -> None:
+    async def _delete(
+        self, obj: MachineClass, made_of: ClassView, identity: Identity, provider_id: str
+    ) -> None:
         request = MachineRequest(
-            identity=record.identity,
+            identity=identity,
             provider_spec=made_of.provider_spec,
             credentials=made_of.credentials,
-            provider_id=record.info.provider_id,
+            provider_id=provider_id,
         )
         try:
             await self._world.call(MachineDriver.delete_machine, request)
         except NotFound:
             return
         metrics.ORPHANS_DELETED.inc()
-        self._log.info("VM without Machine deleted", provider_id=record.info.provider_id)
-        text = f"VM {record.info.provider_id} ({record.identity.name}) belonged to no Machine"
+        self._log.info("VM without Machine deleted", provider_id=provider_id)
+        text = f"VM {provider_id} ({identity.name}) belonged to no Machine"
         self._events.event(_reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text)
 
-    def _tell(self, obj: MachineClass, found: Judgement) -> None:
+    def _tell(self, obj: MachineClass, found: Judgement, decision: Decision) -> None:
         """Tell people of what is left alone, once for as long as it is."""
-        texts = dict(_left_alone(found))
+        texts = dict(_left_alone(found, decision, obj.namespace))
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, error=text)
@@ -223,40 +263,65 @@ class MachineSafetyController:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - one pass must not end the others
                 self._log.error("pass failed unexpectedly", exc_info=error)
-            if await waiting.wait_for(self._asked, jittered(self._period_s, JITTER, self._rng)):
+            pause_s = min(AGAIN_S, self._period_s) if self._again else self._period_s
+            if await waiting.wait_for(self._asked, jittered(pause_s, JITTER, self._rng)):
                 await asyncio.sleep(SOON_S)
 
-    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
+    def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._given.discard(old.uid)
+        if new is not None and (old is None or new.uid != old.uid):
+            self._gone.remove(new.name)
+            if new.spec.provider_id and not initial:
+                # Typed in by a user, or restored: its annotations say nothing about this object.
+                self._given.add(new.uid)
         if plan.asks_for_a_pass(old, new):
             self._asked.set()
         return False
+
+    def _machine_deleted(self, obj: Machine) -> None:
+        """Remember a Machine that may have left a VM which has only the Machine's name."""
+        world, machine = self._world, views.machine(obj)
+        if obj.uid not in self._given and orphans.may_leave_vm(machine, world.rules):
+            origin = machine.annotation(world.rules.origin) or world.class_of(machine).origin
+            now = asyncio.get_running_loop().time()
+            identity = world.rules.identity(machine)
+            self._gone.add(GoneMachine(identity=identity, origin=origin, at=now))
 
     @staticmethod
     async def _nothing(_key: str) -> Result:
         raise AssertionError("this controller has passes, and no keys")
 
 
-def _left_alone(found: Judgement) -> Iterator[tuple[str, str]]:
+def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterator[tuple[str, str]]:
     """What people are told of, and the reason of the event."""
-    if found.held:
+    if decision.held:
         text = (
-            f"{len(found.due) + len(found.held)} VMs of this cluster belong to no Machine, at "
-            f"most {len(found.due)} are deleted in one pass; are Machines missing?"
+            f"{len(decision.due) + len(decision.held)} VMs of this cluster belong to no Machine, "
+            f"at most {len(decision.due)} are deleted in one pass; are Machines missing?"
         )
         yield text, names.REASON_ORPHAN_HELD
+    if decision.unconfirmed:
+        # No number: each VM that comes or goes would be another event.
+        text = (
+            "VMs of this cluster carry no namespace and belong to no Machine in namespace "
+            f"{namespace}; Machines of other namespaces may own them: left alone; allow the "
+            "service account to list machines in all namespaces to have orphans among them deleted"
+        )
+        yield text, names.REASON_ORPHAN_UNCONFIRMED
     for record in found.strangers:
-        # One of another cluster is that cluster's business.
+        # One of another cluster is that cluster's business, as one of another namespace is.
         if not record.identity.cluster:
             who = f"VM {record.info.provider_id} ({record.identity.name})"
             yield f"{who} bears no marker: left alone", names.REASON_STRANGER
 
 
-def _count(found: Sequence[Judgement]) -> None:
+def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
     for kind, count in (
-        ("ours", sum(one.ours for one in found)),
-        ("waiting", sum(len(one.waiting) for one in found)),
-        ("held", sum(len(one.held) for one in found)),
-        ("stranger", sum(len(one.strangers) for one in found)),
+        ("ours", sum(one.ours for one, _ in found)),
+        ("waiting", sum(len(one.waiting) for one, _ in found)),
+        ("held", sum(len(one.held) + len(one.unconfirmed) for _, one in found)),
+        ("stranger", sum(len(one.strangers) for one, _ in found)),
     ):
         metrics.VMS.labels(kind).set(count)
 

@@ -51,6 +51,7 @@ class NamedVMs:
         self.disks: set[str] = set()
         self.calls: list[str] = []
         self.states: list[str] = []
+        self.uids: list[str] = []
         self.fails: Exception | None = None
         self.hidden: set[str] = set()
 
@@ -86,6 +87,7 @@ class NamedVMs:
         assert req.machine is not None
         self.calls.append(call)
         self.states.append(req.machine.status.last_known_state)
+        self.uids.append(req.machine.metadata.uid)
         return req.machine.metadata.name
 
     def _found(self, req: Request, name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,19 +13,25 @@ from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity, ListMachinesRequest, MachineRecord
 from ccm.gardener import names
+from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import CLUSTER, FakeDriver, World
+from tests.conformance.machine.test_creation_by_name import NamedVMs, started, world_of
+from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, World
 
 pytestmark = pytest.mark.virtual_time
 
 PERIOD_S = 900.0
 
 
-def vm(
-    world: World, name: str = "lost", *, cluster: str = CLUSTER, uid: str = "u", **more: Any
-) -> str:
+ALL_MACHINES = f"/apis/{names.GROUP}/{names.VERSION}/machines"
+TROUBLE = {"description": "OutOfRange"}
+UNMARKED = {"cluster": "", "namespace": "", "uid": ""}
+
+
+def vm(world: World, name: str = "lost", *, marks: Any = None, uid: str = "u", **more: Any) -> str:
     """A VM that was made long ago; its provider ID."""
-    identity = Identity(cluster=cluster, pool="small", name=name, uid=uid)
+    given = {"cluster": CLUSTER, "namespace": "default", "uid": uid, **(marks or {})}
+    identity = Identity(pool="small", name=name, **given)
     old = clock.now() - timedelta(hours=2)
     return world.driver.add(identity, **{"created": old, **more}).info.provider_id
 
@@ -128,7 +135,9 @@ async def test_what_is_said_of_a_vm_that_goes() -> None:
 
     asked = world.driver.given["delete_machine"]
     assert asked.provider_id == lost
-    assert asked.identity == Identity(cluster=CLUSTER, pool="small", name="lost", uid="former")
+    assert asked.identity == Identity(
+        cluster=CLUSTER, namespace="default", pool="small", name="lost", uid="former"
+    )
     assert asked.provider_spec == {"size": "small"}
     assert asked.credentials["userData"]
 
@@ -200,7 +209,7 @@ async def test_a_class_that_cannot_be_listed() -> None:
 async def test_a_vm_that_is_not_ours(cluster: str) -> None:
     world = World()
     world.ready_class()
-    vm(world, cluster=cluster, uid="" if not cluster else "u")
+    vm(world, marks={"cluster": cluster} if cluster else UNMARKED)
     async with world.running("machinesafety"):
         await passes(6)
 
@@ -213,7 +222,7 @@ async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
     """What is gone is forgotten: a daemon meets many strangers in its life."""
     world = World()
     world.ready_class()
-    stranger = vm(world, cluster="", uid="")
+    stranger = vm(world, marks=UNMARKED)
     async with world.running("machinesafety"):
         await passes(2)
         world.driver.hides.add(stranger)
@@ -258,6 +267,326 @@ async def test_an_orphan_that_cannot_be_deleted() -> None:
     assert [line["event"] for line in lines].count(
         "VMs of a class cannot be looked over, retrying"
     ) == 1
+
+
+# --- namespaces ---------------------------------------------------------------------------
+
+
+def elsewhere(world: World, name: str, provider_id: str) -> None:
+    """A Machine of another namespace."""
+    if world.server.get("/api/v1/namespaces/theirs") is None:
+        world.server.put("/api/v1/namespaces", {"metadata": {"name": "theirs"}})
+    body = {"metadata": {"name": name}, "spec": {"providerID": provider_id}}
+    world.server.put(f"{BASE.replace('/default', '/theirs')}/machines", body)
+
+
+def refused(method: str, path: str) -> Exception | None:
+    """The answer of the API server where we have the rights of one namespace only."""
+    if (method, path) == ("GET", ALL_MACHINES):
+        return Forbidden(status=403, reason="Forbidden", message="no")
+    return None
+
+
+@pytest.mark.row("machine-orphans-13")
+async def test_a_vm_of_another_namespace() -> None:
+    world = World()
+    world.ready_class()
+    vm(world, marks={"namespace": "theirs"})
+    async with world.running("machinesafety"):
+        await passes(4)
+
+    assert (world.driver.deleted, world.events) == ([], [])
+
+
+@pytest.mark.row("machine-orphans-14")
+@pytest.mark.parametrize("owned", [True, False])
+async def test_a_vm_without_namespace(owned: bool) -> None:
+    world = World()
+    world.ready_class()
+    lost = vm(world, marks={"namespace": ""})
+    if owned:
+        elsewhere(world, "other", lost)
+    async with world.running("machinesafety"):
+        await passes(4)
+
+    assert world.driver.deleted == ([] if owned else [lost])
+    assert [reason for reason, _ in world.events] == ([] if owned else ["DeletedOrphanVM"])
+
+
+@pytest.mark.row("machine-orphans-14")
+async def test_many_vms_of_another_namespace_without_namespace() -> None:
+    """They are live VMs: they neither keep ours from being deleted, nor raise the number."""
+    world = World()
+    world.ready_class()
+    for number in range(100):
+        elsewhere(world, f"m{number}", vm(world, f"m{number}", marks={"namespace": ""}))
+    for number in range(7):
+        vm(world, f"x{number}", uid=f"x{number}")
+    async with world.running("machinesafety"):
+        await passes(1)
+        first = len(world.driver.deleted)
+        await passes(1)
+
+    assert (first, len(world.driver.deleted), len(world.driver.vms)) == (5, 7, 100)
+
+
+@pytest.mark.row("machine-orphans-15")
+async def test_a_vm_without_namespace_where_no_other_may_be_listed() -> None:
+    world = World()
+    world.server.refuse = refused
+    world.ready_class()
+    unknown = [vm(world, f"a{number}", marks={"namespace": ""}) for number in range(7)]
+    ours = vm(world)
+    async with world.running("machinesafety"):
+        await passes(4)
+
+    assert world.driver.deleted == [ours]
+    assert sorted(world.driver.vms) == sorted(unknown)
+    reasons = sorted(reason for reason, _ in world.events)
+    assert reasons == ["DeletedOrphanVM", "OrphanVMsUnconfirmed"]
+
+
+@pytest.mark.row("machine-orphans-13", "machine-orphans-14")
+async def test_two_namespaces_with_one_marker() -> None:
+    """Each has a daemon of its own, and VMs of before and after the mark of the namespace."""
+    world = World()
+    world.ready_class()
+    for name, namespace in (("m0", "default"), ("m1", "")):
+        world.lived(name)
+        vm(world, name, uid=world.identity(name).uid, marks={"namespace": namespace})
+    for name, namespace in (("o0", "theirs"), ("o1", "")):
+        elsewhere(world, name, vm(world, name, uid=name, marks={"namespace": namespace}))
+    async with world.running("machinesafety"):
+        await passes(4)
+
+    assert (world.driver.deleted, world.events) == ([], [])
+
+
+# --- drivers that know names only -------------------------------------------------------------
+
+
+def by_name() -> tuple[World, NamedVMs]:
+    """A world with a class, and the cloud of its driver."""
+    cloud = NamedVMs()
+    return world_of(cloud), cloud
+
+
+async def made(world: World, name: str = "m0") -> str:
+    """A Machine whose VM was created by the controllers; its path."""
+    async with world.running("machine", "machineclass"):
+        path = world.machine(name)
+        await advance(5)
+    assert world.get(name)["spec"]["providerID"]
+    return path
+
+
+def strip(world: World, path: str) -> None:
+    """A user removes the finalizers of a Machine, and deletes it."""
+    world.server.patch(path, {"metadata": {"finalizers": None}})
+    world.server.drop(path)
+
+
+def reasons(world: World) -> list[str]:
+    """Of the events about VMs."""
+    ours = ("DeletedOrphanVM", "OrphanVMsHeld", "UnmarkedVM", "OrphanVMsUnconfirmed")
+    return [reason for reason, _ in world.events if reason in ours]
+
+
+@pytest.mark.row("machine-orphans-16")
+@pytest.mark.parametrize("rights", ["all", "one"])
+async def test_a_vm_whose_machine_lost_its_finalizers(rights: str) -> None:
+    world, cloud = by_name()
+    world.server.refuse = refused if rights == "one" else world.server.refuse
+    path, other = await made(world), await made(world, "m1")
+    uid = world.identity().uid
+    async with world.running("machinesafety"):
+        strip(world, path)
+        for _ in range(3):
+            # Passes that come at once: the first listings may lag behind a deletion.
+            await advance(8)
+            world.server.patch(f"{other}/status", {"status": {"lastOperation": TROUBLE}})
+            world.server.patch(f"{other}/status", {"status": {"lastOperation": None}})
+        assert cloud.calls.count("delete") == 0
+        await advance(120)
+
+    assert (list(cloud.vms.values()), cloud.calls.count("delete")) == (["m1"], 1)
+    assert reasons(world) == ["DeletedOrphanVM"]
+    assert cloud.uids[-1] == uid
+
+
+@pytest.mark.row("machine-orphans-16")
+async def test_a_twin_that_a_listing_did_not_show() -> None:
+    world, cloud = by_name()
+    path = await made(world)
+    cloud.vms["fake:///twin"] = "m0"
+    cloud.hidden.add("fake:///twin")
+    async with world.running():
+        world.server.drop(path)
+        await advance(30)
+        assert (world.get(), list(cloud.vms)) == ({}, ["fake:///twin"])
+        cloud.hidden.clear()
+        await advance(200)
+
+    assert cloud.vms == {}
+    assert reasons(world) == ["DeletedOrphanVM"]
+
+
+@pytest.mark.row("machine-orphans-16")
+async def test_a_vm_whose_provider_id_was_never_stored() -> None:
+    """The object recorded the creation, and its finalizers were removed by hand."""
+    world, cloud = by_name()
+    cloud.fails = errors.DeadlineExceeded("x")
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        await advance(1)
+    assert (len(cloud.vms), started(world)) == (1, True)
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await advance(150)
+
+    assert cloud.vms == {}
+
+
+@pytest.mark.row("machine-orphans-16")
+async def test_many_vms_with_names_only() -> None:
+    world, cloud = by_name()
+    paths = [await made(world, f"m{number}") for number in range(7)]
+    async with world.running("machinesafety"):
+        for path in paths:
+            strip(world, path)
+        await advance(200)
+        assert len(cloud.vms) == 2
+        await passes(2)
+
+    assert cloud.vms == {}
+    assert "OrphanVMsHeld" in reasons(world)
+
+
+@pytest.mark.row("machine-orphans-17")
+@pytest.mark.parametrize("origin", ["typed", "typed before the start", "restored"])
+async def test_a_vm_that_a_user_gave_to_a_machine(origin: str) -> None:
+    """Its provider ID was typed in, or came with a copy of another Machine's object."""
+    world, cloud = by_name()
+    await made(world, "other")
+    notes = world.get("other")["metadata"]["annotations"] if origin == "restored" else {}
+    cloud.vms["fake:///m0"] = "m0"
+    early = world.lived() if origin == "typed before the start" else ""
+    async with world.running("machinesafety"):
+        path = early or world.lived(metadata={"annotations": notes})
+        await advance(1)
+        strip(world, path)
+        await passes(3)
+
+    assert "fake:///m0" in cloud.vms
+    assert reasons(world) == ["UnmarkedVM"]
+
+
+@pytest.mark.row("machine-orphans-17")
+async def test_a_vm_that_takes_the_name_of_a_machine_that_is_gone() -> None:
+    world, cloud = by_name()
+    path = await made(world)
+    async with world.running():
+        world.server.drop(path)
+        await advance(120)
+        assert (world.get(), cloud.vms) == ({}, {})
+        cloud.vms["fake:///new"] = "m0"
+        await passes(4)
+
+    assert list(cloud.vms) == ["fake:///new"]
+    assert reasons(world) == ["UnmarkedVM"]
+
+
+@pytest.mark.row("machine-orphans-17")
+async def test_a_machine_that_takes_the_name_of_one_that_is_gone() -> None:
+    world, cloud = by_name()
+    path = await made(world)
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await advance(1)
+        again = world.machine(providerID=next(iter(cloud.vms)))
+        await advance(150)
+        strip(world, again)
+        await passes(4)
+
+    assert len(cloud.vms) == 1
+
+
+@pytest.mark.row("machine-orphans-17")
+@pytest.mark.parametrize("tie", ["name", "provider ID"])
+async def test_a_machine_of_another_namespace_has_the_vm(tie: str) -> None:
+    world, cloud = by_name()
+    path = await made(world)
+    if tie == "name":
+        elsewhere(world, "m0", "")
+    else:
+        elsewhere(world, "moved", next(iter(cloud.vms)))
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await passes(4)
+
+    assert len(cloud.vms) == 1
+
+
+@pytest.mark.row("machine-orphans-17")
+async def test_the_class_looks_elsewhere_since() -> None:
+    """Other credentials may show another project, where the name is another's."""
+    world, cloud = by_name()
+    path = await made(world)
+    world.server.patch(f"{SECRETS_PATH}/small", {"stringData": {"token": "new"}})
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await passes(4)
+
+    assert len(cloud.vms) == 1
+
+
+@pytest.mark.row("machine-orphans-17")
+async def test_a_machine_that_is_only_missing() -> None:
+    """A new list lacks it, as that of an API server which was restored from an older copy."""
+    world, cloud = by_name()
+    path = await made(world)
+    world.server.patch(path, {"metadata": {"finalizers": None}})
+    async with world.running("machinesafety"):
+        assert world.shared is not None
+        world.shared.machines._content.remove("default/m0")
+        world.server.drop(path)
+        await passes(4)
+
+    assert len(cloud.vms) == 1
+    assert reasons(world) == ["UnmarkedVM"]
+
+
+@pytest.mark.row("machine-orphans-17")
+async def test_a_restart_forgets_which_machines_are_gone() -> None:
+    world, cloud = by_name()
+    path = await made(world)
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await advance(20)
+    async with world.running("machinesafety"):
+        await passes(4)
+
+    assert len(cloud.vms) == 1
+    assert reasons(world) == ["UnmarkedVM"]
+
+
+@pytest.mark.row("machine-orphans-07")
+async def test_a_vm_without_marks_where_vms_have_them() -> None:
+    """It has the name of a Machine that is gone, and of no Machine was it ever."""
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        await advance(5)
+    (record,) = world.driver.vms.values()
+    world.driver.vms.clear()
+    world.driver.add(replace(record.identity, **UNMARKED), record.info)
+    async with world.running("machinesafety"):
+        strip(world, path)
+        await passes(4)
+
+    assert world.driver.deleted == []
+    assert reasons(world) == ["UnmarkedVM"]
 
 
 # --- nodes --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
+    found,
 )
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.drain import Drainer
@@ -99,7 +100,7 @@ class FakeDriver(Driver[None]):
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         await self._called("delete_machine", req)
         for key, record in list(self.vms.items()):
-            by_identity = not req.provider_id and record.identity == req.identity
+            by_identity = not req.provider_id and found([record], req.identity)
             if key == req.provider_id or by_identity:
                 del self.vms[key]
                 self.deleted.append(key)
@@ -405,7 +406,7 @@ class World:
     def identity(self, name: str = "m0") -> Identity:
         """What its VM is marked with."""
         uid = self.get(name).get("metadata", {}).get("uid", "")
-        return Identity(cluster=CLUSTER, pool="small", name=name, uid=uid)
+        return Identity(cluster=CLUSTER, namespace="default", pool="small", name=name, uid=uid)
 
     def node_object(self, name: str = "m0") -> dict[str, Any]:
         """A Node as it is; empty: gone."""

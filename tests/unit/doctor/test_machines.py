@@ -14,7 +14,7 @@ from ccm.doctor import machines
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Verdict
 from ccm.gardener import names
-from ccm.kube.errors import KubeError
+from ccm.kube.errors import Forbidden, KubeError
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
 pytestmark = pytest.mark.virtual_time
@@ -171,6 +171,41 @@ async def test_a_vm_without_machine(world: World, cluster: str, said: str) -> No
     assert found.verdict is (Verdict.WARN if said else Verdict.OK)
     assert found.found == (said or "2 VMs, each belongs to a Machine or to another cluster")
     assert found.advice if said else not found.advice
+
+
+@pytest.mark.parametrize(
+    ("namespace", "refused", "owned", "said"),
+    [
+        ("default", True, False, "1 VM of this cluster without Machine: fake:///x (x)"),
+        ("theirs", False, False, ""),
+        ("", False, True, ""),
+        ("", False, False, "1 VM of this cluster without Machine: fake:///x (x)"),
+        (
+            "",
+            True,
+            True,
+            "1 VM of this cluster without namespace, and without Machine in default: fake:///x (x)",
+        ),
+    ],
+)
+async def test_a_vm_by_its_namespace(
+    world: World, namespace: str, refused: bool, owned: bool, said: str
+) -> None:
+    world.driver.add(
+        Identity(cluster=CLUSTER, namespace=namespace, pool="small", name="x", uid="u")
+    )
+    if owned:
+        where = BASE.replace("namespaces/default", "namespaces/kube-system")
+        body = {"metadata": {"name": "x"}, "spec": {"providerID": "fake:///x"}}
+        world.server.put(f"{where}/machines", body)
+    every = f"/apis/{names.GROUP}/{names.VERSION}/machines"
+    no = Forbidden(status=403, reason="Forbidden", message="no")
+    world.server.refuse = lambda _, path: no if refused and path == every else None
+
+    found = await machines.vms(case(world))
+
+    assert found.verdict is (Verdict.WARN if said else Verdict.OK)
+    assert not said or found.found == said
 
 
 async def test_a_class_that_cannot_be_listed(world: World) -> None:
