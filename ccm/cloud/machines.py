@@ -24,7 +24,7 @@ the origin's shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -347,9 +347,14 @@ class Driver(Generic[S]):
 
     Attributes:
         csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
+        provider_names: values of `MachineClass.provider` for which this driver creates VMs, in
+            upper or lower case. Empty = the name of the provider, `Cloud.name`. A class with
+            another value gets no VMs; a class without a value belongs to every driver. Deletions
+            do not depend on the value.
     """
 
     csi_driver = ""
+    provider_names: Collection[str] = ()
 
     def __init__(self, spi: S) -> None:
         self.spi = spi

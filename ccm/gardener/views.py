@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -123,8 +123,19 @@ def machine(obj: Machine) -> MachineView:
     )
 
 
-def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
-    """A class in neutral terms; `secret` finds a Secret by namespace and name."""
+def machine_class(
+    obj: MachineClass,
+    secret: Callable[[str, str], Secret | None],
+    *,
+    providers: Collection[str],
+) -> ClassView:
+    """Return the class in neutral terms.
+
+    Args:
+        obj: the class.
+        secret: finds a Secret by namespace and name.
+        providers: values of `provider` that the driver accepts.
+    """
     data: dict[str, bytes] = {}
     lacking: list[str] = []
     for reference in obj.secrets:
@@ -138,7 +149,7 @@ def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]
         else:
             data |= found.data or {}
     template = obj.node_template or ClassNodeTemplate()
-    faults = (*class_faults(obj), *lacking)
+    faults = (*class_faults(obj, providers), *lacking)
     # User data are among them, as drivers of the origin know them.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.spec).decode()
@@ -180,8 +191,14 @@ def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
     return Credentials({**where, "": region.encode()}).digest[:4]
 
 
-def class_faults(obj: MachineClass) -> Iterator[str]:
+def class_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
     """What is wrong with a class, one sentence each."""
+    if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
+        accepted = " or ".join(repr(one) for one in sorted(providers))
+        yield (
+            f"MachineClass {obj.name}: provider is {obj.provider!r}, and the driver in use serves "
+            f"{accepted}; correct the field, or remove it"
+        )
     template = obj.node_template
     if template is None:
         return

@@ -239,7 +239,7 @@ class World:
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
-        return views.machine_class(found, self._secret)
+        return views.machine_class(found, self._secret, providers=self.caller.machine_providers)
 
     def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""

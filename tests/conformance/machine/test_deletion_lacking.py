@@ -172,6 +172,18 @@ async def test_a_broken_node_template_holds_up_no_deletion() -> None:
     assert left(world) == NONE
 
 
+@pytest.mark.row("machine-delete-class-05")
+async def test_a_class_of_another_provider_holds_up_no_deletion() -> None:
+    world = World()
+    world.secret()
+    world.machine_class(provider="other")
+    goes(world)
+    async with world.running():
+        await advance(1)
+
+    assert left(world) == NONE
+
+
 # --- which project --------------------------------------------------------------------------
 
 
