@@ -57,6 +57,10 @@ UPDATE = UpdateNames(
 )
 """How the steps of an update in place are called."""
 
+_MOST_ORIGINS = 4
+"""Origins that are recorded of a VM. Former ones tie together VMs of one project of which only some
+were seen since a rotation; each one more makes it likelier that two are taken for the same."""
+
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -70,7 +74,6 @@ def rules(cluster: str, **settings: Any) -> Rules:
         machine_label=names.LABEL_MACHINE_NAME,
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,
-        origin=names.ANNOTATION_ORIGIN,
         creation=names.ANNOTATION_CREATION,
         deletion=names.ANNOTATION_DELETION,
         applied=names.ANNOTATION_APPLIED,
@@ -112,6 +115,7 @@ def machine(obj: Machine) -> MachineView:
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         creation_started=_creation_started(obj),
+        origins=origins(obj),
         sick_conditions=sick or None,
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
@@ -191,6 +195,12 @@ def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
     return Credentials({**where, "": region.encode()}).digest[:4]
 
 
+def origins(obj: Machine) -> tuple[str, ...]:
+    """See `MachineView.origins`."""
+    recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
+    return tuple(recorded.split(",")) if recorded else ()
+
+
 def class_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
     """What is wrong with a class, one sentence each."""
     if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
@@ -264,6 +274,19 @@ def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) 
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
     return {"metadata": metadata, "spec": {"providerID": provider_id}}
+
+
+def origin_patch(obj: Machine, origin: str) -> Patch | None:
+    """The patch that records one more origin that shows the VM; None where nothing is to be done.
+
+    A VM that is not ours by creation has no record, and needs none.
+    """
+    before = origins(obj)
+    if not before or origin in before:
+        return None
+    recorded = ",".join((*before, origin)[-_MOST_ORIGINS:])
+    metadata = same_object(obj) | same_version(obj)
+    return {"metadata": metadata | {"annotations": {names.ANNOTATION_ORIGIN: recorded}}}
 
 
 def _status(found: MachineStatus) -> Status:
