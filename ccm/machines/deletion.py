@@ -37,9 +37,9 @@ tells. A second look decides. Without a limit a roll would never end after a VM 
 QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
 
-DENIAL_S = 5.0
+DENIAL_S = 3.0
 """Time between the two answers of a cloud that together deny a VM whose creation was started and
-whose provider ID is not stored; longer than listings of clouds lag behind."""
+whose provider ID is not stored: listings of clouds lag behind orders by a second or so."""
 
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""
