@@ -297,8 +297,8 @@ class MachineController:
 
     # --- the caches ---------------------------------------------------------------------------
 
-    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        self._health.machine_changed(old, new)
+    def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
+        self._health.machine_changed(old, new, initial=initial)
         metrics.note(old, new, total=len(self._world.machines.store))
         if new is None:
             self._forget(old)
