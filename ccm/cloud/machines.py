@@ -81,10 +81,12 @@ class Credentials(Mapping[str, bytes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose a VM is. Drivers write all four where the cloud keeps them: labels, tags, metadata.
+    """Whose a VM is. Drivers write all five where the cloud keeps them: labels, tags, metadata.
 
     Attributes:
         cluster: the marker of the cluster, one and the same for all its machines.
+        namespace: of the machine object; at most 63 letters a-z, digits and `-`. Empty in a listing
+            for a VM that was created before drivers wrote this mark.
         pool: what machines alike have in common; the name of the MachineClass.
         name: of the machine, unique in its cluster at any time; the VM's name.
         uid: of the machine, unique for ever.
@@ -94,6 +96,7 @@ class Identity:
     pool: str
     name: str
     uid: str
+    namespace: str = ""
 
 
 class Phase(Enum):
@@ -402,7 +405,8 @@ def known(error: CloudError) -> MachineInfo:
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """The VM of an identity in a listing; None where there is none.
 
-    Cluster and UID decide. Neither the name alone nor the pool does: names come again.
+    Cluster and UID decide. Neither the name alone nor the pool does: names come again. The
+    namespace does not either: older VMs have no mark of it.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):

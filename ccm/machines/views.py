@@ -338,7 +338,11 @@ class Rules:
     def identity(self, machine: MachineView) -> Identity:
         """What the machine's VM is marked with."""
         return Identity(
-            cluster=self.cluster, pool=machine.class_name, name=machine.name, uid=machine.uid
+            cluster=self.cluster,
+            namespace=machine.metadata.namespace,
+            pool=machine.class_name,
+            name=machine.name,
+            uid=machine.uid,
         )
 
     def timeout_s(self, machine: MachineView) -> float:

@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -192,6 +193,24 @@ class MachineContract(MachineWeatherCases):
         same(await machines.held(), [theirs.provider_id], "VMs in the cloud")
         if whose != "another_machine":
             same(await machines.mine(), [], "VMs listed as ours")
+
+    async def test_a_vm_without_a_namespace_is_still_its_machines(
+        self, machines: Machines, harness: Harness
+    ) -> None:
+        """Older VMs have no such mark: cluster and UID find them, and the listing has it empty."""
+        if probes.is_opted_out(harness, "no_machine_marks"):
+            pytest.skip("the cloud keeps no marks")
+        who = machines.identity()
+        older = replace(who, namespace="")
+        held = await harness.foreign_vm(who.name, older)
+
+        found, made = await machines.status(who), await machines.create(who)
+
+        same(found.provider_id, held.provider_id, "status without a provider ID")
+        same(made.provider_id, held.provider_id, "provider ID of the creation")
+        same([one.identity for one in await machines.listed()], [older], "identities listed")
+        await machines.delete(who)
+        same(await machines.held(), [], "VMs in the cloud")
 
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
         """A machine may be given a VM that somebody else made: its provider ID says which."""

@@ -34,6 +34,9 @@ T = TypeVar("T")
 CLUSTER = "5f6d1f3e-contract"
 """The marker of our cluster."""
 
+NAMESPACE = "contract-namespace"
+"""The namespace of our machines."""
+
 POOL = "contract-pool"
 """The pool that machines are of."""
 
@@ -60,7 +63,13 @@ class Machines:
         """A machine that there was not before; its name may be another's."""
         number = next(self._numbers)
         name = name or f"{pool}-{number}"
-        return Identity(cluster=self.cluster, pool=pool, name=name, uid=f"uid-{number}-{name}")
+        return Identity(
+            cluster=self.cluster,
+            namespace=NAMESPACE,
+            pool=pool,
+            name=name,
+            uid=f"uid-{number}-{name}",
+        )
 
     def request(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineRequest:
         """A request about a machine."""
@@ -199,6 +208,7 @@ async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -
     ours = whose == "another_machine"
     marks = Identity(
         cluster=machines.cluster if ours else "some-other-cluster",
+        namespace=NAMESPACE,
         pool=POOL,
         name=name,
         uid=uid if whose == "a_twin" else "uid-of-another",

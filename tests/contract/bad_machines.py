@@ -107,6 +107,29 @@ class ClaimsAll(MemoryMachines):
         ]
 
 
+@noticed_by("test_a_listing_has_every_vm_of_its_pool_and_says_whose_it_is")
+class LosesTheNamespace(MemoryMachines):
+    """The namespace of a machine is not among the marks of its VM."""
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        return [
+            dataclasses.replace(one, identity=dataclasses.replace(one.identity, namespace=""))
+            for one in await super().list_machines(req)
+        ]
+
+
+@noticed_by("test_a_vm_without_a_namespace_is_still_its_machines")
+class MatchesTheWholeIdentity(MemoryMachines):
+    """A VM that lacks one mark is no VM of the machine."""
+
+    async def _find(self, req: MachineRequest) -> MemoryInstance | None:
+        found = await super()._find(req)
+        if found is None or req.provider_id:
+            return found
+        whole = dataclasses.asdict(req.identity)
+        return found if whole.items() <= found.labels.items() else None
+
+
 @noticed_by(
     "test_a_vm_that_only_has_the_name_is_left_alone[nobody]",
     "test_a_vm_that_only_has_the_name_is_left_alone[another_machine]",
