@@ -18,7 +18,7 @@ cluster its own project.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,19 +107,24 @@ class VolumeRequest:
     pv_specs: Sequence[Mapping[str, Any]]
 
 
-def from_gardener(driver: Any) -> FromGardener:
+def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromGardener:
     """A machine driver, of one that was written to the origin's shape.
 
     Args:
         driver: with the origin's methods, its session in it (the origin's `NewProvider(spi)`).
+        provider_names: see `Driver.provider_names`.
     """
-    return FromGardener(driver)
+    return FromGardener(driver, provider_names=provider_names)
 
 
 class FromGardener(Driver[Any]):
     """`MachineDriver`, around an object of the origin's shape; see the head of the module."""
 
     finds_by_name = True
+
+    def __init__(self, spi: Any, *, provider_names: Collection[str] = ()) -> None:
+        super().__init__(spi)
+        self.provider_names = provider_names
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """Create by name. Raises FailedPrecondition where the creation is not recorded."""

@@ -27,7 +27,7 @@ the origin's shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -362,10 +362,15 @@ class Driver(Generic[S]):
         finds_by_name: whether VMs carry no marks, so that only the machine's name finds them.
             The controller then calls `get_machine_status` before each creation, and records the
             creation only after the name was free.
+        provider_names: values of `MachineClass.provider` for which this driver creates VMs, in
+            upper or lower case. Empty = the name of the provider, `Cloud.name`. A class with
+            another value gets no VMs; a class without a value belongs to every driver. Deletions
+            do not depend on the value.
     """
 
     csi_driver = ""
     finds_by_name: ClassVar[bool] = False
+    provider_names: Collection[str] = ()
 
     def __init__(self, spi: S) -> None:
         self.spi = spi

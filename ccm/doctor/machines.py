@@ -260,7 +260,14 @@ async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
     where = case.options.namespace
     secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS, where)}
     return [
-        (one, views.machine_class(one, lambda space, name: secrets.get(f"{space}/{name}")))
+        (
+            one,
+            views.machine_class(
+                one,
+                lambda space, name: secrets.get(f"{space}/{name}"),
+                providers=case.cloud.machine_providers,
+            ),
+        )
         for one in await _objects(case, MACHINE_CLASSES, where)
     ]
 

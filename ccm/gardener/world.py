@@ -110,6 +110,9 @@ class World:
     Attributes:
         ages: of all machines.
         arrivals: what the controllers tell each other of what is about to come.
+        new_origins: by UID of a Machine: `ClassView.origin` of credentials that have shown its VM,
+            and that its annotation lacks; the machine controller writes and removes them.
+        on_new_origins: called with the keys of such Machines.
     """
 
     def __init__(
@@ -126,6 +129,8 @@ class World:
         self.listings = Listings(self._list)
         self.ages = Ages(client.server_time)
         self.arrivals = Arrivals()
+        self.new_origins: dict[str, str] = {}
+        self.on_new_origins: Callable[[Sequence[str]], None] = lambda _keys: None
         self.lacking = ""
         """What is still waited for; empty: nothing."""
         self._informers = informers
@@ -254,7 +259,7 @@ class World:
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
-        return views.machine_class(found, self._secret)
+        return views.machine_class(found, self._secret, providers=self.caller.machine_providers)
 
     def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""
@@ -290,6 +295,7 @@ class World:
     def forget(self, uid: str) -> None:
         """The machine is gone."""
         self._creations_ended.pop(uid, None)
+        self.new_origins.pop(uid, None)
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
         if gone:
@@ -300,7 +306,7 @@ class World:
                 del self._usable[key]
 
     async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
-        return await self.call(
+        records = await self.call(
             MachineDriver.list_machines,
             ListMachinesRequest(
                 cluster=self.rules.cluster,
@@ -309,6 +315,25 @@ class World:
                 credentials=made_of.credentials,
             ),
         )
+        self._note_origins(made_of, records)
+        return records
+
+    def _note_origins(self, made_of: ClassView, records: Sequence[MachineRecord]) -> None:
+        """Note Machines whose VMs new credentials show for the first time.
+
+        Once for each listing, whoever asked for it; there are none but after a rotation.
+        """
+        unseen: dict[str, Machine] = {}
+        for one in self.machines.store.list():
+            if one.spec.class_.name == made_of.name and not one.is_deleting:
+                recorded = views.origins(one)
+                if recorded and made_of.origin not in recorded:
+                    unseen[one.spec.provider_id] = one
+        ids = (record.info.provider_id for record in records) if unseen else ()
+        seen = [unseen[provider_id] for provider_id in ids if provider_id in unseen]
+        if seen:
+            self.new_origins |= {one.uid: made_of.origin for one in seen}
+            self.on_new_origins([one.key for one in seen])
 
     def _secret(self, namespace: str, name: str) -> Secret | None:
         return self.secrets.store.get(f"{namespace}/{name}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ccm.cloud.machines import Identity, MachineRecord
-from ccm.machines.views import MachineView, Rules
+from ccm.machines.views import MachineView
 
 LEAST_AGE_S = 3600.0
 """A VM younger than this is left alone: its machine may not be known everywhere yet."""
@@ -174,12 +174,12 @@ class GoneMachine:
 
     Attributes:
         identity: of its VM.
-        origin: where its VM was created, see `ClassView.origin`.
+        origins: see `MachineView.origins`.
         at: when it was gone, on the event loop's clock.
     """
 
     identity: Identity
-    origin: str
+    origins: tuple[str, ...]
     at: float
 
 
@@ -208,9 +208,9 @@ class GoneMachines:
             known.pop(name, None)
 
     def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
-        """The machines of a class whose VMs were created where its listing looks, by name."""
+        """The machines of a class whose VMs its listing with that origin shows, by name."""
         known = self._classes.get(pool, {})
-        return {name: one.identity for name, one in known.items() if one.origin == origin}
+        return {name: one.identity for name, one in known.items() if origin in one.origins}
 
     def settle(self, pool: str, listed: Collection[str], began: float) -> bool:
         """Forget the machines that left no VM.
@@ -236,12 +236,12 @@ class GoneMachines:
             del self._classes[pool]
 
 
-def may_leave_vm(machine: MachineView, rules: Rules) -> bool:
+def may_leave_vm(machine: MachineView) -> bool:
     """Whether the object records that the machine's VM was created by us, under a free name.
 
     A provider ID alone does not: a user may have typed it in.
     """
-    return machine.creation_started or bool(machine.annotation(rules.origin))
+    return machine.creation_started or bool(machine.origins)
 
 
 def _is_ours(record: MachineRecord, cluster: str, namespace: str) -> bool:

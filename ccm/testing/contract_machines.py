@@ -287,6 +287,19 @@ class MachineContract(MachineWeatherCases):
 
     # --- beside the VMs -------------------------------------------------------------------------
 
+    async def test_provider_names_can_stand_in_a_class(self, cloud: Cloud) -> None:
+        """They are text without blanks at the ends, and differ in more than upper and lower case.
+
+        One text in place of several names would accept each of its letters.
+        """
+        declared = cloud.machine_providers
+        assert not isinstance(declared, str), f"provider_names is one text, {declared!r}"
+
+        names: list[Any] = list(declared)
+        odd = [one for one in names if not isinstance(one, str) or not one or one != one.strip()]
+        same(odd, [], "provider_names that no class can have")
+        same(len({one.casefold() for one in names}), len(names), f"names that differ in {names}")
+
     async def test_machine_arguments_are_left_alone(self, machines: Machines) -> None:
         """What is handed in is read-only."""
         machines.spec = deepcopy(dict(machines.harness.machine_spec()))

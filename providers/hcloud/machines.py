@@ -55,6 +55,8 @@ class HcloudMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "csi.hetzner.cloud"
+    # The latter is the name that Kubermatic's machine-controller has for this cloud.
+    provider_names = ("hcloud", "hetzner")
 
     def __init__(self, spi: Clients) -> None:
         super().__init__(spi)

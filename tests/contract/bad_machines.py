@@ -413,6 +413,20 @@ class ValidatesNothing(MemoryMachines):
         return []
 
 
+@noticed_by("test_provider_names_can_stand_in_a_class")
+class NamesAreOneText(MemoryMachines):
+    """The names of its provider are one text, each letter of which is a name then."""
+
+    provider_names = "memory"
+
+
+@noticed_by("test_provider_names_can_stand_in_a_class")
+class NamesAreAlike(MemoryMachines):
+    """Two of its names are one."""
+
+    provider_names = ("memory", "Memory")
+
+
 @noticed_by("test_volumes_of_others_are_left_out")
 class NamesEveryVolume(MemoryMachines):
     """Whatever volume there is, it is the cloud's."""

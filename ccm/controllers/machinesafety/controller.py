@@ -282,11 +282,11 @@ class MachineSafetyController:
     def _machine_deleted(self, obj: Machine) -> None:
         """Remember a Machine that may have left a VM which has only the Machine's name."""
         world, machine = self._world, views.machine(obj)
-        if obj.uid not in self._given and orphans.may_leave_vm(machine, world.rules):
-            origin = machine.annotation(world.rules.origin) or world.class_of(machine).origin
+        if obj.uid not in self._given and orphans.may_leave_vm(machine):
+            origins = machine.origins or (world.class_of(machine).origin,)
             now = asyncio.get_running_loop().time()
             identity = world.rules.identity(machine)
-            self._gone.add(GoneMachine(identity=identity, origin=origin, at=now))
+            self._gone.add(GoneMachine(identity=identity, origins=origins, at=now))
 
     @staticmethod
     async def _nothing(_key: str) -> Result:

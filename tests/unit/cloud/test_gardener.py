@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ccm.cloud import (
+    Cloud,
     Credentials,
     GetVolumeIDsRequest,
     Identity,
@@ -262,6 +263,17 @@ async def test_an_error_of_our_tree_keeps_what_it_carries() -> None:
         await from_gardener(SimpleNamespace(create_machine=create)).create_machine(STARTED)
 
     assert known(raised.value).last_known_state == "nic"
+
+
+@pytest.mark.parametrize(
+    ("declared", "accepted"), [((), ["acme"]), (("gold", "silver"), ["gold", "silver"])]
+)
+def test_which_providers_of_a_class_it_accepts(
+    declared: tuple[str, ...], accepted: list[str]
+) -> None:
+    driver = from_gardener(SimpleNamespace(), provider_names=declared)
+
+    assert list(Cloud(name="acme", machines=driver).machine_providers) == accepted
 
 
 async def test_a_migration_is_the_drivers_own() -> None:

@@ -217,6 +217,10 @@ class World:
         """As a recorder."""
         self.events.append((reason, message))
 
+    def cloud(self) -> Cloud:
+        """The cloud that the controllers call."""
+        return Cloud(name="fake", machines=self.driver, has_cluster_id=True)
+
     @contextlib.asynccontextmanager
     async def running(self, *which: str) -> AsyncIterator[World]:
         """The controllers at work; all of them, or those that are named."""
@@ -234,7 +238,7 @@ class World:
         self.shared = world = Shared(
             informers=informers,
             client=client,
-            caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
+            caller=Handle(self.cloud()),
             settings=Settings(namespace="default", cluster=self.cluster, rules=self.rules),
         )
         async with Group() as group:

@@ -1,0 +1,285 @@
+"""Machines survive the end of their leader, a lost answer and a refused write at every call.
+
+Each test repeats one phase in the life of a MachineDeployment and disturbs another call each time.
+At the end the cloud has one server for each Machine and nothing beside it, no server or Machine was
+made twice, and the phase took at most twice its undisturbed time, plus the Lease duration, plus
+the retry period of the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from ccm.kube.errors import ApiError, Unreachable, from_response
+from ccm.runtime.backoff import AFTER_JITTER
+from ccm.testing.clock import advance
+from tests.disasters.machines_world import (
+    API,
+    CLOUD,
+    FROZEN_S,
+    KINDS,
+    LEASE_S,
+    TICK_S,
+    WEB,
+    CloudFault,
+    CrashWorld,
+    Fault,
+    Leader,
+)
+from tests.unit.controllers.machinesets import TEMPLATE
+
+pytestmark = pytest.mark.virtual_time
+
+REPLICAS = 3
+PATIENCE_S = 300.0
+"""Limit for a phase without a fault."""
+
+AFTERWARDS_S = 30.0
+"""Time after the end of a phase in which nothing may change any more."""
+
+AWAKE_S = 3.0
+"""Time for which a former leader runs on before it ends."""
+
+SOME = 2
+"""Calls that each fault disturbs in an ordinary run."""
+
+
+# --- phases -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of the life of a deployment.
+
+    Attributes:
+        act: what the user does.
+        replicas: machines at the end.
+        class_name: their class.
+        ever: machines that are created from the first to the end of the phase.
+        is_new: the phase begins without a deployment; else with `REPLICAS` running machines.
+    """
+
+    act: Callable[[CrashWorld], None]
+    replicas: int
+    class_name: str = "small"
+    ever: int = REPLICAS
+    is_new: bool = False
+
+
+def create(world: CrashWorld) -> None:
+    world.deployment(replicas=REPLICAS)
+
+
+def create_and_delete(world: CrashWorld) -> None:
+    """The deployment goes while its servers are being made."""
+    create(world)
+    asyncio.get_running_loop().call_later(1.0, delete, world)
+
+
+def roll(world: CrashWorld) -> None:
+    spec = {"class": {"kind": "MachineClass", "name": "large"}}
+    world.change(WEB, spec={"template": {**TEMPLATE, "spec": spec}})
+
+
+def scale(world: CrashWorld) -> None:
+    world.change(WEB, spec={"replicas": 1})
+
+
+def delete(world: CrashWorld) -> None:
+    world.server.drop(WEB)
+
+
+PHASES: Mapping[str, Phase] = {
+    "create": Phase(act=create, replicas=REPLICAS, is_new=True),
+    "create-and-delete": Phase(act=create_and_delete, replicas=0, is_new=True),
+    "roll": Phase(act=roll, replicas=REPLICAS, class_name="large", ever=2 * REPLICAS),
+    "scale": Phase(act=scale, replicas=1),
+    "delete": Phase(act=delete, replicas=0),
+}
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+SOON_S, CREATION_S, EXHAUSTED_S, DELETION_S = 5.0, 180.0, 600.0, 600.0
+"""Retry periods of passing errors, of others in a creation, of `ResourceExhausted`, and of others
+in a deletion."""
+
+
+def _soon(_call: str) -> float:
+    return SOON_S
+
+
+def _late(call: str) -> float:
+    return CREATION_S if call.startswith("create") else DELETION_S
+
+
+def _cloud_fault(code: str) -> Callable[[], CloudFault]:
+    return lambda: CloudFault("injected", code=code)
+
+
+def _answer(status: int) -> Callable[[], ApiError]:
+    return lambda: from_response(status, {}, b"")
+
+
+def _faults() -> Iterator[Fault]:
+    every, cloud, api = frozenset({CLOUD, API}), frozenset({CLOUD}), frozenset({API})
+    yield Fault(name="killed-before", sides=every, is_before=True)
+    yield Fault(name="killed-after", sides=every)
+    yield Fault(name="frozen", sides=every, is_frozen=True)
+    for code, retry_s in {
+        "Unavailable": _soon,
+        "DeadlineExceeded": _soon,
+        "Internal": _late,
+        "": _late,
+    }.items():
+        name = f"lost-{code or 'undecodable'}"
+        yield Fault(name=name, sides=cloud, error=_cloud_fault(code), retry_s=retry_s)
+    yield Fault(
+        name="refused-ResourceExhausted",
+        sides=cloud,
+        is_before=True,
+        error=_cloud_fault("ResourceExhausted"),
+        retry_s=lambda _call: EXHAUSTED_S,
+    )
+
+    def reset() -> Unreachable:
+        return Unreachable("injected", kind="reset")
+
+    yield Fault(name="lost-write", sides=api, error=reset, retry_s=_soon)
+    for status in (403, 409, 429, 500):
+        yield Fault(
+            name=f"refused-{status}",
+            sides=api,
+            is_before=True,
+            error=_answer(status),
+            retry_s=_soon,
+        )
+
+
+FAULTS: Mapping[str, Fault] = {one.name: one for one in _faults()}
+
+
+# --- one disturbed phase ------------------------------------------------------------------------
+
+
+class Run:
+    """One phase in a new world.
+
+    Args:
+        kind: of the driver.
+        phase: of the deployment.
+
+    Attributes:
+        took_s: duration of the phase; infinity = it did not end.
+        problems: what was wrong at the end.
+    """
+
+    def __init__(self, kind: str, phase: Phase) -> None:
+        self.world = CrashWorld(kind)
+        self.phase = phase
+        self.took_s = float("inf")
+        self.problems: list[str] = []
+
+    async def run(self, fault: Fault | None = None, position: int = -1, limit_s: float = 0) -> None:
+        """Begin the phase, and apply a fault to the call with this number."""
+        interceptor = self.world.interceptor
+        async with self.world.kubelets():
+            leader = await self._prepared()
+            interceptor.arm(fault, position)
+            began = asyncio.get_running_loop().time()
+            self.phase.act(self.world)
+            end = began + (limit_s or PATIENCE_S)
+            await self._until(end, lambda: bool(interceptor.struck) or not self._missing())
+            if fault is not None and fault.stops and interceptor.struck:
+                leader = await self._next_leader(leader, is_frozen=fault.is_frozen)
+            if fault is not None:
+                end = began + limit_s + fault.retry_s(interceptor.struck) * (1 + AFTER_JITTER)
+            await self._until(end, lambda: not self._missing())
+            if not (late := self._missing()):
+                self.took_s = asyncio.get_running_loop().time() - began
+            await advance(AFTERWARDS_S)
+            self.problems = self._missing() + self._doubles() or [f"late: {one}" for one in late]
+            await leader.end()
+
+    async def _prepared(self) -> Leader:
+        if self.phase.is_new:
+            return await self.world.lead()
+        create(self.world)
+        leader = await self.world.lead()
+        now = asyncio.get_running_loop().time()
+        await self._until(now + PATIENCE_S, lambda: not self.world.problems(REPLICAS, "small"))
+        return leader
+
+    async def _next_leader(self, former: Leader, *, is_frozen: bool) -> Leader:
+        if not is_frozen:
+            await former.end()
+        await advance(LEASE_S)
+        leader = await self.world.lead()
+        if is_frozen:
+            await advance(FROZEN_S - LEASE_S)
+            former.wake()
+            await advance(AWAKE_S)
+            await former.end()
+        return leader
+
+    async def _until(self, end: float, is_due: Callable[[], bool]) -> None:
+        while asyncio.get_running_loop().time() < end and not is_due():
+            await asyncio.sleep(TICK_S)
+
+    def _missing(self) -> list[str]:
+        return self.world.problems(self.phase.replicas, self.phase.class_name)
+
+    def _doubles(self) -> list[str]:
+        ordered = self.world.account.ordered
+        twice = [name for name, count in ordered.items() if count > 1]
+        found = [f"servers made twice: {twice}"] if twice else []
+        if len(ordered) > self.phase.ever:
+            found.append(f"{len(ordered)} machines, not {self.phase.ever}")
+        return found
+
+
+async def disturb(
+    kind: str, phase: Phase, faults: Sequence[Fault], *, at_most: int | None = None
+) -> None:
+    """Try each fault at every call to which it may happen, or at some, spread over the phase."""
+    undisturbed = Run(kind, phase)
+    await undisturbed.run()
+    assert undisturbed.problems == []
+    calls = undisturbed.world.interceptor.calls
+    limit_s = 2 * undisturbed.took_s + LEASE_S
+    tried, failed = 0, list[str]()
+    for number, fault in enumerate(faults):
+        count = sum(side in fault.sides for side, _ in calls)
+        step = max(1, count // (at_most or count))
+        # Each fault begins at another call than the one before.
+        for position in range(number * step // len(faults), count, step):
+            run = Run(kind, phase)
+            await run.run(fault, position, limit_s)
+            struck = run.world.interceptor.struck
+            tried += bool(struck)
+            if run.problems:
+                where = f"{fault.name} at call {position} of {count} ({struck})"
+                failed.append(f"{where}: {'; '.join(run.problems)}")
+    print(
+        f"{kind}: {tried} runs, {len(failed)} failed, {len(calls)} calls in {undisturbed.took_s} s"
+    )
+    assert tried >= len(faults)
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_phase_survives_each_fault_at_some_calls(kind: str, phase: str) -> None:
+    await disturb(kind, PHASES[phase], list(FAULTS.values()), at_most=SOME)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_phase_survives_a_fault_at_every_call(kind: str, phase: str, fault: str) -> None:
+    await disturb(kind, PHASES[phase], [FAULTS[fault]])
