@@ -22,7 +22,8 @@ _ADVICE = {
     names.CONDITION_FROZEN: "see why there are so many (kubectl get machines); it thaws when they "
     f"are gone, or by the annotation {names.ANNOTATION_UNFREEZE} on its deployment",
     names.CONDITION_SLOWED: "kube-ccm explain machine, of one that failed; then correct the "
-    "template, upon which the next machine is made at once, or the class, which the next one shows",
+    "template, the class or its Secret, upon which machines are made at once; after another cause, "
+    f"set the annotation {names.ANNOTATION_UNFREEZE} on the MachineSet or its MachineDeployment",
     names.CONDITION_REPLICA_FAILURE: "correct what the message names; it is tried again by itself",
 }
 """Conditions that keep a set from its work -> what to do. The first that holds is told."""

@@ -2,7 +2,8 @@
 
 A machine that is never going to work costs a VM and the time in which somebody waits for it, and
 so does the one that replaces it, for ever. After a few in a row the set waits, each time longer,
-and then tries a single one. If that works, all is as before.
+and then tries a single one. If that works, all is as before. The pause ends early when its cause
+may be mended: the template, the class or its Secret changed, or the cloud answers otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.base.backoff import Exponential
+from ccm.machines import statuses
 from ccm.machines.replicas import Member
 from ccm.machines.views import Phase
 
@@ -31,28 +33,54 @@ class Setbacks:
         level: how many pauses followed; 0: the set is as fast as ever.
         since: when the last pause began.
         text: why the last one failed, for people.
+        code: with which the cloud refused to create it; empty = it was created.
+        ended: when the cause was mended, as far as is known; failures of older machines count for
+            nothing.
     """
 
     row: int = 0
     level: int = 0
     since: datetime | None = None
     text: str = ""
+    code: str = ""
+    ended: datetime | None = None
 
 
 NONE = Setbacks()
 
 
-def failed(before: Setbacks, *, made: datetime, now: datetime, text: str) -> Setbacks:
+def failed(
+    before: Setbacks, *, made: datetime, now: datetime, text: str, code: str = ""
+) -> Setbacks:
     """After a machine failed that was made, or tried, at some time.
 
     Those that were made before the last pause began say nothing new: they were made together
     with those for which it began.
     """
-    after = replace(before, row=before.row + 1, text=text)
+    if before.ended is not None and made < before.ended:
+        return before
+    after = replace(before, row=before.row + 1, text=text, code=code)
     known = before.since is not None and made < before.since
     if after.row < FREE or known:
         return after
     return replace(after, level=before.level + 1, since=now)
+
+
+def ended(now: datetime) -> Setbacks:
+    """Return the setbacks of a set after its cause was mended, or a user asked for machines."""
+    # Machines have the times of the API server, in whole seconds.
+    return Setbacks(ended=now.replace(microsecond=0))
+
+
+def is_answered_otherwise(found: Setbacks, *, code: str, text: str) -> bool:
+    """Return whether the cloud answers a creation in another way than the last one that failed.
+
+    Args:
+        found: of a set of the same class.
+        code: with which the cloud refused to create a machine now; empty = it was created.
+        text: why.
+    """
+    return bool(found.code) and (code != found.code or not statuses.similar(text, found.text))
 
 
 def resumed(since: datetime) -> Setbacks:

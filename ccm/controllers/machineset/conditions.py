@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,6 +33,7 @@ class Memory:
     """What is known of a set beside its object.
 
     Attributes:
+        key: of the set.
         template: what its machines were made of last.
         setbacks: machines that failed in a row.
         failure: says that machines could not be made or deleted the last time.
@@ -40,6 +41,7 @@ class Memory:
         said_at: when its status was written.
     """
 
+    key: str
     template: MachineTemplateSpec
     setbacks: Setbacks = setbacks.NONE
     failure: ObjectCondition | None = None
@@ -70,15 +72,18 @@ class Memories:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._of: dict[str, Memory] = {}
+        self._by_class: dict[str, set[str]] = {}
 
     def of(self, obj: MachineSet) -> Memory:
         """That of a set; of one whose template is another now the failures are forgotten."""
         template, found = obj.spec.template, self._of.get(obj.uid)
         if found is None:
-            found = self._of[obj.uid] = Memory(template=template)
-            if plan.slowed_since(obj) is not None:
+            found = self._of[obj.uid] = Memory(key=obj.key, template=template)
+            self._index(obj.uid, "", template.spec.class_.name)
+            if plan.slowed_since(obj) is not None and not plan.is_asked(obj):
                 found.setbacks = setbacks.resumed(self._now())
         elif found.template != template:
+            self._index(obj.uid, found.template.spec.class_.name, template.spec.class_.name)
             found.template, found.setbacks, found.failure = template, setbacks.NONE, None
         return found
 
@@ -96,8 +101,50 @@ class Memories:
             made=moment(machine.metadata.creation_timestamp) or now,
             now=now,
             text=machine.status.last_operation.description,
+            code=machine.status.last_operation.error_code,
         )
+
+    def answered(self, class_name: str, code: str, text: str) -> Iterable[str]:
+        """End the pauses that rest on another answer of the cloud, and return the keys of the sets.
+
+        Args:
+            class_name: of the machine whose creation the cloud answers.
+            code: see `setbacks.is_answered_otherwise`.
+            text: likewise.
+        """
+        return self.end(
+            uid
+            for uid in self._by_class.get(class_name, ())
+            if setbacks.is_answered_otherwise(self._of[uid].setbacks, code=code, text=text)
+        )
+
+    def mended(self, class_name: str) -> Iterable[str]:
+        """End the pauses of the sets of a class that changed, and return the keys of the sets."""
+        return self.end(self._by_class.get(class_name, ()))
+
+    def end(self, uids: Iterable[str]) -> Iterable[str]:
+        """Forget the failures of sets, and return the keys of the sets that had slowed down."""
+        ended, now = list[str](), self._now()
+        for uid in uids:
+            memory = self._of.get(uid)
+            if memory is None or not memory.setbacks.row:
+                continue
+            if memory.setbacks.level:
+                ended.append(memory.key)
+            memory.setbacks = setbacks.ended(now)
+        return ended
 
     def forget(self, uid: str) -> None:
         """A set is gone."""
-        self._of.pop(uid, None)
+        if (found := self._of.pop(uid, None)) is not None:
+            self._index(uid, found.template.spec.class_.name, "")
+
+    def _index(self, uid: str, before: str, after: str) -> None:
+        if before == after:
+            return
+        if after:
+            self._by_class.setdefault(after, set()).add(uid)
+        if before in self._by_class:
+            self._by_class[before].discard(uid)
+            if not self._by_class[before]:
+                del self._by_class[before]

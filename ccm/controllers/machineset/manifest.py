@@ -31,7 +31,7 @@ class MachineSetFlags(gardener.GardenerFlags):
 def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
     from ccm.gardener import explaining
-    from ccm.gardener.kinds import MACHINE_SETS, MACHINES
+    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_SETS
     from ccm.runtime.deferred import Deferred
 
@@ -50,7 +50,7 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
         return made
 
     return Deferred(
-        lambda: world.ready(MACHINE_SETS),
+        lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS),
         make,
         explains={explaining.SET: lambda _: explaining.waiting(world)},
     )
@@ -72,7 +72,8 @@ MANIFEST: Manifest[MachineSetFlags] = Manifest(
         ("create", "machines"),
         ("patch", "machines"),
         ("delete", "machines"),
-        follows=("machines", "machinesets"),
+        # A change of a class, a Secret or a deployment ends the pause of a set.
+        follows=("machines", "machinesets", "machinedeployments", "machineclasses", "secrets"),
     ),
     off_by_default=True,
     # Making and deleting VMs is somebody else's part: any provider will do.

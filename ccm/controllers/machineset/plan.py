@@ -20,8 +20,9 @@ from ccm.gardener.sets import (
 from ccm.gardener.types import LastOperation, Machine, ObjectCondition
 from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
-from ccm.machines.views import Kind, Phase, State
+from ccm.machines.views import CREATING, Kind, Phase, State
 from ccm.model import Node
+from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, same_version
@@ -33,6 +34,10 @@ _OURS = frozenset({names.CONDITION_REPLICA_FAILURE, names.CONDITION_SLOWED})
 """Types of the conditions that this controller writes; it leaves alone all others."""
 
 _WORKS = frozenset({Phase.RUNNING.value, Phase.AVAILABLE.value})
+
+_CREATING = frozenset(phase.value for phase in CREATING)
+_CREATED = frozenset({Phase.PENDING.value}) | _WORKS
+"""Phases before and after the cloud created a VM."""
 
 _MOST_NAMES = 5
 """That an event tells."""
@@ -58,6 +63,29 @@ def outcome(old: Machine | None, new: Machine | None) -> Outcome | None:
     if after == Phase.FAILED.value:
         return Outcome.FAILED
     return Outcome.JOINED if after in _WORKS and before not in _WORKS else None
+
+
+def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
+    """Return how the cloud answers the creation of a machine now; None = no new answer.
+
+    The answer is the code and the text of a refusal; both empty = the VM was created.
+    """
+    if old is None or new is None or new.is_deleting:
+        return None
+    before, after = old.status.last_operation, new.status.last_operation
+    if after.type != Kind.CREATE.value:
+        return None
+    if new.status.current_status.phase == Phase.CRASH_LOOP.value:
+        told = [(one.error_code, one.description) for one in (before, after)]
+        return told[1] if told[0] != told[1] and after.error_code else None
+    phases = [one.status.current_status.phase for one in (old, new)]
+    was_created = phases[0] in _CREATING and phases[1] in _CREATED
+    return ("", "") if was_created else None
+
+
+def is_asked(obj: KubeObject) -> bool:
+    """Return whether a user asks for machines of a set, or of the sets of a deployment."""
+    return names.ANNOTATION_UNFREEZE in obj.annotations
 
 
 def owner_key(machine: Machine) -> str:
@@ -126,7 +154,8 @@ def slowed(found: Setbacks, next_at: datetime, now: datetime) -> ObjectCondition
     """Says that machines are made more slowly."""
     text = (
         f"{found.row} machines in a row failed before they worked; the next one is made after "
-        f"{format_time(next_at)}. Correct the template, or its class. The last one: {found.text}"
+        f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
+        f"{found.text}"
     )
     return ObjectCondition(
         type=names.CONDITION_SLOWED,

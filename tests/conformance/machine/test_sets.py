@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,17 @@ from ccm.gardener import names
 from ccm.kube.errors import Forbidden, Unreachable
 from ccm.testing.clock import advance
 from tests.unit.controllers.machine.test_clocks import Steady, jump_of_the_wall
-from tests.unit.controllers.machinesets import MACHINES, SELECTOR, SETS, TEMPLATE, Sets, moment
+from tests.unit.controllers.machines import BASE, SECRETS_PATH
+from tests.unit.controllers.machinesets import (
+    DEPLOYMENTS,
+    MACHINES,
+    SELECTOR,
+    SETS,
+    TEMPLATE,
+    Sets,
+    moment,
+    owned_by_deployment,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -313,6 +324,121 @@ async def test_machines_that_are_refused_slow_the_set_down() -> None:
 
     assert len(world.here()) == 3
     assert world.conditions() == {}
+
+
+class Slowed(Sets):
+    """A set whose machines fail with a code, until it has slowed down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready_class()
+        self.secret("other")
+        self.machine_class("other", secretRef={"name": "other", "namespace": "default"})
+        self.uid = self.set(replicas=3, metadata=owned_by_deployment(self.deployment(replicas=3)))
+
+    async def slows(self, code: str = "") -> None:
+        """Three machines fail, and no more are made."""
+        await advance(5)
+        for name in self.here():
+            self.becomes(name, "Failed", state="Failed", description="no cores", errorCode=code)
+        await advance(5)
+        assert (self.here(), "CreationSlowed" in self.conditions()) == ([], True)
+
+    def refused(self, name: str, text: str = "no cores", of: str = "small") -> None:
+        """The cloud refuses to create a machine that is of no set."""
+        self.machine(name, **{"class": {"kind": "MachineClass", "name": of}})
+        self.becomes(
+            name,
+            "CrashLoopBackOff",
+            state="Failed",
+            description=text,
+            errorCode="ResourceExhausted",
+        )
+
+    def created(self, name: str) -> None:
+        """The cloud creates it now."""
+        self.becomes(name, "Pending", state="Processing", errorCode=None)
+
+
+UNFREEZE = {"annotations": {names.ANNOTATION_UNFREEZE: "true"}}
+CLASSES = f"{BASE}/machineclasses"
+
+
+@pytest.mark.row("machineset-create-07")
+@pytest.mark.parametrize(
+    "mend",
+    [
+        lambda world: world.change(f"{CLASSES}/small", providerSpec={"size": "tiny"}),
+        lambda world: world.change(f"{SECRETS_PATH}/small", data={"token": "bmV3"}),
+        lambda world: world.change(WEB, metadata=UNFREEZE),
+        lambda world: world.change(f"{DEPLOYMENTS}/web", metadata=UNFREEZE),
+    ],
+    ids=["class", "secret", "set", "deployment"],
+)
+async def test_the_pause_ends_when_the_cause_is_mended(mend: Callable[[Sets], None]) -> None:
+    world = Slowed()
+    async with world.running("machineset", "machineovershoot"):
+        await world.slows()
+        mend(world)
+        await advance(3)
+
+        assert len(world.here()) == 3
+        assert world.conditions() == {}
+        # All that failed before is forgotten.
+        for name in world.here()[:2]:
+            world.becomes(name, "Failed", state="Failed")
+        await advance(5)
+        assert len(world.here()) == 3
+
+
+@pytest.mark.row("machineset-create-07")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda world: world.change(f"{CLASSES}/other", providerSpec={"size": "tiny"}),
+        lambda world: world.change(f"{SECRETS_PATH}/other", data={"token": "bmV3"}),
+        lambda world: world.change(f"{CLASSES}/small", metadata={"labels": {"a": "b"}}),
+        lambda world: world.change(f"{SECRETS_PATH}/small", metadata={"labels": {"a": "b"}}),
+        lambda world: world.change(WEB, metadata={"labels": {"a": "b"}}),
+        lambda world: world.change(f"{DEPLOYMENTS}/web", metadata={"labels": {"a": "b"}}),
+    ],
+    ids=["other class", "other secret", "class", "secret", "set", "deployment"],
+)
+async def test_the_pause_goes_on_when_nothing_is_mended(change: Callable[[Sets], None]) -> None:
+    world = Slowed()
+    async with world.running("machineset"):
+        await world.slows()
+        change(world)
+        await advance(30)
+
+    assert (world.here(), "CreationSlowed" in world.conditions()) == ([], True)
+
+
+@pytest.mark.row("machineset-create-08")
+@pytest.mark.parametrize(
+    ("code", "of", "step", "wanted"),
+    [
+        ("ResourceExhausted", "small", lambda world: world.created("m"), 3),
+        ("ResourceExhausted", "small", lambda world: world.refused("n", "no such zone"), 3),
+        ("ResourceExhausted", "small", lambda world: world.refused("n"), 0),
+        ("ResourceExhausted", "other", lambda world: world.created("m"), 0),
+        ("", "small", lambda world: world.created("m"), 0),
+    ],
+    ids=["created", "other text", "same text", "other class", "did not join"],
+)
+async def test_the_pause_ends_when_the_cloud_answers_otherwise(
+    code: str, of: str, step: Callable[[Slowed], None], wanted: int
+) -> None:
+    world = Slowed()
+    async with world.running("machineset"):
+        await world.slows(code)
+        world.refused("m", of=of)
+        await advance(1)
+        step(world)
+        await advance(3)
+        made = [name for name in world.here() if name.startswith("web-")]
+
+    assert len(made) == wanted
 
 
 @pytest.mark.row("machineset-create-05")

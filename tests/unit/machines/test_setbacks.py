@@ -87,3 +87,43 @@ def test_another_daemon_waits_a_minute() -> None:
 
     assert setbacks.until(found) == NOW + timedelta(minutes=1)
     assert setbacks.wait_s(failed(found, 60), at(60)) == 120
+
+
+def test_machines_from_before_the_end_of_a_pause_count_for_nothing() -> None:
+    found = setbacks.ended(at(100.9))
+    assert setbacks.allowed(found, 7, [], at(101)) == 7
+
+    for _ in range(5):
+        found = failed(found, 200, made=99)
+    assert (found.row, found.level) == (0, 0)
+    # The API server counts in whole seconds.
+    for _ in range(3):
+        found = failed(found, 200, made=100)
+    assert (found.row, found.level) == (3, 1)
+
+
+NO_CORES = "Cloud provider message - code = [ResourceExhausted] message = [no cores, request 4711]"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "text", "wanted"),
+    [
+        pytest.param("ResourceExhausted", "", "", True, id="created"),
+        pytest.param("ResourceExhausted", "Internal", NO_CORES, True, id="another code"),
+        pytest.param("ResourceExhausted", "ResourceExhausted", "no RAM", True, id="another text"),
+        pytest.param(
+            "ResourceExhausted",
+            "ResourceExhausted",
+            NO_CORES.replace("4711", "4712"),
+            False,
+            id="another request",
+        ),
+        # It never joined; that a VM was created says nothing new.
+        pytest.param("", "", "", False, id="did not join"),
+        pytest.param("", "ResourceExhausted", NO_CORES, False, id="did not join, refused"),
+    ],
+)
+def test_another_answer_of_the_cloud(failure: str, code: str, text: str, wanted: bool) -> None:
+    found = setbacks.failed(NONE, made=NOW, now=NOW, text=NO_CORES, code=failure)
+
+    assert setbacks.is_answered_otherwise(found, code=code, text=text) is wanted
