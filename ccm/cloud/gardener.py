@@ -7,20 +7,18 @@ an object or a mapping with `provider_id`, `node_name`, `last_known_state` and `
 A method that is no coroutine function runs in a thread (`ccm.cloud.blocking`). Errors are
 understood by a `code`, number or name, or by the origin's text; any other is `Internal`.
 
-Whose a VM is. Such a driver finds VMs by their names and knows no marks of ours. Its listing says
-pool and name only, which make no VM ours: one is ours when its provider ID stands in our machine,
-and no other is adopted, changed or deleted. So that a creation whose answer was lost still finds
-its VM, the intent is kept first: from before the creation on `last_known_state` begins with
-`INTENT` and the machine's UID, and only with it is a VM looked for, made or removed by name. What
-has the name before the intent is in the way. Two clusters that create machines of one name at the
-same moment would both take the same VM: give them projects of their own.
+Ownership. Such a driver finds VMs by name and keeps no marks. A VM of the machine's name is taken
+for the machine's only while the Machine records a started creation (`creation_started`): the
+controller calls `get_machine_status` first, and records the creation only when no VM has the name.
+Without the record, a question by name answers `NotFound` and a deletion by name does nothing. Two
+clusters that create machines of one name at the same moment would both take the same VM: give each
+cluster its own project.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +38,6 @@ from ccm.cloud.machines import (
     Phase,
 )
 from ccm.model import NodeAddress
-
-INTENT = "kube-ccm/creating:"
-"""Begins the state of a machine whose creation was begun; the UID follows, and what the driver
-said behind a space."""
 
 USER_DATA = "userData"
 """Key of the secret under which such drivers find it."""
@@ -113,43 +107,50 @@ class VolumeRequest:
     pv_specs: Sequence[Mapping[str, Any]]
 
 
-def from_gardener(driver: Any) -> FromGardener:
+def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromGardener:
     """A machine driver, of one that was written to the origin's shape.
 
     Args:
         driver: with the origin's methods, its session in it (the origin's `NewProvider(spi)`).
+        provider_names: see `Driver.provider_names`.
     """
-    return FromGardener(driver)
+    return FromGardener(driver, provider_names=provider_names)
 
 
 class FromGardener(Driver[Any]):
     """`MachineDriver`, around an object of the origin's shape; see the head of the module."""
 
+    finds_by_name = True
+
+    def __init__(self, spi: Any, *, provider_names: Collection[str] = ()) -> None:
+        super().__init__(spi)
+        self.provider_names = provider_names
+
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """Keep the intent, then create by name."""
-        if not _is_begun(req):
-            await self._must_be_free(req)
-            intent = f"{INTENT}{req.identity.uid} {req.last_known_state}"
-            text = f"the creation of {req.identity.name} is noted first"
-            raise errors.RetryAfter(text, seconds=0).carrying(MachineInfo(last_known_state=intent))
-        return _kept(_info(await self._ask("create_machine", req)), req)
+        """Create by name. Raises FailedPrecondition where the creation is not recorded."""
+        if not req.creation_started:
+            raise errors.FailedPrecondition(
+                f"the creation of {req.identity.name} is not recorded: a VM of that name may be "
+                "another's; ask for its status first, then record the creation"
+            )
+        return _info(await self._ask("create_machine", req))
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         """The driver's own."""
         return _info(await self._ask("initialize_machine", req))
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
-        """By provider ID, or by name once the creation was begun."""
-        if not req.provider_id and not _is_begun(req):
+        """By provider ID, or by name once the creation was started."""
+        if not req.provider_id and not req.creation_started:
             raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
         return _info(await self._ask("get_machine_status", req))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        """By provider ID, or by name once the creation was begun."""
-        if not req.provider_id and not _is_begun(req):
+        """By provider ID, or by name once the creation was started."""
+        if not req.provider_id and not req.creation_started:
             return DeleteMachineResponse()
-        answer = _kept(_info(await self._ask("delete_machine", req)), req)
-        return DeleteMachineResponse(last_known_state=answer.last_known_state)
+        answer = await self._ask("delete_machine", req)
+        return DeleteMachineResponse(last_known_state=_state(answer))
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         """Provider IDs and names, marked with the pool alone."""
@@ -177,37 +178,18 @@ class FromGardener(Driver[Any]):
         """The driver's own."""
         await self._call("generate_machine_class_for_migration", req)
 
-    async def _must_be_free(self, req: MachineRequest) -> None:
-        """Refuse a name that some VM has; of a driver that cannot tell, nothing is known."""
-        try:
-            found = _info(await self._ask("get_machine_status", req))
-        except (errors.NotFound, errors.Unimplemented):
-            return
-        except errors.Uninitialized as error:
-            found = error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
-        raise errors.AlreadyExists(
-            f"{found.provider_id or 'a VM'} has the name {req.identity.name}, and nothing says "
-            "that it is this machine's"
-        )
-
     async def _ask(self, method: str, req: MachineRequest) -> Any:
-        own = req.last_known_state.partition(" ")[2] if _is_begun(req) else req.last_known_state
         machine = Machine(
             metadata=Metadata(name=req.identity.name, uid=req.identity.uid),
             spec=MachineSpec(provider_id=req.provider_id),
-            status=MachineStatus(last_known_state=own),
+            status=MachineStatus(last_known_state=req.last_known_state),
         )
         asked = Request(
             machine=machine,
             machine_class=_class(req.identity.pool, req.provider_spec),
             secret=_secret(req.credentials, req.user_data),
         )
-        try:
-            return await self._call(method, asked)
-        except errors.CloudError as error:
-            if isinstance(error.partial, MachineInfo):
-                error.carrying(_kept(error.partial, req))
-            raise
+        return await self._call(method, asked)
 
     async def _call(self, method: str, asked: object) -> Any:
         own = getattr(self.spi, method, None)
@@ -240,19 +222,6 @@ def _understood(error: Exception) -> errors.CloudError:
     carried = getattr(error, "response", None)
     info = _info(error if carried is None else carried)
     return found if info == MachineInfo() else found.carrying(info)
-
-
-def _kept(info: MachineInfo, req: MachineRequest) -> MachineInfo:
-    """What the driver says, its own state behind the intent if there is one."""
-    # It stays there when the provider ID is known: that may be stored after the state.
-    if info.last_known_state is None or not _is_begun(req):
-        return info
-    state = f"{INTENT}{req.identity.uid} {info.last_known_state}"
-    return dataclasses.replace(info, last_known_state=state)
-
-
-def _is_begun(req: MachineRequest) -> bool:
-    return req.last_known_state.partition(" ")[0] == f"{INTENT}{req.identity.uid}"
 
 
 def _class(pool: str, spec: Mapping[str, Any]) -> MachineClass:

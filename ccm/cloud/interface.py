@@ -21,7 +21,7 @@ Rules that hold for every method:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -438,3 +438,10 @@ class Cloud:
     def provider_schemes(self) -> Sequence[str]:
         """The provider-ID schemes that are ours."""
         return self.schemes or (self.name,)
+
+    @property
+    def machine_providers(self) -> Collection[str]:
+        """Values of `MachineClass.provider` that the machine driver accepts, in any case."""
+        # A driver need not derive from `Driver`.
+        declared: Collection[str] = getattr(self.machines, "provider_names", ())
+        return declared or (self.name,)

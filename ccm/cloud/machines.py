@@ -15,6 +15,9 @@ Rules beside those of `ccm.cloud.interface`:
   them, and keeps one client for each `Credentials.digest`.
 * A provider spec that makes no sense stops creation and initialisation, never a question or a
   deletion: VMs that were made by an older one have to be found and removed.
+* An error of a creation means "unknown", whatever its class: the server may exist. The controller
+  records a creation on the Machine before it calls `create_machine`, and asks for the deletion of
+  every machine whose creation was recorded.
 * What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
   Of other errors the `last_known_state` alone is kept, and is stored before the next call.
 
@@ -24,13 +27,13 @@ the origin's shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
@@ -78,10 +81,12 @@ class Credentials(Mapping[str, bytes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose a VM is. Drivers write all four where the cloud keeps them: labels, tags, metadata.
+    """Whose a VM is. Drivers write all five where the cloud keeps them: labels, tags, metadata.
 
     Attributes:
         cluster: the marker of the cluster, one and the same for all its machines.
+        namespace: of the machine object; at most 63 letters a-z, digits and `-`. Empty in a listing
+            for a VM that was created before drivers wrote this mark.
         pool: what machines alike have in common; the name of the MachineClass.
         name: of the machine, unique in its cluster at any time; the VM's name.
         uid: of the machine, unique for ever.
@@ -91,6 +96,7 @@ class Identity:
     pool: str
     name: str
     uid: str
+    namespace: str = ""
 
 
 class Phase(Enum):
@@ -116,6 +122,9 @@ class MachineRequest:
         user_data: what the VM is booted with, ready to use; empty outside of the creation.
         provider_id: of the VM, once it was stored with the machine; else empty.
         last_known_state: what the driver said last in `MachineInfo.last_known_state`.
+        creation_started: whether the Machine records that its creation was started. A driver that
+            finds VMs by name takes a VM of the machine's name for the machine's only then. Drivers
+            that mark VMs ignore it.
     """
 
     identity: Identity
@@ -124,6 +133,7 @@ class MachineRequest:
     user_data: bytes = field(default=b"", repr=False)
     provider_id: str = ""
     last_known_state: str = ""
+    creation_started: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +274,9 @@ class MachineDriver(Protocol):
 
         With a provider ID that VM and no other, whatever marks it bears; without one, all that
         bears this identity, which after a creation cut short may be something beside no VM. An
-        answer means that all is gone, and nobody will ask again. So it is given of the place where
+        answer means that all is gone. With a provider ID it is the last call; without one, after a
+        creation was started, a second call follows after some seconds, because a listing of the
+        cloud may lag behind. So it is given of the place where
         the VM was made: a driver whose provider IDs say neither project nor region remembers them
         in `last_known_state`, and looks there.
 
@@ -347,9 +359,18 @@ class Driver(Generic[S]):
 
     Attributes:
         csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
+        finds_by_name: whether VMs carry no marks, so that only the machine's name finds them.
+            The controller then calls `get_machine_status` before each creation, and records the
+            creation only after the name was free.
+        provider_names: values of `MachineClass.provider` for which this driver creates VMs, in
+            upper or lower case. Empty = the name of the provider, `Cloud.name`. A class with
+            another value gets no VMs; a class without a value belongs to every driver. Deletions
+            do not depend on the value.
     """
 
     csi_driver = ""
+    finds_by_name: ClassVar[bool] = False
+    provider_names: Collection[str] = ()
 
     def __init__(self, spi: S) -> None:
         self.spi = spi
@@ -384,7 +405,8 @@ def known(error: CloudError) -> MachineInfo:
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """The VM of an identity in a listing; None where there is none.
 
-    Cluster and UID decide. Neither the name alone nor the pool does: names come again.
+    Cluster and UID decide. Neither the name alone nor the pool does: names come again. The
+    namespace does not either: older VMs have no mark of it.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):

@@ -228,7 +228,14 @@ async def _machines(case: Case) -> Sequence[MachineView]:
 async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
     secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS)}
     return [
-        (one, views.machine_class(one, lambda where, name: secrets.get(f"{where}/{name}")))
+        (
+            one,
+            views.machine_class(
+                one,
+                lambda where, name: secrets.get(f"{where}/{name}"),
+                providers=case.cloud.machine_providers,
+            ),
+        )
         for one in await _objects(case, MACHINE_CLASSES)
     ]
 

@@ -90,11 +90,16 @@ ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
 ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
-"""On a Machine: a short mark of the credentials and the region that its VM was made with. Ours."""
+"""On a Machine: short marks, with commas, of the credentials and the region that its VM was created
+with, and of those that have shown the VM since; the newest last. Ours."""
 
 ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
 """On a Machine: the UID of the Machine, or of its MachineSet, whose controller asked the cloud for
 a VM, or is about to. Removed with the write that stores the provider ID. Ours."""
+
+STATE_CREATION = "kube-ccm/creating:"
+"""Begins a `lastKnownState` in which an earlier release recorded a started creation: the UID of the
+Machine follows, then a space and the driver's own state. Read, and never written anew. Ours."""
 
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 """On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
@@ -160,6 +165,12 @@ REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
 REASON_DRAIN_FAILED = "NodeDrainFailed"
 """Events on a Machine whose node is drained: it is; something has to happen first, such as Pods
 becoming ready elsewhere; it gave up, and begins anew. Ours."""
+
+REASON_VM_NOT_VISIBLE = "VMNotVisible"
+REASON_VM_PRESUMED_DELETED = "VMPresumedDeleted"
+"""Warning events on a Machine that is deleted: the credentials of its class were replaced, and the
+new ones do not show its VM; the wait for the former ones is over, so the VM counts as deleted.
+Ours."""
 
 REASON_NODE_SICK = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"

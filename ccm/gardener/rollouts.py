@@ -11,6 +11,7 @@ import msgspec
 
 from ccm.gardener import members, names, templates, views
 from ccm.gardener.sets import (
+    ROLLING,
     DeploymentCondition,
     MachineDeployment,
     MachineDeploymentStatus,
@@ -90,9 +91,9 @@ def rules(*, holds_nodes: bool) -> FleetRules:
 
 def deployment(obj: MachineDeployment) -> DeploymentView:
     """A deployment in neutral terms."""
-    spec, strategy = obj.spec, obj.spec.strategy
+    spec, strategy = obj.spec, obj.spec.strategy.effective()
     block = strategy.in_place_update or strategy.rolling_update
-    if strategy.type == fleet.Strategy.ROLLING.value:
+    if strategy.type == ROLLING:
         block = strategy.rolling_update
     surge, missing = (block.max_surge, block.max_unavailable) if block else (None, None)
     in_place = strategy.in_place_update
@@ -164,7 +165,7 @@ def faults(obj: MachineDeployment) -> Iterator[str]:
     yield from templates.faults(
         replicas=spec.replicas, selector=spec.selector, template=spec.template
     )
-    yield from _strategy_faults(spec.strategy)
+    yield from _strategy_faults(spec.strategy.effective())
 
 
 def selects_all(selector: LabelSelector | None) -> bool:

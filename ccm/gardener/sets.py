@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import field
+from msgspec.structs import replace
 
 from ccm.gardener.types import (
     ClassSpec,
@@ -13,9 +14,14 @@ from ccm.gardener.types import (
     ObjectCondition,
     Time,
 )
+from ccm.machines import fleet
 from ccm.model import ObjectMeta
 from ccm.model.meta import KubeObject, Wire
 from ccm.model.selectors import LabelSelector
+
+ROLLING = fleet.Strategy.ROLLING.value
+DEFAULT_BOUND = 1
+"""Type of a strategy that names none, and its bounds (reference)."""
 
 
 class MachineSummary(Wire, frozen=True, kw_only=True):
@@ -99,8 +105,8 @@ class RollingUpdate(Wire, frozen=True, kw_only=True):
     """Bounds of a rolling update; each a number, or a percentage of the replicas.
 
     Attributes:
-        max_unavailable: most machines that may be missing.
-        max_surge: most machines above the replicas.
+        max_unavailable: most machines that may be missing; 1 where it is not set.
+        max_surge: most machines above the replicas; 1 where it is not set.
     """
 
     max_unavailable: int | str | None = None
@@ -125,7 +131,7 @@ class Strategy(Wire, frozen=True, kw_only=True):
     """How machines are exchanged.
 
     Attributes:
-        type: RollingUpdate, Recreate or InPlaceUpdate.
+        type: RollingUpdate, Recreate or InPlaceUpdate; RollingUpdate where it is not set.
         rolling_update: bounds of a rolling update.
         in_place_update: bounds of an update in place.
     """
@@ -133,6 +139,20 @@ class Strategy(Wire, frozen=True, kw_only=True):
     type: str = ""
     rolling_update: RollingUpdate | None = None
     in_place_update: InPlaceUpdate | None = None
+
+    def effective(self) -> Strategy:
+        """Return the strategy with the defaults of the reference, which are not written back."""
+        # Bounds of an update in place without a type: rolling the machines would surprise.
+        rolls = not self.type and self.in_place_update is None
+        if self.type != ROLLING and not rolls:
+            return self
+        given = self.rolling_update or RollingUpdate()
+        missing, surge = given.max_unavailable, given.max_surge
+        bounds = RollingUpdate(
+            max_unavailable=DEFAULT_BOUND if missing is None else missing,
+            max_surge=DEFAULT_BOUND if surge is None else surge,
+        )
+        return replace(self, type=ROLLING, rolling_update=bounds)
 
 
 class RollbackConfig(Wire, frozen=True, kw_only=True):

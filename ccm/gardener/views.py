@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,6 +57,10 @@ UPDATE = UpdateNames(
 )
 """How the steps of an update in place are called."""
 
+_MOST_ORIGINS = 4
+"""Origins that are recorded of a VM. Former ones tie together VMs of one project of which only some
+were seen since a rotation; each one more makes it likelier that two are taken for the same."""
+
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -70,7 +74,6 @@ def rules(cluster: str, **settings: Any) -> Rules:
         machine_label=names.LABEL_MACHINE_NAME,
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,
-        origin=names.ANNOTATION_ORIGIN,
         creation=names.ANNOTATION_CREATION,
         deletion=names.ANNOTATION_DELETION,
         applied=names.ANNOTATION_APPLIED,
@@ -102,7 +105,7 @@ def machine(obj: Machine) -> MachineView:
         class_name=spec.class_.name if refers else "",
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
-        status=_status(obj.status),
+        status=_status(obj),
         group=_group(obj),
         creation_timeout_s=_seconds(
             obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
@@ -112,6 +115,7 @@ def machine(obj: Machine) -> MachineView:
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         creation_started=_creation_started(obj),
+        origins=origins(obj),
         sick_conditions=sick or None,
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
@@ -123,8 +127,19 @@ def machine(obj: Machine) -> MachineView:
     )
 
 
-def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
-    """A class in neutral terms; `secret` finds a Secret by namespace and name."""
+def machine_class(
+    obj: MachineClass,
+    secret: Callable[[str, str], Secret | None],
+    *,
+    providers: Collection[str],
+) -> ClassView:
+    """Return the class in neutral terms.
+
+    Args:
+        obj: the class.
+        secret: finds a Secret by namespace and name.
+        providers: values of `provider` that the driver accepts.
+    """
     data: dict[str, bytes] = {}
     lacking: list[str] = []
     for reference in obj.secrets:
@@ -138,7 +153,7 @@ def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]
         else:
             data |= found.data or {}
     template = obj.node_template or ClassNodeTemplate()
-    faults = (*class_faults(obj), *lacking)
+    faults = (*class_faults(obj, providers), *lacking)
     # User data are among them, as drivers of the origin know them.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.spec).decode()
@@ -180,8 +195,20 @@ def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
     return Credentials({**where, "": region.encode()}).digest[:4]
 
 
-def class_faults(obj: MachineClass) -> Iterator[str]:
+def origins(obj: Machine) -> tuple[str, ...]:
+    """See `MachineView.origins`."""
+    recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
+    return tuple(recorded.split(",")) if recorded else ()
+
+
+def class_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
     """What is wrong with a class, one sentence each."""
+    if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
+        accepted = " or ".join(repr(one) for one in sorted(providers))
+        yield (
+            f"MachineClass {obj.name}: provider is {obj.provider!r}, and the driver in use serves "
+            f"{accepted}; correct the field, or remove it"
+        )
     template = obj.node_template
     if template is None:
         return
@@ -213,7 +240,7 @@ def status_patch(obj: Machine, status: Status) -> Patch:
             "type": status.kind,
             "lastUpdateTime": _text(status.updated),
         },
-        "lastKnownState": status.known_state or None,
+        "lastKnownState": state_to_store(obj, status.known_state) or None,
     }
     lists = {"addresses": status.addresses, "conditions": status.conditions}
     for key, entries in lists.items():
@@ -244,12 +271,29 @@ def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) 
     metadata = same_object(obj) | same_version(obj)
     if origin and not obj.spec.provider_id:
         metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
+    if provider_id and names.ANNOTATION_CREATION in obj.annotations:
+        # The provider ID says more than the record, which is at its end with this write.
+        metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
     return {"metadata": metadata, "spec": {"providerID": provider_id}}
 
 
-def _status(found: MachineStatus) -> Status:
+def origin_patch(obj: Machine, origin: str) -> Patch | None:
+    """The patch that records one more origin that shows the VM; None where nothing is to be done.
+
+    A VM that is not ours by creation has no record, and needs none.
+    """
+    before = origins(obj)
+    if not before or origin in before:
+        return None
+    recorded = ",".join((*before, origin)[-_MOST_ORIGINS:])
+    metadata = same_object(obj) | same_version(obj)
+    return {"metadata": metadata | {"annotations": {names.ANNOTATION_ORIGIN: recorded}}}
+
+
+def _status(obj: Machine) -> Status:
+    found: MachineStatus = obj.status
     current: CurrentStatus = found.current_status
     last: LastOperation = found.last_operation
     return Status(
@@ -262,7 +306,7 @@ def _status(found: MachineStatus) -> Status:
         since=moment(current.last_update_time),
         preserve_until=moment(current.preserve_expiry_time),
         updated=moment(last.last_update_time),
-        known_state=found.last_known_state,
+        known_state=known_state(obj),
         addresses=tuple(found.addresses or ()),
         conditions=tuple(found.conditions or ()),
     )
@@ -289,7 +333,27 @@ def _creation_started(obj: Machine) -> bool:
     """
     recorded = obj.annotations.get(names.ANNOTATION_CREATION, "")
     owners = (one.uid for one in obj.metadata.owner_references or ())
-    return bool(recorded) and recorded in (obj.uid, *owners)
+    return (bool(recorded) and recorded in (obj.uid, *owners)) or _is_recorded_in_state(obj)
+
+
+def _is_recorded_in_state(obj: Machine) -> bool:
+    begins, _, _ = obj.status.last_known_state.partition(" ")
+    return begins == f"{names.STATE_CREATION}{obj.uid}"
+
+
+def known_state(obj: Machine) -> str:
+    """Return the driver's last known state, without the record of an earlier release."""
+    stored = obj.status.last_known_state
+    return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
+
+
+def state_to_store(obj: Machine, state: str) -> str:
+    """Return what `lastKnownState` is to hold. The record of an earlier release stays in it until
+    the provider ID is stored: it may be the only one.
+    """
+    if _is_recorded_in_state(obj) and not obj.spec.provider_id:
+        return f"{names.STATE_CREATION}{obj.uid} {state}"
+    return state
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -17,6 +17,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
 from ccm.cloud.codes import code_of
 from ccm.cloud.errors import CloudError
+from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
 from ccm.gardener import metrics, served, views
@@ -87,6 +88,15 @@ class Settings:
     rules: dict[str, Any]
 
 
+class Calls(Caller, Protocol):
+    """Calls the driver (a `Handle`)."""
+
+    @property
+    def cloud(self) -> Cloud:
+        """What the provider offers now; asked for settings, never called."""
+        ...
+
+
 class World:
     """Caches, listings and rules.
 
@@ -100,6 +110,9 @@ class World:
     Attributes:
         ages: of all machines.
         arrivals: what the controllers tell each other of what is about to come.
+        new_origins: by UID of a Machine: `ClassView.origin` of credentials that have shown its VM,
+            and that its annotation lacks; the machine controller writes and removes them.
+        on_new_origins: called with the keys of such Machines.
     """
 
     def __init__(
@@ -107,7 +120,7 @@ class World:
         *,
         informers: Informers,
         client: Asks,
-        caller: Caller,
+        caller: Calls,
         settings: Settings,
         target: Target | None = None,
     ) -> None:
@@ -116,6 +129,8 @@ class World:
         self.listings = Listings(self._list)
         self.ages = Ages(client.server_time)
         self.arrivals = Arrivals()
+        self.new_origins: dict[str, str] = {}
+        self.on_new_origins: Callable[[Sequence[str]], None] = lambda _keys: None
         self.lacking = ""
         """What is still waited for; empty: nothing."""
         self._informers = informers
@@ -134,6 +149,11 @@ class World:
         """Names and settings; there are none before `ready`."""
         assert self._rules is not None
         return self._rules
+
+    @property
+    def finds_by_name(self) -> bool:
+        """Whether the driver finds VMs by name alone; see `ccm.cloud.machines.Driver`."""
+        return bool(getattr(self.caller.cloud.machines, "finds_by_name", False))
 
     @property
     def machines(self) -> Informer[Machine]:
@@ -239,7 +259,7 @@ class World:
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
-        return views.machine_class(found, self._secret)
+        return views.machine_class(found, self._secret, providers=self.caller.machine_providers)
 
     def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""
@@ -249,6 +269,7 @@ class World:
             credentials=made_of.credentials,
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
+            creation_started=machine.creation_started,
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
@@ -274,6 +295,7 @@ class World:
     def forget(self, uid: str) -> None:
         """The machine is gone."""
         self._creations_ended.pop(uid, None)
+        self.new_origins.pop(uid, None)
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
         if gone:
@@ -284,7 +306,7 @@ class World:
                 del self._usable[key]
 
     async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
-        return await self.call(
+        records = await self.call(
             MachineDriver.list_machines,
             ListMachinesRequest(
                 cluster=self.rules.cluster,
@@ -293,6 +315,25 @@ class World:
                 credentials=made_of.credentials,
             ),
         )
+        self._note_origins(made_of, records)
+        return records
+
+    def _note_origins(self, made_of: ClassView, records: Sequence[MachineRecord]) -> None:
+        """Note Machines whose VMs new credentials show for the first time.
+
+        Once for each listing, whoever asked for it; there are none but after a rotation.
+        """
+        unseen: dict[str, Machine] = {}
+        for one in self.machines.store.list():
+            if one.spec.class_.name == made_of.name and not one.is_deleting:
+                recorded = views.origins(one)
+                if recorded and made_of.origin not in recorded:
+                    unseen[one.spec.provider_id] = one
+        ids = (record.info.provider_id for record in records) if unseen else ()
+        seen = [unseen[provider_id] for provider_id in ids if provider_id in unseen]
+        if seen:
+            self.new_origins |= {one.uid: made_of.origin for one in seen}
+            self.on_new_origins([one.key for one in seen])
 
     def _secret(self, namespace: str, name: str) -> Secret | None:
         return self.secrets.store.get(f"{namespace}/{name}")

@@ -1,8 +1,14 @@
 """From a machine's object to its VM: which step is next, decided from what is known. Pure.
 
-One pass goes as far as it can: claim the object, look for a VM, make one, store its provider ID,
-initialise it, say so. Whatever cuts a pass short, the next one finds the VM again, by the UID it
-is marked with. Once a provider ID is stored no VM is ever made again for the machine.
+A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
+started, create the VM, store its provider ID, initialise the VM, write the status.
+
+The record makes sure that no VM is forgotten. It stands on the object from before the first
+`create_machine` until the provider ID is stored, so every error, crash or lost write in between
+leaves a machine whose next pass looks for the VM again, and whose deletion asks the cloud. VMs are
+found by the UID in their marks, or, with a driver that knows names only, by the machine's name:
+such a creation is recorded only after the name was seen to be free. Once a provider ID is stored,
+no VM is ever created again for the machine.
 """
 
 from __future__ import annotations
@@ -50,6 +56,8 @@ class Step(Enum):
     """Write what has to stand on the object before its VM is made."""
     LOOK = "look"
     """Look for a VM."""
+    RECORD = "record"
+    """Write that the creation started, before the VM is ordered."""
     CREATE = "create"
     STORE = "store"
     """Write down which VM is the machine's."""
@@ -126,7 +134,7 @@ def next_step(
         return Step.SETTLE
     vm = _vm(machine, seen)
     if vm is None:
-        return Step.CREATE
+        return Step.CREATE if machine.creation_started else Step.RECORD
     if seen.created is not None and _is_taken(machine, vm, node, rules):
         return Step.DISCARD
     if _lacks(vm, rules):
@@ -263,13 +271,16 @@ def passes(error: errors.CloudError) -> bool:
     return isinstance(error, _PASSING)
 
 
-def sought(
+def match_marked(
     records: Iterable[MachineRecord], identity: Identity, *, adopt_unmarked: bool
 ) -> tuple[MachineRecord | None, str]:
-    """The machine's VM in a listing; and why another one is in its way, if it is.
+    """Find the machine's VM in a listing of a driver that marks VMs.
 
-    A VM with another marker, or another UID, is never the machine's. One without any is, if a
-    person says so.
+    A VM with another marker, or another UID, is never the machine's. A VM without any marker is,
+    where the settings adopt such VMs.
+
+    Returns:
+        The machine's VM if there is one; why another VM prevents a creation, else empty.
     """
     every = list(records)
     ours = found(every, identity)
@@ -284,12 +295,56 @@ def sought(
             owner = f"cluster {theirs.cluster!r}, machine {theirs.uid!r}"
             return None, f"{where} has the name of this machine and belongs to {owner}"
         if not adopt_unmarked:
-            return None, (
-                f"{where} has the name of this machine and no marker of any cluster; delete or "
-                "rename it, or have it taken over with --adopt-unmarked-machines"
-            )
+            return None, _unmarked(where)
         return record, ""
     return None, ""
+
+
+def match_named(
+    records: Iterable[MachineRecord],
+    status: MachineRecord | None,
+    machine: MachineView,
+    *,
+    adopt_unmarked: bool,
+) -> tuple[MachineRecord | None, str]:
+    """Find the machine's VM by name, for a driver that keeps no marks.
+
+    A VM that has the name is the machine's if the creation was recorded, because the name was free
+    before that. Without the record it is another's, unless the settings adopt such VMs.
+
+    Args:
+        records: a listing of the machine's class, begun after the last creation ended.
+        status: the VM that the driver names when it is asked by name; None: none has the name.
+        machine: the machine; its provider ID is not stored.
+        adopt_unmarked: whether VMs without marks are adopted.
+
+    Returns:
+        As `match_marked`.
+
+    Raises:
+        Unavailable: listing and status contradict each other; one of them lags behind.
+    """
+    listed = {record.info.provider_id for record in records if record.identity.name == machine.name}
+    if status is None and not listed:
+        return None, ""
+    provider_id = status.info.provider_id if status is not None else ""
+    if not machine.creation_started and not adopt_unmarked:
+        return None, _unmarked(f"VM {provider_id or min(listed, default=machine.name)}")
+    if status is None or (listed and provider_id not in listed):
+        # Ordering another VM, or taking the wrong one of two, would leak a VM. The next listing
+        # and status decide.
+        raise errors.Unavailable(
+            f"the cloud lists {', '.join(sorted(listed))} under the name {machine.name}, and "
+            f"answers {provider_id or 'none'} when asked by name"
+        )
+    return status, ""
+
+
+def _unmarked(where: str) -> str:
+    return (
+        f"{where} has the name of this machine and no marker of any cluster; delete or rename it, "
+        "or have it taken over with --adopt-unmarked-machines"
+    )
 
 
 def _vm(machine: MachineView, seen: Evidence) -> MachineInfo | None:

@@ -29,8 +29,17 @@ from ccm.model.times import format_time, parse_time
 LONG_S = 600.0
 """When a deletion is tried again that the cloud refuses for good (reference)."""
 
+DOUBT_S = 600.0
+"""How long a deletion waits when the new credentials of a class do not show the VM. As long as the
+retry period of a refusal: time to restore a Secret that was replaced by mistake, of which an event
+tells. A second look decides. Without a limit a roll would never end after a VM was lost."""
+
 QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
+
+DENIAL_S = 3.0
+"""Time between the two answers of a cloud that together deny a VM whose creation was started and
+whose provider ID is not stored: listings of clouds lag behind orders by a second or so."""
 
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""
@@ -83,6 +92,7 @@ class Cause(Enum):
     STUCK = "volumes are attached, for too long"
     GONE = "the VM is gone"
     GOING = "the cloud works on it"
+    UNSEEN = "the cloud denies a VM that was ordered, for the first time"
     REFUSED = "the cloud refused"
     NO_LABEL = "the machine had no node"
     RELEASED = "node and token are gone"
@@ -135,6 +145,7 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         (Stage.VOLUMES, Cause.STUCK): _move(Stage.VM, "{said}, not waited for any longer."),
         (Stage.VM, Cause.GONE): _move(Stage.NODE, "VM deletion was successful."),
         (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
+        (Stage.VM, Cause.UNSEEN): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
         (Stage.VM, Cause.REFUSED): _move(
             Stage.VM, "VM deletion failed due to - {said}.", State.FAILED
         ),
@@ -181,14 +192,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stage: how far it is.
         forced: the drain used force.
         since: when volumes began to be waited for.
-        origin: where the VM was seen last, see `ClassView.origin`.
+        doubted: since when credentials do not show the VM that may belong to another project.
+        doubted_origin: `ClassView.origin` of those credentials.
     """
 
     uid: str
     stage: Stage = Stage.STATUS
     forced: bool = False
     since: str = ""
-    origin: str = ""
+    doubted: str = ""
+    doubted_origin: str = ""
 
     def text(self) -> str:
         """For the annotation."""
@@ -364,29 +377,51 @@ def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
     return Event(cause=cause, said="; ".join(faults), code=errors.FailedPrecondition.__name__)
 
 
-def doubted(machine: MachineView) -> Event:
-    """The cloud knows nothing of the VM, and it is not the place where that was made."""
+def doubt(seen: Progress, origin: str, now: datetime) -> Progress:
+    """Record that the credentials do not show the VM; others begin a doubt of their own."""
+    if doubted_since(seen) is not None and seen.doubted_origin == origin:
+        return seen
+    return msgspec.structs.replace(seen, doubted=format_time(now), doubted_origin=origin)
+
+
+def doubted_since(seen: Progress) -> datetime | None:
+    """Return when the doubt began; None = there is none."""
+    return _moment(seen.doubted)
+
+
+def doubted(machine: MachineView, since: datetime, now: datetime) -> Event | None:
+    """Return how a deletion waits for the former credentials; None = the wait is over."""
+    end = since + timedelta(seconds=DOUBT_S)
+    if now >= end:
+        return None
     text = (
         f"the credentials or the region of class {machine.class_name} are others than VM "
-        f"{machine.provider_id} was made with, and neither it nor a VM that was made with it can "
-        "be seen with them; restore them, or, if that VM is gone, set the label force-deletion"
+        f"{machine.provider_id} was created with, and show neither it nor a VM that was created "
+        f"with the former ones; restore those, or the VM counts as deleted from {format_time(end)} "
+        "on, with the label force-deletion at once"
     )
+    # A moment later than that: a time on an object has no fractions of seconds.
+    after_s = min(LONG_S, (end - now).total_seconds() + 1)
     code = errors.FailedPrecondition.__name__
-    return Event(cause=Cause.REFUSED, said=text, code=code, after_s=LONG_S)
+    return Event(cause=Cause.REFUSED, said=text, code=code, after_s=after_s)
 
 
-def is_elsewhere(machine: MachineView, origin: str, seen: Progress, rules: Rules) -> bool:
-    """Whether "there is no such VM" may be said of another place than it was made in."""
-    made_in = machine.annotation(rules.origin)
-    if machine.force_deletion or not machine.provider_id or not made_in:
+def may_have_vm(machine: MachineView) -> bool:
+    """Return whether the cloud has to be asked before the machine may go."""
+    return bool(machine.provider_id) or machine.creation_started
+
+
+def is_elsewhere(machine: MachineView, origin: str) -> bool:
+    """Whether credentials may belong to another project than that of the VM."""
+    if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
-    return origin not in (made_in, seen.origin)
+    return origin not in machine.origins
 
 
-def witnesses(machine: MachineView, others: Iterable[MachineView], rules: Rules) -> frozenset[str]:
-    """VMs that were made where the machine's was: who sees one of them would see it."""
-    made_in = machine.annotation(rules.origin)
-    every = {one.provider_id for one in others if one.annotation(rules.origin) == made_in}
+def witnesses(machine: MachineView, others: Iterable[MachineView]) -> frozenset[str]:
+    """VMs of the project of the machine's VM: credentials that show one of them would show it."""
+    known = set(machine.origins)
+    every = {one.provider_id for one in others if not known.isdisjoint(one.origins)}
     return frozenset(every | {machine.provider_id})
 
 

@@ -1,20 +1,27 @@
-"""Whose turn it is to be given up for its node: one machine of a group at a time. Pure.
+"""One machine at a time: which unhealthy machine may be marked Failed now. Pure.
 
-A machine that is given up is replaced, and its Pods move. Were all machines given up at once whose
-nodes are sick, an outage of a network would become one of the cluster. So a machine waits while
-another of its group is on its way, from being given up to its replacement running. Where most
-nodes are sick at once it is probably not the nodes: then one machine at a time is given up of all.
+A machine that is marked Failed is replaced, and its Pods move. If all unhealthy machines failed at
+once, a network outage would become an outage of the cluster. So a machine waits while another
+machine of its group is under way: being created, replaced or deleted. When most nodes are
+unhealthy, the nodes are probably not the cause. Then a machine also waits for the replacements of
+all other groups, but not for machines that other groups create or delete for other reasons.
 
-A turn is taken before anything is awaited, and stands until the machine is seen as it was written:
-two machines never pass by each other, whatever is slow. After a restart the phases say the same.
+No block outlasts the time limit: a machine may be stuck for want of quota, for example. A turn is
+taken before the status is written, and stands until the cache shows the write, so two machines
+never pass each other. After a restart, the phases and times on the objects restore the blocks. A
+machine being created may then be a replacement, and counts as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 
-from ccm.machines.views import MachineView, Phase
+from ccm.machines.views import Kind, MachineView, Phase
+from ccm.model.times import moment
 
 MELTDOWN_SHARE = 0.55
 """Where more than this share of all nodes is sick it is not the nodes (kube-controller-manager, the
@@ -22,6 +29,9 @@ default of --unhealthy-zone-threshold)."""
 
 MELTDOWN_LEAST = 3
 """With fewer sick nodes nobody can tell (kube-controller-manager: more than two)."""
+
+_JOINING = frozenset({Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING, Phase.AVAILABLE})
+"""Phases of a machine that may be the replacement of another."""
 
 
 class Standing(Enum):
@@ -43,9 +53,49 @@ def standing(machine: MachineView) -> Standing:
     if machine.phase is Phase.RUNNING:
         return Standing.WELL
     if machine.phase in (Phase.UNKNOWN, Phase.UPDATE_FAILED):
-        # Were the latter on its way, two whose update failed would wait for each other for ever.
+        # Were the latter under way, two whose update failed would wait for each other.
         return Standing.SICK
     return Standing.UNDER_WAY if machine.status.preserve_until is None else Standing.ASIDE
+
+
+def began(machine: MachineView) -> datetime:
+    """Return the time since which a machine has been under way, as far as its object says."""
+    if deleted := moment(machine.metadata.deletion_timestamp):
+        return deleted
+    if machine.phase in _JOINING or machine.status.since is None:
+        return machine.created
+    return machine.status.since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why a machine has to wait.
+
+    Attributes:
+        why: the reason, as one clause.
+        wait_s: seconds after which the machine in the way counts no longer.
+    """
+
+    why: str
+    wait_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """Machines of one group that others wait for; times are seconds of a monotonic clock.
+
+    Attributes:
+        replaced: unhealthy machines that were given up, and their replacements -> when the
+            replacement began.
+        others: other machines under way.
+        others_since_s: since when there has been one of them without a break.
+        given_up_s: when a machine was given up last.
+    """
+
+    replaced: dict[str, float] = field(default_factory=dict)
+    others: dict[str, None] = field(default_factory=dict)
+    others_since_s: float = 0.0
+    given_up_s: float = -math.inf
 
 
 class Replacements:
@@ -54,12 +104,15 @@ class Replacements:
     `note` is told of every change of a machine, and a machine that is to be given up needs a turn
     (`claim`). A turn that is not used is given back (`release`); one that is used stays until
     `note` is told of the machine as it was written.
+
+    Args:
+        limit_s: seconds after which a machine under way counts no longer.
     """
 
-    def __init__(self) -> None:
-        self._groups: dict[str, str] = {}
-        self._standing: dict[str, Standing] = {}
-        self._under_way: dict[str, set[str]] = {}
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._groups: dict[str, _Group] = {}
+        self._known: dict[str, tuple[str, Standing]] = {}
         self._count = dict.fromkeys(Standing, 0)
         self._turns: dict[str, str] = {}
         self.waiting: set[str] = set()
@@ -71,64 +124,132 @@ class Replacements:
         sick, well = self._count[Standing.SICK], self._count[Standing.WELL]
         return sick >= MELTDOWN_LEAST and sick > MELTDOWN_SHARE * (sick + well)
 
-    def note(self, key: str, machine: MachineView | None) -> Collection[str]:
-        """A machine is another now; None: it is gone. Who may have its turn because of that."""
+    def note(
+        self,
+        key: str,
+        machine: MachineView | None,
+        now_s: float,
+        *,
+        age_s: float | None = None,
+    ) -> Collection[str]:
+        """Record a change of a machine, and return the keys of machines that may claim a turn now.
+
+        Args:
+            key: of the machine.
+            machine: as it is now; None = it is gone.
+            now_s: the time, seconds of a monotonic clock.
+            age_s: for a machine that was there before this process: seconds since `began`.
+        """
         was_meltdown = self.is_meltdown
-        held = self._drop(key) or key in self._turns
-        found = None if machine is None else self._add(key, machine)
+        before = self._known.pop(key, None)
+        held = (before is not None and before[1] is Standing.UNDER_WAY) or key in self._turns
+        after = None if machine is None else (machine.group, standing(machine))
+        found = None if after is None else after[1]
         if found is not Standing.SICK:
             # It is seen as it was written, or nobody needs to give it up any more.
-            self._turns.pop(key, None)
+            self._end_turn(key)
             self.waiting.discard(key)
+        if before is not None:
+            self._count[before[1]] -= 1
+        if after is not None:
+            self._known[key] = after
+            self._count[after[1]] += 1
+        if before != after and before is not None and before[1] is Standing.UNDER_WAY:
+            self._drop(key, before[0])
+        if before != after and machine is not None and found is Standing.UNDER_WAY:
+            was = before[1] if before is not None else None
+            self._add(key, machine, before=was, now_s=now_s, age_s=age_s)
         holds = found is Standing.UNDER_WAY or key in self._turns
         freed = (held and not holds) or (was_meltdown and not self.is_meltdown)
         return self._woken() if freed else ()
 
-    def claim(self, machine: MachineView) -> str:
-        """Take a turn; why it has to wait, else empty."""
+    def claim(self, machine: MachineView, now_s: float) -> Obstacle | None:
+        """Take a turn, and return None; or return why the machine has to wait."""
         key = machine.key
-        others = self._others(key, machine.group)
-        if others:
-            self.waiting.add(key)
-            why = "most nodes are sick, and one machine at a time is given up then: "
-            return f"{why if self.is_meltdown else ''}{min(others)} is on its way"
+        for other, since_s in self._in_the_way(machine.group):
+            wait_s = since_s + self._limit_s - now_s
+            if other != key and wait_s > 0:
+                self.waiting.add(key)
+                why = "most nodes are sick, and one machine at a time is given up then: "
+                text = f"{why if self.is_meltdown else ''}{other} is on its way"
+                return Obstacle(why=text, wait_s=wait_s)
         self.waiting.discard(key)
         self._turns[key] = machine.group
-        return ""
+        began_s = self._group(machine.group).replaced
+        # One whose write is refused again and again takes no new turn before this one expires.
+        if now_s - began_s.get(key, -math.inf) >= self._limit_s:
+            began_s[key] = now_s
+        return None
 
     def release(self, machine: MachineView) -> Collection[str]:
         """It needs no turn, or no more; who may have one now."""
         self.waiting.discard(machine.key)
-        return self._woken() if self._turns.pop(machine.key, None) is not None else ()
+        return self._woken() if self._end_turn(machine.key) else ()
 
-    def _others(self, key: str, group: str) -> set[str]:
-        turns = {one for one, of in self._turns.items() if self.is_meltdown or (of and of == group)}
-        groups = self._under_way if self.is_meltdown else ([group] if group else [])
-        every = (self._under_way.get(one, set()) for one in groups)
-        return turns.union(*every) - {key}
+    def _in_the_way(self, group: str) -> Iterator[tuple[str, float]]:
+        """Yield the machines that one of a group waits for, and since when they count."""
+        own = self._groups.get(group) if group else None
+        for one in self._groups.values() if self.is_meltdown else filter(None, [own]):
+            yield from one.replaced.items()
+        if own is not None and own.others:
+            yield next(iter(own.others)), own.others_since_s
 
     def _woken(self) -> Collection[str]:
         woken, self.waiting = self.waiting, set()
         return woken
 
-    def _add(self, key: str, machine: MachineView) -> Standing:
-        found = standing(machine)
-        self._groups[key], self._standing[key] = machine.group, found
-        self._count[found] += 1
-        if found is Standing.UNDER_WAY:
-            self._under_way.setdefault(machine.group, set()).add(key)
-        return found
-
-    def _drop(self, key: str) -> bool:
-        """Forget what a machine was; whether it was on its way."""
-        before = self._standing.pop(key, None)
-        if before is None:
+    def _end_turn(self, key: str) -> bool:
+        """Give a turn back; whether there was one."""
+        group = self._turns.pop(key, None)
+        if group is None:
             return False
-        self._count[before] -= 1
-        group = self._groups.pop(key)
-        if before is not Standing.UNDER_WAY:
-            return False
-        self._under_way[group].discard(key)
-        if not self._under_way[group]:
-            del self._under_way[group]
+        self._drop(key, group)
         return True
+
+    def _group(self, name: str) -> _Group:
+        return self._groups.setdefault(name, _Group())
+
+    def _add(
+        self,
+        key: str,
+        machine: MachineView,
+        *,
+        before: Standing | None,
+        now_s: float,
+        age_s: float | None,
+    ) -> None:
+        """Add a machine that is under way now, and was not before."""
+        group = self._group(machine.group)
+        at_s = now_s - (age_s or 0.0)
+        if _is_given_up(machine, before, is_initial=age_s is not None):
+            group.replaced[key] = at_s
+            group.given_up_s = max(at_s, group.given_up_s)
+        elif (
+            before is None
+            and machine.phase in _JOINING
+            and now_s - group.given_up_s < self._limit_s
+        ):
+            # Not since now: a replacement that cannot be created is replaced in its turn.
+            group.replaced[key] = group.given_up_s
+        else:
+            group.others_since_s = min(at_s, group.others_since_s) if group.others else at_s
+            group.others[key] = None
+
+    def _drop(self, key: str, name: str) -> None:
+        """Remove a machine that is under way no longer."""
+        group = self._group(name)
+        group.replaced.pop(key, None)
+        group.others.pop(key, None)
+        if group == _Group():
+            del self._groups[name]
+
+
+def _is_given_up(machine: MachineView, before: Standing | None, *, is_initial: bool) -> bool:
+    """Whether a machine under way is replaced for its health, or may be a replacement."""
+    is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
+    if before in (Standing.SICK, Standing.ASIDE):
+        return is_ending or machine.phase is Phase.FAILED
+    if machine.phase is Phase.FAILED and not is_ending:
+        return machine.status.kind != Kind.CREATE.value
+    # Its object does not say why it is created or deleted.
+    return is_initial and (is_ending or machine.phase in _JOINING)

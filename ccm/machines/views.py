@@ -113,6 +113,8 @@ class MachineView:
         sick_conditions: what makes its node sick; None = as the rules say.
         creation_started: whether the object records that the cloud was, or may have been, asked
             for a VM whose provider ID is not stored. Every error since then means "unknown".
+        origins: values of `ClassView.origin` with which its VM was created and seen since, the
+            newest last; empty where that was not recorded.
         labels: that are kept on its node.
         annotations: that are kept on its node.
         taints: that are kept on its node.
@@ -136,6 +138,7 @@ class MachineView:
     preserve_timeout_s: float | None = None
     sick_conditions: Sequence[str] | None = None
     creation_started: bool = False
+    origins: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
@@ -285,7 +288,6 @@ class Rules:
         machine_label: on the node: the name of its machine.
         priority: annotation of the object, and its first value.
         token_id: annotation of the object: the ID of its bootstrap token.
-        origin: annotation of the object: `ClassView.origin` when its VM was made.
         creation: annotation of the object: records that a VM was ordered, before the order.
         deletion: annotation of the object: how far its deletion is.
         applied: annotation of the node: what was put on it for its machine.
@@ -313,7 +315,6 @@ class Rules:
     machine_label: str
     priority: tuple[str, str]
     token_id: str
-    origin: str
     creation: str
     deletion: str
     applied: str
@@ -337,7 +338,11 @@ class Rules:
     def identity(self, machine: MachineView) -> Identity:
         """What the machine's VM is marked with."""
         return Identity(
-            cluster=self.cluster, pool=machine.class_name, name=machine.name, uid=machine.uid
+            cluster=self.cluster,
+            namespace=machine.metadata.namespace,
+            pool=machine.class_name,
+            name=machine.name,
+            uid=machine.uid,
         )
 
     def timeout_s(self, machine: MachineView) -> float:

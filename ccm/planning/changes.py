@@ -11,7 +11,7 @@ import msgspec
 
 from ccm.cloud.interface import LoadBalancer, Routes
 from ccm.cloud.machines import MachineDriver, MachineRequest
-from ccm.gardener.names import ANNOTATION_TOKEN_ID
+from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
 from ccm.model.meta import KubeObject
 
@@ -31,7 +31,12 @@ VM = "VM"
 _CLOUDS = (BALANCER, MEMBERS, VM)
 """What there is in the cloud of an object."""
 
-_CHANCE = ("lastUpdateTime", "lastTransitionTime", f"[{ANNOTATION_TOKEN_ID}]")
+_CHANCE = (
+    "lastUpdateTime",
+    "lastTransitionTime",
+    f"[{ANNOTATION_TOKEN_ID}]",
+    f"[{ANNOTATION_CREATION}]",  # it goes with the write that stores the provider ID
+)
 """How paths end of what is another at each attempt, and says nothing."""
 
 UNKNOWN = "would ensure it: nobody knows whether anything differs"

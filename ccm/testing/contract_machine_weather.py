@@ -80,6 +80,21 @@ class MachineWeatherCases:
         left = len(await harness.beside_vms())
         assert left == 0, f"{left} left of {beside} that were made beside VMs"
 
+    @pytest.mark.parametrize("number", range(1, WRITES + 1))
+    async def test_a_creation_that_failed_can_be_deleted(
+        self, machines: Machines, harness: Harness, number: int
+    ) -> None:
+        """After any error, without another creation, the identity alone finds what was made."""
+        who = machines.identity()
+        await harness.lose_answer(number)
+        await outcome(partial(machines.create_once, who))
+        await harness.heal()
+
+        await within_patience(harness, partial(machines.delete, who))
+
+        same(await machines.held(), [], "VMs in the cloud")
+        same(list(await harness.beside_vms()), [], "left of what was made beside VMs")
+
     async def test_a_cancelled_creation_is_completed(
         self, machines: Machines, harness: Harness
     ) -> None:
@@ -123,10 +138,7 @@ class MachineWeatherCases:
         await machines.delete(who, made.provider_id, provider_spec=bad)
 
         wanted = (errors.InvalidArgument, errors.OutOfRange)
-        if not isinstance(created, probes.Raised) or not isinstance(
-            created.error, errors.RetryAfter
-        ):
-            probes.check_error(created, wanted, "creation with a bad spec")
+        probes.check_error(created, wanted, "creation with a bad spec")
         same([one.info.provider_id for one in listed], [made.provider_id], "VMs listed")
         same(found.provider_id, made.provider_id, "status with a bad spec")
         same(await machines.held(), [], "VMs in the cloud")

@@ -22,6 +22,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -193,6 +194,24 @@ class MachineContract(MachineWeatherCases):
         if whose != "another_machine":
             same(await machines.mine(), [], "VMs listed as ours")
 
+    async def test_a_vm_without_a_namespace_is_still_its_machines(
+        self, machines: Machines, harness: Harness
+    ) -> None:
+        """Older VMs have no such mark: cluster and UID find them, and the listing has it empty."""
+        if probes.is_opted_out(harness, "no_machine_marks"):
+            pytest.skip("the cloud keeps no marks")
+        who = machines.identity()
+        older = replace(who, namespace="")
+        held = await harness.foreign_vm(who.name, older)
+
+        found, made = await machines.status(who), await machines.create(who)
+
+        same(found.provider_id, held.provider_id, "status without a provider ID")
+        same(made.provider_id, held.provider_id, "provider ID of the creation")
+        same([one.identity for one in await machines.listed()], [older], "identities listed")
+        await machines.delete(who)
+        same(await machines.held(), [], "VMs in the cloud")
+
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
         """A machine may be given a VM that somebody else made: its provider ID says which."""
         who = machines.identity()
@@ -267,6 +286,19 @@ class MachineContract(MachineWeatherCases):
         probes.check_own_id(cloud, made.provider_id)
 
     # --- beside the VMs -------------------------------------------------------------------------
+
+    async def test_provider_names_can_stand_in_a_class(self, cloud: Cloud) -> None:
+        """They are text without blanks at the ends, and differ in more than upper and lower case.
+
+        One text in place of several names would accept each of its letters.
+        """
+        declared = cloud.machine_providers
+        assert not isinstance(declared, str), f"provider_names is one text, {declared!r}"
+
+        names: list[Any] = list(declared)
+        odd = [one for one in names if not isinstance(one, str) or not one or one != one.strip()]
+        same(odd, [], "provider_names that no class can have")
+        same(len({one.casefold() for one in names}), len(names), f"names that differ in {names}")
 
     async def test_machine_arguments_are_left_alone(self, machines: Machines) -> None:
         """What is handed in is read-only."""

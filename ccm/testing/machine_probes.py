@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,6 +34,9 @@ T = TypeVar("T")
 CLUSTER = "5f6d1f3e-contract"
 """The marker of our cluster."""
 
+NAMESPACE = "contract-namespace"
+"""The namespace of our machines."""
+
 POOL = "contract-pool"
 """The pool that machines are of."""
 
@@ -43,7 +46,9 @@ USER_DATA = b"#!/bin/sh\njoin --token 07401b.f395accd246ae52d\n"
 
 @dataclass(kw_only=True)
 class Machines:
-    """One cluster's machines, and what it keeps of each: its provider ID and last known state."""
+    """One cluster's machines, with the last known state of each, and the UIDs of those whose
+    creation is recorded.
+    """
 
     driver: MachineDriver
     harness: Harness
@@ -51,13 +56,20 @@ class Machines:
     spec: Mapping[str, Any] | None = None
     credentials: Mapping[str, bytes] | None = None
     states: dict[str, str] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def identity(self, name: str = "", *, pool: str = POOL) -> Identity:
         """A machine that there was not before; its name may be another's."""
         number = next(self._numbers)
         name = name or f"{pool}-{number}"
-        return Identity(cluster=self.cluster, pool=pool, name=name, uid=f"uid-{number}-{name}")
+        return Identity(
+            cluster=self.cluster,
+            namespace=NAMESPACE,
+            pool=pool,
+            name=name,
+            uid=f"uid-{number}-{name}",
+        )
 
     def request(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineRequest:
         """A request about a machine."""
@@ -65,6 +77,7 @@ class Machines:
             identity=identity,
             provider_id=provider_id,
             last_known_state=self.states.get(identity.uid, ""),
+            creation_started=identity.uid in self.started,
             **{"provider_spec": self._spec(), "credentials": self._credentials(), **other},
         )
 
@@ -73,9 +86,32 @@ class Machines:
         return await patiently(partial(self.create_once, identity))
 
     async def create_once(self, identity: Identity, **other: Any) -> MachineInfo:
-        """One call."""
+        """Call the driver once, after the creation was recorded as the controller records it.
+
+        Raises:
+            AlreadyExists: the driver finds VMs by name, and the name is taken.
+            CloudError: of the driver.
+        """
+        if self.finds_by_name and identity.uid not in self.started:
+            await self._must_be_free(identity)
+        self.started.add(identity.uid)
         ask = partial(self.request, identity, user_data=USER_DATA, **other)
         return await self._kept(identity, lambda: self.driver.create_machine(ask()))
+
+    @property
+    def finds_by_name(self) -> bool:
+        """Whether the driver finds VMs by name alone."""
+        return bool(getattr(self.driver, "finds_by_name", False))
+
+    async def _must_be_free(self, identity: Identity) -> None:
+        request = replace(self.request(identity), creation_started=True)
+        try:
+            await self.driver.get_machine_status(request)
+        except (errors.NotFound, errors.Unimplemented):
+            return
+        except errors.Uninitialized:
+            pass
+        raise errors.AlreadyExists(f"a VM has the name {identity.name}")
 
     async def initialize(self, identity: Identity, provider_id: str) -> None:
         """Initialise a VM; with most drivers there is nothing to do."""
@@ -172,6 +208,7 @@ async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -
     ours = whose == "another_machine"
     marks = Identity(
         cluster=machines.cluster if ours else "some-other-cluster",
+        namespace=NAMESPACE,
         pool=POOL,
         name=name,
         uid=uid if whose == "a_twin" else "uid-of-another",
@@ -184,7 +221,7 @@ def questions(
 ) -> Mapping[str, probes.Question]:
     """Every call that has to reach the cloud, about a VM and about one that is to be."""
     driver, there = machines.driver, machines.request(who, made.provider_id)
-    machines.states.setdefault(new.uid, machines.states.get(who.uid, "").replace(who.uid, new.uid))
+    machines.started.add(new.uid)
     return {
         "create_machine": partial(
             driver.create_machine, machines.request(new, user_data=USER_DATA)

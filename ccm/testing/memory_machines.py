@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ccm.cloud import errors
@@ -209,7 +209,7 @@ class MemoryMachines(Driver[MemoryMachineApi]):
         return next(iter(await translated(self.spi.tagged(token, marks))), None)
 
 
-_MARKS = ("cluster", "pool", "name", "uid")
+_MARKS = tuple(one.name for one in fields(Identity))
 
 
 @asynccontextmanager

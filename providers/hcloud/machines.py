@@ -4,9 +4,9 @@ Provider spec  see `machine_specs.Spec`
 Credentials    `token`, an API token with rights to write
 
 A server bears its identity as labels, and so does what is made beside it and before it: the key
-that nobody has, and volumes. Placement groups are shared by the machines of a pool and bear cluster
-and pool. Names of servers are unique in a project, so an order whose answer was lost is refused
-when it comes again, and what has the name is looked at.
+that nobody has, and volumes. Placement groups are shared by the machines of a pool and bear
+cluster, namespace and pool. Names of servers are unique in a project, so an order whose answer was
+lost is refused when it comes again, and what has the name is looked at.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class HcloudMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "csi.hetzner.cloud"
+    # The latter is the name that Kubermatic's machine-controller has for this cloud.
+    provider_names = ("hcloud", "hetzner")
 
     def __init__(self, spi: Clients) -> None:
         super().__init__(spi)
@@ -239,11 +241,10 @@ async def _make_volumes(api: client.Client, who: cloud.Identity, spec: Spec) -> 
 
 async def _group(api: client.Client, who: cloud.Identity, prefix: str) -> int:
     """The ID of a group of this pool that has room; else one is made."""
-    labels = _group_labels(who)
-    for one in await api.labelled("placement_groups", client.Group, labels):
+    for one in await _groups(api, who):
         if one.name.startswith(f"{prefix}-") and len(one.servers) < GROUP_SERVERS:
             return one.id
-    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
+    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": _group_labels(who)}
     made, _ = await api.create("placement_groups", "placement_group", client.Group, order)
     return made.id
 
@@ -251,9 +252,20 @@ async def _group(api: client.Client, who: cloud.Identity, prefix: str) -> int:
 async def _remove_empty_groups(api: client.Client, who: cloud.Identity) -> None:
     if not who.cluster or not who.pool:
         return
-    for one in await api.labelled("placement_groups", client.Group, _group_labels(who)):
+    for one in await _groups(api, who):
         if not one.servers:
             await _gone(api, f"/placement_groups/{one.id}")
+
+
+async def _groups(api: client.Client, who: cloud.Identity) -> Sequence[client.Group]:
+    """The groups of a pool, and those that were made before groups had a namespace.
+
+    Another namespace's pool of the same name is left out: its group may be empty only because its
+    first server is being ordered, under a lock of another process.
+    """
+    labels = {marks.CLUSTER: who.cluster, marks.POOL: who.pool}
+    found = await api.labelled("placement_groups", client.Group, labels)
+    return [one for one in found if one.labels.get(marks.NAMESPACE, "") in ("", who.namespace)]
 
 
 async def _gone(api: client.Client, path: str) -> None:
@@ -296,6 +308,7 @@ def _check_marks(who: cloud.Identity) -> None:
 def _labels(who: cloud.Identity) -> dict[str, str]:
     return {
         marks.CLUSTER: who.cluster,
+        marks.NAMESPACE: who.namespace,
         marks.POOL: who.pool,
         marks.NAME: who.name,
         marks.UID: who.uid,
@@ -303,7 +316,11 @@ def _labels(who: cloud.Identity) -> dict[str, str]:
 
 
 def _group_labels(who: cloud.Identity) -> dict[str, str]:
-    return {marks.CLUSTER: who.cluster, marks.POOL: who.pool}
+    return {
+        marks.CLUSTER: who.cluster,
+        marks.NAMESPACE: who.namespace,
+        marks.POOL: who.pool,
+    }
 
 
 async def _marked(
@@ -332,6 +349,7 @@ async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[
 def _record(server: client.Server) -> cloud.MachineRecord:
     identity = cloud.Identity(
         cluster=server.labels.get(marks.CLUSTER, ""),
+        namespace=server.labels.get(marks.NAMESPACE, ""),
         pool=server.labels.get(marks.POOL, ""),
         name=server.labels.get(marks.NAME, server.name),
         uid=server.labels.get(marks.UID, ""),

@@ -8,6 +8,7 @@ SERVICE_UID = "hcloud-ccm/service-uid"
 CLUSTER = "kube-ccm/cluster"
 """The name of the cluster that made it; of a machine, the marker of its cluster."""
 
+NAMESPACE = "kube-ccm/namespace"
 POOL = "kube-ccm/pool"
 NAME = "kube-ccm/name"
 UID = "kube-ccm/uid"

@@ -24,6 +24,7 @@ MARKS = "kube-ccm/"
 """Labels below it say whose an instance is; they are no labels of a node."""
 
 MARK_CLUSTER = f"{MARKS}cluster"
+MARK_NAMESPACE = f"{MARKS}namespace"
 MARK_POOL = f"{MARKS}pool"
 MARK_NAME = f"{MARKS}name"
 MARK_UID = f"{MARKS}uid"

@@ -222,6 +222,7 @@ def _is(thing: client.Server | client.Volume, identity: cloud.Identity) -> bool:
 def _marks(identity: cloud.Identity) -> dict[str, str]:
     return {
         client.MARK_CLUSTER: identity.cluster,
+        client.MARK_NAMESPACE: identity.namespace,
         client.MARK_POOL: identity.pool,
         client.MARK_NAME: identity.name,
         client.MARK_UID: identity.uid,
@@ -239,6 +240,7 @@ def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
 def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineRecord:
     identity = cloud.Identity(
         cluster=server.labels.get(client.MARK_CLUSTER, ""),
+        namespace=server.labels.get(client.MARK_NAMESPACE, ""),
         pool=server.labels.get(client.MARK_POOL, ""),
         name=server.labels.get(client.MARK_NAME, server.name),
         uid=server.labels.get(client.MARK_UID, ""),

@@ -3,9 +3,9 @@
 Provider spec  see `machine_specs.Spec`
 Credentials    `project-id` and `serviceaccount.json`, see `machine_specs`
 
-A server bears the labels of the vendor's driver, machine and class, and two more: the cluster's
-marker and the machine's UID. Names of servers are not unique here; what has the name of a machine
-and is not its own is in the way all the same, as nodes are found by their names.
+A server bears the labels of the vendor's driver, machine and class, and three more: the cluster's
+marker, the machine's namespace and its UID. Names of servers are not unique here; what has the name
+of a machine and is not its own is in the way all the same, as nodes are found by their names.
 
 Provider IDs do not say the region, and a class may change it. So each machine remembers where its
 server is (`LastKnownState`), and is looked for there first.
@@ -29,6 +29,7 @@ from . import auth, config, iaas, instances, machine_specs, refusals
 from .machine_specs import PROJECT_ID, SERVICE_ACCOUNT, Spec
 from .marks import (
     CLUSTER,
+    NAMESPACE,
     UID,
     StackitMachineClassLabel,
     StackitMachineLabel,
@@ -385,6 +386,7 @@ def _labels(who: cloud.Identity) -> Mapping[str, str]:
         StackitMachineLabel: who.name,
         StackitMachineClassLabel: who.pool,
         CLUSTER: who.cluster,
+        NAMESPACE: who.namespace,
         UID: who.uid,
     }
 
@@ -398,6 +400,7 @@ def _is(server: iaas.Server, who: cloud.Identity) -> bool:
 def _record(server: iaas.Server, place: Place) -> cloud.MachineRecord:
     identity = cloud.Identity(
         cluster=server.label(CLUSTER),
+        namespace=server.label(NAMESPACE),
         pool=server.label(StackitMachineClassLabel),
         name=server.label(StackitMachineLabel) or server.name,
         uid=server.label(UID),

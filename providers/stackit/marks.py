@@ -16,6 +16,9 @@ StackitMachineClassLabel = names.LABEL_STACKIT_MACHINE_CLASS
 CLUSTER = "kube-ccm/cluster"
 """Label of a server: the marker of its machine's cluster, which the vendor's driver lacks."""
 
+NAMESPACE = "kube-ccm/namespace"
+"""Label of a server: the namespace of its machine."""
+
 UID = "kube-ccm/uid"
 """Label of a server: the UID of its machine."""
 

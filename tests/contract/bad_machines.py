@@ -107,6 +107,29 @@ class ClaimsAll(MemoryMachines):
         ]
 
 
+@noticed_by("test_a_listing_has_every_vm_of_its_pool_and_says_whose_it_is")
+class LosesTheNamespace(MemoryMachines):
+    """The namespace of a machine is not among the marks of its VM."""
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        return [
+            dataclasses.replace(one, identity=dataclasses.replace(one.identity, namespace=""))
+            for one in await super().list_machines(req)
+        ]
+
+
+@noticed_by("test_a_vm_without_a_namespace_is_still_its_machines")
+class MatchesTheWholeIdentity(MemoryMachines):
+    """A VM that lacks one mark is no VM of the machine."""
+
+    async def _find(self, req: MachineRequest) -> MemoryInstance | None:
+        found = await super()._find(req)
+        if found is None or req.provider_id:
+            return found
+        whole = dataclasses.asdict(req.identity)
+        return found if whole.items() <= found.labels.items() else None
+
+
 @noticed_by(
     "test_a_vm_that_only_has_the_name_is_left_alone[nobody]",
     "test_a_vm_that_only_has_the_name_is_left_alone[another_machine]",
@@ -388,6 +411,20 @@ class ValidatesNothing(MemoryMachines):
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
     ) -> Sequence[Problem]:
         return []
+
+
+@noticed_by("test_provider_names_can_stand_in_a_class")
+class NamesAreOneText(MemoryMachines):
+    """The names of its provider are one text, each letter of which is a name then."""
+
+    provider_names = "memory"
+
+
+@noticed_by("test_provider_names_can_stand_in_a_class")
+class NamesAreAlike(MemoryMachines):
+    """Two of its names are one."""
+
+    provider_names = ("memory", "Memory")
 
 
 @noticed_by("test_volumes_of_others_are_left_out")

@@ -186,6 +186,7 @@ class SimHarness(Harness):
         if identity is not None:
             labels = {
                 client.MARK_CLUSTER: identity.cluster,
+                client.MARK_NAMESPACE: identity.namespace,
                 client.MARK_POOL: identity.pool,
                 client.MARK_NAME: identity.name,
                 client.MARK_UID: identity.uid,

@@ -35,13 +35,37 @@ async def test_placement_groups(harness: HcloudHarness, project: cloud.Cloud) ->
     assert all(one["name"].startswith("workers-") for one in groups.values())
     assert all(
         one["labels"]
-        == {"kube-ccm/cluster": machine_probes.CLUSTER, "kube-ccm/pool": machine_probes.POOL}
+        == {
+            "kube-ccm/cluster": machine_probes.CLUSTER,
+            "kube-ccm/namespace": machine_probes.NAMESPACE,
+            "kube-ccm/pool": machine_probes.POOL,
+        }
         for one in groups.values()
     )
     for who, provider_id in made.items():
         await machines.delete(who, provider_id)
     assert groups == {}
     assert await harness.beside_vms() == []
+
+
+@pytest.mark.row("hcloud-machine-02")
+async def test_an_empty_group_of_another_namespace_stays(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """Its first server may be under way; one that has no namespace is older, and shared."""
+    machines = machines_of(project, harness, placementGroupPrefix="workers")
+    who, groups = machines.identity(), harness.service.cloud.placement_groups
+    made = await machines.create(who)
+    (own,) = groups.values()
+    for number, namespace in ((901, "theirs"), (902, "")):
+        labels = {**own["labels"], "kube-ccm/namespace": namespace}
+        labels = {key: text for key, text in labels.items() if text}
+        groups[number] = {**own, "id": number, "name": "workers-x", "servers": []}
+        groups[number]["labels"] = labels
+
+    await machines.delete(who, made.provider_id)
+
+    assert [one["labels"]["kube-ccm/namespace"] for one in groups.values()] == ["theirs"]
 
 
 @pytest.mark.row("hcloud-machine-02")

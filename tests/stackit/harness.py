@@ -219,6 +219,7 @@ class StackitHarness(Harness):
                 marks.StackitMachineLabel: identity.name,
                 marks.StackitMachineClassLabel: identity.pool,
                 marks.CLUSTER: identity.cluster,
+                marks.NAMESPACE: identity.namespace,
                 marks.UID: identity.uid,
             }
         order = {"name": name, "machineType": "c2i.2", "labels": labels}

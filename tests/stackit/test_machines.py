@@ -67,6 +67,7 @@ async def test_a_bare_order(
                 "kubernetes.io/machine": who.name,
                 "kubernetes.io/machineclass": who.pool,
                 "kube-ccm/cluster": who.cluster,
+                "kube-ccm/namespace": who.namespace,
                 "kube-ccm/uid": who.uid,
             },
         }

@@ -102,6 +102,7 @@ class MachineController:
         self._tokens = Tokens(requests.secrets)
         self._creator = Creator(world, self._write, self._tokens)
         world.arrivals.claim = self._creator.claim
+        world.on_new_origins = self._origins_seen
         target = Target(
             nodes=self._write_nodes,
             delete_nodes=nodes,
@@ -112,7 +113,11 @@ class MachineController:
         )
         self._in_hand: set[str] = set()
         self._terminations = Terminations(
-            world, Remover(world, self._write, target), self._in_hand, turns=turns, rng=rng
+            world,
+            Remover(world, self._write, target, events=events),
+            self._in_hand,
+            turns=turns,
+            rng=rng,
         )
         self._freezer = Freezer(
             world,
@@ -210,6 +215,9 @@ class MachineController:
         return Result(after_s=outcome.after_s, punctual=outcome.punctual)
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
+        if origin := self._world.new_origins.get(obj.uid):
+            obj = await self._creator.written(obj, lambda one: views.origin_patch(one, origin))
+            self._world.new_origins.pop(obj.uid, None)
         machine = views.machine(obj)
         if machine.in_creation:
             made = await self._creator.run(obj, turn)
@@ -289,8 +297,8 @@ class MachineController:
 
     # --- the caches ---------------------------------------------------------------------------
 
-    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        self._health.machine_changed(old, new)
+    def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
+        self._health.machine_changed(old, new, initial=initial)
         metrics.note(old, new, total=len(self._world.machines.store))
         if new is None:
             self._forget(old)
@@ -338,6 +346,10 @@ class MachineController:
     def _made_of(self, classes: set[str]) -> Iterable[str]:
         machines = self._world.machines.store.list()
         return [one.key for one in machines if one.spec.class_.name in classes]
+
+    def _origins_seen(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.controller.queue.add(key, background=True)
 
     def _add(self, keys: Iterable[str]) -> None:
         for key in keys:

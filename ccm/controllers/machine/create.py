@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import creation, userdata
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
+from ccm.machines.listing import Listing
 from ccm.machines.tokens import is_id
 from ccm.machines.views import SPEC_USER_DATA, ClassView, MachineView
 from ccm.model.patches import Patch, StaleObject
@@ -84,9 +86,13 @@ class Creator:
         made_of = self.world.class_of(machine)
         if made_of.faults or not made_of.is_held:
             return {}
-        token_id = self.token_id(machine, made_of)
-        found = plan.claim(obj, self.world.rules, token_id) or {"metadata": {}}
+        found = self.claim_patch(obj, self.token_id(machine, made_of)) or {"metadata": {}}
         return {key: found["metadata"][key] for key in found["metadata"].keys() & _CLAIMS}
+
+    def claim_patch(self, obj: Machine, token_id: str) -> Patch | None:
+        """See `plan.claim`."""
+        records = not self.world.finds_by_name
+        return plan.claim(obj, self.world.rules, token_id, records=records)
 
     def token_id(self, machine: MachineView, made_of: ClassView) -> str:
         """ID of the machine's bootstrap token, a new one where it has none; empty: needs none."""
@@ -148,6 +154,8 @@ class _Pass:
                 return await self._claim(obj, machine)
             case Step.LOOK:
                 self._seen = await self._looked(machine)
+            case Step.RECORD:
+                return await self._creator.written(obj, lambda one: plan.record(one, self._rules))
             case Step.CREATE:
                 return await self._create(obj, machine)
             case Step.STORE:
@@ -168,28 +176,57 @@ class _Pass:
         return await self._claimed(obj, self._creator.token_id(machine, self._made_of))
 
     async def _claimed(self, obj: Machine, token_id: str) -> Machine:
-        return await self._creator.written(obj, lambda one: plan.claim(one, self._rules, token_id))
+        return await self._creator.written(
+            obj, lambda one: self._creator.claim_patch(one, token_id)
+        )
 
     async def _looked(self, machine: MachineView) -> Evidence:
         since = self._world.listed_since(machine.uid)
         listing = await self._waited(self._world.listings.of(self._made_of, since=since))
-        if not machine.provider_id:
-            record, obstacle = creation.sought(
-                listing.records,
-                self._rules.identity(machine),
-                adopt_unmarked=self._rules.adopt_unmarked,
+        if machine.provider_id:
+            known = (one for one in listing.records if one.info.provider_id == machine.provider_id)
+            record = next(known, None)
+            if record is None or not (record.info.node_name or machine.node_name):
+                # A VM that is not in the listing of its class, such as one typed in by hand, or
+                # one whose driver lists IDs and names only.
+                with contextlib.suppress(errors.Unimplemented):
+                    record = await self._status(self._world.request(machine, self._made_of))
+            return replace(self._seen, looked=True, found=record)
+        adopt = self._rules.adopt_unmarked
+        if self._world.finds_by_name:
+            record, obstacle = await self._match_named(machine, listing, adopt_unmarked=adopt)
+        else:
+            identity = self._rules.identity(machine)
+            record, obstacle = creation.match_marked(
+                listing.records, identity, adopt_unmarked=adopt
             )
-            return replace(self._seen, looked=True, found=record, obstacle=obstacle)
-        known = (one for one in listing.records if one.info.provider_id == machine.provider_id)
-        record = next(known, None) or await self._state(machine)
-        return replace(self._seen, looked=True, found=record)
+        return replace(self._seen, looked=True, found=record, obstacle=obstacle)
 
-    async def _state(self, machine: MachineView) -> MachineRecord | None:
-        """A VM that is not in the listing of its class, such as one written down by hand."""
-        request = self._world.request(machine, self._made_of)
+    async def _match_named(
+        self, machine: MachineView, listing: Listing, *, adopt_unmarked: bool
+    ) -> tuple[MachineRecord | None, str]:
+        # Asked by name even before the creation is recorded: the answer says whether the name is
+        # free. `match_named` decides whose the VM is.
+        request = replace(self._world.request(machine, self._made_of), creation_started=True)
+        try:
+            status = await self._status(request)
+        except errors.Unimplemented:
+            if machine.creation_started:
+                # Only `create_machine` can find the VM; such a driver does so by name.
+                return None, ""
+            status = None
+        return creation.match_named(listing.records, status, machine, adopt_unmarked=adopt_unmarked)
+
+    async def _status(self, request: MachineRequest) -> MachineRecord | None:
+        """Return the VM that the driver names; None: there is none.
+
+        Raises:
+            Unimplemented: the driver cannot tell.
+            CloudError: the cloud did not say.
+        """
         try:
             info = await self._call(MachineDriver.get_machine_status, request)
-        except (errors.NotFound, errors.Unimplemented):
+        except errors.NotFound:
             return None
         except errors.Uninitialized as error:
             info = error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
@@ -234,7 +271,7 @@ class _Pass:
     async def _remembered(self, obj: Machine, info: MachineInfo) -> Machine:
         """The object, with what the driver wants to remember: before anything is asked of it."""
         state = info.last_known_state
-        if state is None or state == obj.status.last_known_state:
+        if state is None or state == views.known_state(obj):
             return obj
 
         def remembered(one: Machine) -> Patch:

@@ -74,11 +74,12 @@ def _by_cloud(
     if machine.provider_id and not machine.is_deleting:
         state = f"VM {machine.provider_id} is not set up"
     plan = _REMOVE if machine.is_deleting else _MAKE
-    if made_of.faults:
+    # A deletion needs the credentials of the class only.
+    if faults := made_of.lacking if machine.is_deleting else made_of.faults:
         return Facts(
             state=state,
             plan=plan,
-            blocked="; ".join(made_of.faults),
+            blocked="; ".join(faults),
             advice=_CLASS_FIRST,
             about=about,
         )

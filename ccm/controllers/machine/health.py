@@ -15,7 +15,7 @@ from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import deletion, health, nodesync, preservation
+from ccm.machines import deletion, health, nodesync, preservation, replacing
 from ccm.machines.creation import Outcome
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
@@ -87,7 +87,7 @@ class Health:
         self._wake = wake
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, Spell] = {}
-        self._replacements = Replacements()
+        self._replacements = Replacements(world.rules.creation_timeout_s)
         self._held: set[str] = set()
         self._log = log.logger("machine")
 
@@ -147,9 +147,9 @@ class Health:
     async def _give_up(self, obj: Machine, machine: MachineView) -> Outcome:
         """The node was not what it should be for too long: the machine fails, in its turn."""
         in_turn = health.TIMEOUTS[machine.phase].in_turn
-        if in_turn and (obstacle := self._replacements.claim(machine)):
-            self._say_held(obj, obstacle)
-            return Outcome()
+        if in_turn and (obstacle := self._replacements.claim(machine, clock.monotonic())):
+            self._say_held(obj, obstacle.why)
+            return Outcome(after_s=obstacle.wait_s)
         self._held.discard(obj.key)
         fails = False
         try:
@@ -291,8 +291,8 @@ class Health:
 
     # --- the caches ---------------------------------------------------------------------------
 
-    def machine_changed(self, old: Machine | None, new: Machine | None) -> None:
-        """A machine is another now."""
+    def machine_changed(self, old: Machine | None, new: Machine | None, *, initial: bool) -> None:
+        """A machine is another now, or was there before this process."""
         found = new or old
         if found is None:
             return
@@ -305,7 +305,10 @@ class Health:
         elif key not in self._spells:
             now = _now()
             self._spells[key] = health.spell(self._world.ages.by(now.wall, after), None, now)
-        self._wake(self._replacements.note(key, after))
+        age_s = None
+        if initial and after is not None:
+            age_s = max(0.0, self._world.ages.since(after.uid, replacing.began(after)))
+        self._wake(self._replacements.note(key, after, clock.monotonic(), age_s=age_s))
         metrics.WAITING.set(len(self._replacements.waiting))
 
     def on_node(self, name: str) -> Iterable[str]:

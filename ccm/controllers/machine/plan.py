@@ -10,16 +10,19 @@ from ccm.gardener.types import Machine
 from ccm.machines import health
 from ccm.machines.views import Rules, Status
 from ccm.model import Node
+from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
 
 
-def claim(obj: Machine, rules: Rules, token_id: str) -> Patch | None:
-    """What stands on the object before its VM is made, in one write; None where it does.
+def claim(obj: Machine, rules: Rules, token_id: str, *, records: bool) -> Patch | None:
+    """Return what the object needs before its VM is created, in one write; None: nothing.
 
     Args:
-        obj: the object as it is.
+        obj: the object as it is, or as it is about to be created.
         rules: names.
         token_id: ID of the bootstrap token; empty = it needs none, or keeps its own.
+        records: whether the write also records that the creation started. Only for drivers that
+            mark VMs: with the others the machine's name has to be seen free first.
 
     Raises:
         StaleObject: it is being deleted.
@@ -31,11 +34,33 @@ def claim(obj: Machine, rules: Rules, token_id: str) -> Patch | None:
     wanted = {} if priority in obj.annotations else {priority: first}
     if token_id:
         wanted[rules.token_id] = token_id
+    if records and not obj.spec.provider_id and not views.machine(obj).creation_started:
+        wanted[rules.creation] = record_of(obj)
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if held is None and not notes:
         return None
     metadata = dict(held["metadata"]) if held is not None else same_version(obj)
     return {"metadata": metadata | ({"annotations": notes} if notes else {})}
+
+
+def record_of(obj: Machine) -> str:
+    """Return the value that records a started creation: the UID, or, of an object that is about to
+    be created and has none yet, that of its controller.
+    """
+    return obj.uid or controller_uid(obj)
+
+
+def record(obj: Machine, rules: Rules) -> Patch | None:
+    """Return the patch that records a started creation; None: it is recorded.
+
+    Raises:
+        StaleObject: the object is being deleted, or has a provider ID.
+    """
+    if obj.is_deleting or obj.spec.provider_id:
+        raise StaleObject
+    if views.machine(obj).creation_started:
+        return None
+    return {"metadata": same_version(obj) | {"annotations": {rules.creation: record_of(obj)}}}
 
 
 def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "") -> Patch | None:
@@ -55,7 +80,8 @@ def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "
 
 def known_state(obj: Machine, state: str) -> Patch:
     """What the driver wants to remember, and nothing else."""
-    return {"metadata": same_object(obj), "status": {"lastKnownState": state}}
+    stored = views.state_to_store(obj, state)
+    return {"metadata": same_object(obj), "status": {"lastKnownState": stored}}
 
 
 def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:

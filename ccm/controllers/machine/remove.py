@@ -19,7 +19,7 @@ from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import DeleteMachineResponse, MachineDriver, MachineInfo, MachineRequest
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Tokens
-from ccm.gardener import views
+from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
@@ -31,8 +31,10 @@ from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.nodesync import release_patch
 from ccm.machines.views import ClassView, MachineView, Phase
 from ccm.model import Node, NodeVolumes, VolumeAttachment
+from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject, remove_finalizer
 from ccm.runtime import writer
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.turns import Turn
 from ccm.runtime.writer import Deletes, Step, Writer
 
@@ -111,6 +113,8 @@ class Known:
         progress: how far it is; what stands in the annotation may be older.
         move: what a status would say.
         rests: how often it rested at each stage.
+        denied: when the cloud first denied a VM whose provider ID is not stored, monotonic; 0 =
+            not yet.
         failed: whether the drain failed and is to begin anew.
         drain_began: when it began first; 0 = not here.
         done: nothing of ours holds the machine any more.
@@ -119,6 +123,7 @@ class Known:
     progress: Progress
     move: Move
     rests: dict[Stage, int] = field(default_factory=dict)
+    denied: float = 0.0
     failed: bool = False
     drain_began: float = 0.0
     done: bool = False
@@ -139,12 +144,16 @@ class Remover:
         world: what the machine controllers share.
         write: writes Machines.
         target: what it touches beside them.
+        events: where events go.
     """
 
-    def __init__(self, world: World, write: Writer[Machine], target: Target) -> None:
+    def __init__(
+        self, world: World, write: Writer[Machine], target: Target, *, events: Recorder
+    ) -> None:
         self.world = world
         self.target = target
         self.write = write
+        self.events = events
         self._known: dict[str, Known] = {}
 
     async def run(self, obj: Machine, turn: Turn, wake: Callable[[], None]) -> Rest:
@@ -188,7 +197,7 @@ class _Pass:
     ) -> None:
         self._world, self._target = remover.world, remover.target
         self._rules = remover.world.rules
-        self._write = remover.write
+        self._write, self._events = remover.write, remover.events
         self._obj, self._known = obj, known
         self._turn, self._wake = turn, wake
 
@@ -312,18 +321,45 @@ class _Pass:
         made_of = self._world.class_to_delete_with(machine)
         await self._announce()
         if made_of.lacking:
-            # What never had a VM may go where a person says so; anything else waits for them.
-            if machine.force_deletion and not machine.provider_id:
+            # With force, a machine goes that never had a VM; any other waits for its class.
+            if machine.force_deletion and not deletion.may_have_vm(machine):
                 return Event(cause=Cause.GONE)
             return deletion.impossible(made_of.lacking)
         try:
-            if await self._is_elsewhere(machine, made_of):
-                return deletion.doubted(machine)
+            is_doubted = await self._is_elsewhere(machine, made_of)
+            if is_doubted and (wait := await self._doubt(made_of.origin)) is not None:
+                return wait
+            if not is_doubted and self._known.progress.doubted:
+                # The former credentials are back; a later doubt waits its whole time again.
+                self._note(doubted="", doubted_origin="")
+                await self._persist()
             answer = await self._called(machine, made_of)
         except CloudError as error:
+            self._known.denied = 0.0
             return deletion.refused(error)
-        _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
-        return Event(cause=Cause.GONE, known_state=answer.last_known_state)
+        if is_doubted:
+            self._tell(
+                names.REASON_VM_PRESUMED_DELETED,
+                f"VM {machine.provider_id} counts as deleted: the credentials of class "
+                f"{made_of.name} were replaced, and the new ones have not shown it for "
+                f"{deletion.DOUBT_S / 60:.0f} min; if it is still there, delete it by hand",
+            )
+        state = answer.last_known_state
+        if machine.provider_id:
+            _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
+        elif machine.creation_started and not self._is_denied_twice():
+            return Event(cause=Cause.UNSEEN, after_s=deletion.DENIAL_S, known_state=state)
+        return Event(cause=Cause.GONE, known_state=state)
+
+    def _is_denied_twice(self) -> bool:
+        """Whether two answers, with time between them, say that there is no VM.
+
+        The listing of a cloud may lag behind the order of a VM whose answer was lost, and after
+        the second answer the VM would be forgotten.
+        """
+        now = clock.monotonic()
+        self._known.denied = self._known.denied or now
+        return now - self._known.denied >= deletion.DENIAL_S
 
     async def _called(self, machine: MachineView, made_of: ClassView) -> DeleteMachineResponse:
         request, began = self._world.request(machine, made_of), clock.monotonic()
@@ -341,19 +377,36 @@ class _Pass:
         Raises:
             CloudError: it cannot be said.
         """
-        if not deletion.is_elsewhere(machine, made_of.origin, self._known.progress, self._rules):
+        if not deletion.is_elsewhere(machine, made_of.origin):
             return False
         if await self._state(self._world.request(machine, made_of)) is not None:
-            # Written down at once: when it is gone, nobody could tell that it was seen.
-            self._note(origin=made_of.origin)
-            await self._persist()
+            # Before the deletion: once the VM is gone, no look shows that it was seen.
+            origin = made_of.origin
+            self._obj = await self._written(lambda one: views.origin_patch(one, origin))
             return False
         others = [views.machine(one) for one in self._world.machines.store.list()]
-        trusted = deletion.witnesses(machine, others, self._rules)
+        trusted = deletion.witnesses(machine, others)
         async with self._turn.put_down():
             since = asyncio.get_running_loop().time()
             listing = await self._world.listings.of(made_of, since=since)
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
+
+    async def _doubt(self, origin: str) -> Event | None:
+        """Wait for the former credentials; None = that is over."""
+        machine, before = self._machine, self._known.progress
+        seen = self._known.progress = deletion.doubt(before, origin, self._world.now())
+        since = deletion.doubted_since(seen)
+        assert since is not None
+        wait = deletion.doubted(machine, since, self._world.now_since(machine.uid, since))
+        if seen != before:
+            # At once, so that a restart does not begin the wait anew.
+            await self._persist()
+            if wait is not None:
+                self._tell(names.REASON_VM_NOT_VISIBLE, wait.said)
+        return wait
+
+    def _tell(self, reason: str, text: str) -> None:
+        self._events.event(views.reference(self._obj), WARNING, reason, text)
 
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
         """What the cloud says of the VM; None: nothing. Raises CloudError."""

@@ -6,6 +6,7 @@ One queue for both kinds of object: their keys begin with the kind.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import SpecValidation
 from ccm.controllers.machineclass import metrics, plan
 from ccm.gardener import names
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.types import Machine, MachineClass, ObjectCondition
 from ccm.gardener.world import World
 from ccm.machines.views import ClassView
 from ccm.model import ObjectReference, Secret
@@ -61,6 +62,12 @@ class MachineClassController:
         self._secrets = Writer(secrets, cache=world.secrets.store, rng=rng)
         self._checked: dict[str, Checked] = {}
         self._faults: dict[str, list[str] | None] = {}
+        self._announced: dict[str, tuple[str, str]] = {}
+        """By class: status and message of the last condition that was written or logged."""
+        self._stores_status = True
+        """False once the API server dropped a condition: Gardener's definition of MachineClass has
+        no field `status`, so that each further write would be in vain."""
+        self._status_writes = asyncio.Lock()
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -114,13 +121,36 @@ class MachineClassController:
         wanted = plan.condition(faults, clock.now())
         metrics.INVALID.set(sum(1 for each in self._faults.values() if each))
 
-        def said(one: MachineClass) -> Patch | None:
-            return plan.condition_patch(one, wanted)
-
-        written = await self._classes.change(obj, Step(said))
-        if written.changed and faults:
+        if await self._write_condition(obj, wanted) and faults:
             self._log.warning("machine class cannot be used", key=obj.key, error=wanted.message)
             self._events.event(_reference(obj), WARNING, wanted.reason, wanted.message)
+
+    async def _write_condition(self, obj: MachineClass, wanted: ObjectCondition) -> bool:
+        """Write the condition of a class; return whether it is new.
+
+        Raises:
+            KubeError: the write failed.
+        """
+        # One at a time: the answer to the first write decides about all others.
+        async with self._status_writes:
+            if plan.has_condition(obj, wanted.type):
+                self._stores_status = True
+            before = self._announced.get(obj.key)
+            self._announced[obj.key] = wanted.status, wanted.message
+            if not self._stores_status:
+                return before != self._announced[obj.key]
+            written = await self._classes.change(
+                obj, Step(lambda one: plan.condition_patch(one, wanted))
+            )
+            if written.obj is not None and not plan.has_condition(written.obj, wanted.type):
+                self._stores_status = False
+                self._log.warning(
+                    "MachineClass conditions are not stored, events and logs only",
+                    key=obj.key,
+                    condition=wanted.type,
+                    advice="apply manifests/crds.yaml, then restart",
+                )
+            return written.changed
 
     async def _faults_of(self, key: str, view: ClassView) -> list[str] | None:
         """What is wrong with a class; the driver is asked once about each spec."""
@@ -200,6 +230,7 @@ class MachineClassController:
         self._classes.forget(gone.key)
         self._checked.pop(gone.key, None)
         self._faults.pop(gone.key, None)
+        self._announced.pop(gone.key, None)
         metrics.INVALID.set(sum(1 for each in self._faults.values() if each))
 
     def _add(self, kind: str, key: str) -> None:

@@ -62,6 +62,11 @@ def condition(faults: Sequence[str] | None, now: datetime) -> ObjectCondition:
     )
 
 
+def has_condition(obj: MachineClass, kind: str) -> bool:
+    """Whether a class has a condition of that type."""
+    return any(one.type == kind for one in obj.status.conditions or ())
+
+
 def condition_patch(obj: MachineClass, wanted: ObjectCondition) -> Patch | None:
     """The patch that says so on the class; None where it stands."""
     known = {one.type: one for one in obj.status.conditions or ()}

@@ -57,7 +57,7 @@ def _series(obj: MachineDeployment | None) -> Series:
     if obj is None:
         return {}
     who, status = (obj.name, obj.namespace), obj.status
-    about = (obj.metadata.creation_timestamp or "", obj.spec.strategy.type)
+    about = (obj.metadata.creation_timestamp or "", obj.spec.strategy.effective().type)
     numbers = _spec_numbers(obj) | {
         AVAILABLE: status.available_replicas,
         UNAVAILABLE: status.unavailable_replicas,
@@ -83,7 +83,7 @@ def _spec_numbers(obj: MachineDeployment) -> dict[metrics.Gauge, int | None]:
         DEADLINE: spec.progress_deadline_seconds,
         ROLLBACK: spec.rollback_to.revision if spec.rollback_to else None,
     }
-    block = spec.strategy.rolling_update
+    block = spec.strategy.effective().rolling_update
     if block is not None:
         for metric, value, up in (
             (SURGE, block.max_surge, True),

@@ -59,7 +59,7 @@ def needs_a_look(obj: Freezable) -> bool:
 def most(deployment: MachineDeployment) -> int:
     """Machines that a deployment may have: those it wants, and its surge."""
     spec = deployment.spec
-    strategy = spec.strategy
+    strategy = spec.strategy.effective()
     found = {
         "RollingUpdate": strategy.rolling_update,
         "InPlaceUpdate": strategy.in_place_update,

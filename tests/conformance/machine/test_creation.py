@@ -104,6 +104,40 @@ async def test_a_class_that_is_not_held() -> None:
     assert world.driver.calls["create_machine"] == 1
 
 
+@pytest.mark.row("machine-class-06")
+@pytest.mark.parametrize(
+    ("declared", "provider", "is_served"),
+    [
+        ((), "fake", True),
+        ((), "FAKE", True),
+        ((), "", True),
+        ((), "other", False),
+        (("acme", "fake-2"), "Acme", True),
+        (("acme", "fake-2"), "fake", False),
+    ],
+)
+async def test_the_provider_of_a_class(
+    declared: tuple[str, ...], provider: str, is_served: bool
+) -> None:
+    world = World()
+    world.driver.provider_names = declared
+    world.secret()
+    world.machine_class(provider=provider)
+    async with world.running():
+        world.machine()
+        await advance(1)
+        events = [text for reason, text in world.events if reason == names.REASON_SPEC_INVALID]
+        assert world.driver.calls["create_machine"] == is_served
+        assert len(events) == (not is_served)
+        for text in (*events, *([] if is_served else [world.operation()["description"]])):
+            assert repr(provider) in text
+            assert all(repr(one) in text for one in declared or ("fake",))
+        world.server.patch(f"{BASE}/machineclasses/small", {"provider": ""})
+        await advance(1)
+
+    assert (world.driver.calls["create_machine"], world.phase()) == (1, "Pending")
+
+
 # --- creation -----------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from ccm.cloud import errors
 from ccm.cloud.machines import MachineInfo, Phase
+from ccm.machines.deletion import DENIAL_S
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import World
 
@@ -23,9 +24,11 @@ async def test_a_deletion_after_a_creation(fault: errors.CloudError | None) -> N
         await advance(1)
         assert len(world.driver.vms) == (fault is None)
         world.server.drop(path)
-        await advance(1)
+        await advance(1 if fault is None else DENIAL_S + 2)
 
     assert (world.get(), world.driver.vms) == ({}, {})
+    # A VM that was ordered and never seen is denied twice before the machine goes.
+    assert world.driver.calls["delete_machine"] == (1 if fault is None else 2)
 
 
 @pytest.mark.row("machine-create-18")

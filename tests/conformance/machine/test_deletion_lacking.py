@@ -172,6 +172,18 @@ async def test_a_broken_node_template_holds_up_no_deletion() -> None:
     assert left(world) == NONE
 
 
+@pytest.mark.row("machine-delete-class-05")
+async def test_a_class_of_another_provider_holds_up_no_deletion() -> None:
+    world = World()
+    world.secret()
+    world.machine_class(provider="other")
+    goes(world)
+    async with world.running():
+        await advance(1)
+
+    assert left(world) == NONE
+
+
 # --- which project --------------------------------------------------------------------------
 
 
@@ -255,6 +267,146 @@ async def test_force_takes_the_word_of_another_project() -> None:
         assert world.get(M) != {}
         world.server.patch(path, {"metadata": {"labels": {"force-deletion": "true"}}})
         await advance(5)
+
+    assert world.get(M) == {}
+
+
+def rotate(world: World, key: bytes) -> None:
+    """The credentials of the class are replaced."""
+    world.server.patch(SECRET, {"data": {"key": base64.b64encode(key).decode()}})
+
+
+def lose(world: World, name: str = M) -> None:
+    """Someone deletes the VM of a machine in the cloud."""
+    gone = next(key for key, one in world.driver.vms.items() if one.identity.name == name)
+    del world.driver.vms[gone]
+
+
+def recorded(world: World, name: str = M) -> int:
+    """How many origins the VM of a machine has."""
+    notes = world.get(name)["metadata"]["annotations"]
+    return len(notes[names.ANNOTATION_ORIGIN].split(","))
+
+
+@pytest.mark.row("machine-delete-project-05")
+@pytest.mark.parametrize("listed_by", ["machinesafety", "creation"])
+async def test_a_vm_that_the_new_credentials_have_shown(listed_by: str) -> None:
+    world = World()
+    path = await made(world, "other")
+    controllers = ["machine", "machineclass"]
+    if listed_by == "machinesafety":
+        controllers.append(listed_by)
+    else:
+        world.machine("new")
+    async with world.running(*controllers):
+        await advance(5)
+    assert [recorded(world), recorded(world, "other")] == [2, 2]
+    lose(world)
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(5)
+
+    assert world.get(M) == {}
+    assert [reason for reason, _ in world.events if reason.startswith("VM")] == []
+
+
+@pytest.mark.row("machine-delete-project-05")
+async def test_what_a_rotation_writes() -> None:
+    """One patch of each machine, and none while the credentials stay."""
+    world = World()
+    world.secret(key="first")
+    world.machine_class()
+    async with world.running():
+        for number in range(10):
+            world.machine(f"m{number}")
+        await advance(1)
+        for record in list(world.driver.vms.values()):
+            world.node(record.identity.name, providerID=record.info.provider_id)
+        await advance(60)
+        before = world.server.writes("machines")
+        await advance(3 * 1000)
+        assert world.driver.calls["list_machines"] >= 3
+        assert world.server.writes("machines") == before
+        rotate(world, b"second")
+        await advance(3 * 1000)
+
+    assert world.server.writes("machines") == before + 10
+    assert [recorded(world, f"m{number}") for number in range(10)] == [2] * 10
+
+
+@pytest.mark.row("machine-delete-project-05")
+async def test_a_vm_that_was_not_seen_beside_others_that_were() -> None:
+    """That the new credentials show another VM of the former project is not forgotten with it."""
+    world = World()
+    path = await made(world, "other")
+    lose(world)
+    async with world.running():
+        await advance(5)
+        assert [recorded(world), recorded(world, "other")] == [1, 2]
+        world.server.drop(path)
+        await advance(5)
+
+    assert world.get(M) == {}
+
+
+@pytest.mark.row("machine-delete-project-06")
+async def test_the_wait_for_the_former_credentials_ends() -> None:
+    """Under another controller too; each look at the cloud confirms that the VM is not there."""
+    world = World()
+    path = await made(world)
+    lose(world)
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(400)
+        assert (world.get(M) != {}, world.driver.calls["delete_machine"]) == (True, 0)
+    async with world.running("machine", "machineclass"):
+        await advance(190)
+        assert (world.get(M) != {}, world.driver.calls["delete_machine"]) == (True, 0)
+        world.driver.faults["list_machines"] = [errors.Unavailable("x")]
+        await advance(60)
+
+    assert (world.get(M), world.driver.calls["delete_machine"]) == ({}, 1)
+    assert [reason for reason, _ in world.events if reason.startswith("VM")] == [
+        names.REASON_VM_NOT_VISIBLE,
+        names.REASON_VM_PRESUMED_DELETED,
+    ]
+
+
+@pytest.mark.row("machine-delete-project-06")
+async def test_other_credentials_begin_another_wait() -> None:
+    world = World()
+    path = await made(world)
+    lose(world)
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(500)
+        rotate(world, b"third")
+        await advance(500)
+        assert (world.get(M) != {}, world.driver.calls["delete_machine"]) == (True, 0)
+        await advance(250)
+
+    assert world.get(M) == {}
+
+
+@pytest.mark.row("machine-delete-project-06")
+async def test_former_credentials_end_the_wait() -> None:
+    """The same wrong ones begin it anew, also under another controller."""
+    world = World()
+    path = await made(world)
+    lose(world)
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(500)
+        world.driver.faults["delete_machine"] = errors.Unavailable("x")
+        rotate(world, b"first")
+        await advance(1)
+        world.driver.faults.clear()
+        rotate(world, b"second")
+        await advance(1)
+    async with world.running("machine", "machineclass"):
+        await advance(500)
+        assert world.get(M) != {}
+        await advance(250)
 
     assert world.get(M) == {}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ccm.base.metrics import REGISTRY
+from ccm.cloud import errors
 from ccm.gardener import names
 from ccm.kube.errors import Unreachable
 from ccm.testing.clock import advance
@@ -222,6 +223,59 @@ async def test_a_leader_ends_while_it_gives_a_machine_up(writes: int) -> None:
         await asyncio.wait_for(reached.wait(), 700)
     world.server.point = lambda: asyncio.sleep(0)
     async with world.running("machine"):
-        await advance(1800)
+        await advance(1100)
 
     assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == 1
+
+
+@pytest.mark.row("machine-meltdown-08")
+@pytest.mark.parametrize("when", ["before the daemon", "after it"])
+async def test_a_machine_without_quota_delays_no_replacement(when: str) -> None:
+    """All nodes are lost, and a machine of another pool waits for quota."""
+    world = World()
+    world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
+    world.ready_class()
+    for number in range(4):
+        world.lived(f"m{number}", group=f"d{number}", healthTimeout="2m")
+        world.node(f"m{number}")
+
+    def scale_up() -> None:
+        world.machine("stuck", metadata={"labels": {"name": "d"}}, creationTimeout="9h")
+
+    if when == "before the daemon":
+        scale_up()
+        await advance(1200)
+    async with world.running("machine"):
+        if when == "after it":
+            scale_up()
+        await advance(5)
+        assert world.phase("stuck") == "CrashLoopBackOff"
+        for number in range(4):
+            world.heartbeat(f"m{number}", Ready="Unknown")
+        await advance(140)
+        (first,) = (f"m{number}" for number in range(4) if world.phase(f"m{number}") == "Failed")
+        world.server.patch(f"{BASE}/machines/{first}", {"metadata": {"finalizers": None}})
+        world.server.drop(f"{BASE}/machines/{first}")
+        await advance(5)
+
+    # With the second one less than three are sick, which is no meltdown.
+    others = {f"m{number}" for number in range(4)} - {first}
+    assert {world.phase(name) for name in others} == {"Failed"}
+
+
+@pytest.mark.row("machine-meltdown-09")
+async def test_a_machine_without_quota_delays_its_own_deployment_for_a_time() -> None:
+    world = World()
+    crowd(world)
+    world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
+    world.ready_class()
+    world.lived(group="d", healthTimeout="2m")
+    world.node()
+    async with world.running("machine"):
+        world.heartbeat(Ready="Unknown")
+        world.machine("stuck", metadata={"labels": {"name": "d"}}, creationTimeout="9h")
+        await advance(1190)
+        assert (world.phase("stuck"), world.phase()) == ("CrashLoopBackOff", "Unknown")
+        await advance(15)
+
+    assert (world.phase("stuck"), world.phase()) == ("CrashLoopBackOff", "Failed")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.cloud import errors
 from ccm.cloud.machines import Credentials, Problem
-from ccm.gardener import names
+from ccm.gardener import crds, names
+from ccm.gardener.kinds import MACHINE_CLASSES
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (
     BASE,
+    DEFINITIONS,
     NODES_PATH,
     SECRETS_PATH,
     FakeDriver,
@@ -128,6 +132,67 @@ async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
 
     assert asked == 3
     assert [reason for reason, _ in world.events] == ["SpecInvalid", "SpecInvalid"]
+
+
+class GardenersClasses(World):
+    """The definition of MachineClass is Gardener's: without a field `status`."""
+
+    def define(self) -> None:
+        for one in crds.DEFINITIONS:
+            found = deepcopy(dict(crds.manifest(one)))
+            if one.kind is MACHINE_CLASSES:
+                (version,) = found["spec"]["versions"]
+                del version["schema"]["openAPIV3Schema"]["properties"]["status"]
+            self.server.put(DEFINITIONS, found)
+
+
+@pytest.mark.row("machine-finalizer-08")
+async def test_a_definition_of_classes_without_status() -> None:
+    world = GardenersClasses()
+    world.driver = Picky()
+    for name in ("small", "large", "tiny"):
+        world.secret(name)
+        world.machine_class(name, providerSpec={"size": "small"})
+        world.machine(name, **{"class": {"kind": "MachineClass", "name": name}})
+    with capture_logs() as lines:
+        async with world.running("machine", "machineclass"):
+            await advance(5)
+            for number in range(20):
+                path = world.machine(f"m{number}")
+                await advance(5)
+                world.server.drop(path)
+                await advance(5)
+            assert world.server.writes("machineclasses") == 1
+            for _ in range(2):
+                world.server.patch(CLASS, {"providerSpec": {"size": "huge"}})
+                await advance(5)
+                world.machine(f"huge-{_}")
+                await advance(5)
+            world.server.patch(CLASS, {"providerSpec": {"size": "small"}})
+            await advance(5)
+
+    assert world.server.writes("machineclasses") == 1
+    warned = [line["log_level"] for line in lines if line.get("condition") == "SpecValid"]
+    assert warned == ["warning"]
+    assert [reason for reason, _ in world.events] == ["SpecInvalid"]
+
+
+async def test_conditions_are_written_once_the_definition_has_them() -> None:
+    world = GardenersClasses()
+    world.ready_class()
+    world.machine()
+    async with world.running("machineclass"):
+        await advance(5)
+        (definition,) = (one for one in crds.DEFINITIONS if one.kind is MACHINE_CLASSES)
+        world.server.patch(
+            f"{DEFINITIONS}/machineclasses.{names.GROUP}", dict(crds.manifest(definition))
+        )
+        found = {"type": names.CONDITION_SPEC_VALID, "status": "False"}
+        world.server.patch(CLASS, {"status": {"conditions": [found]}})
+        await advance(5)
+
+    (found,) = (world.server.get(CLASS) or {})["status"]["conditions"]
+    assert found["status"] == "True"
 
 
 # --- what a machine keeps on its node --------------------------------------------------------

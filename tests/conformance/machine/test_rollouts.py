@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from ccm.gardener import names
-from ccm.gardener.sets import MachineSet
+from ccm.gardener import names, rollouts
+from ccm.gardener.sets import (
+    MachineDeployment,
+    MachineDeploymentSpec,
+    MachineSet,
+    RollingUpdate,
+    Strategy,
+)
+from ccm.gardener.types import ClassSpec, MachineSpec, MachineTemplateSpec
+from ccm.machines import bounds
+from ccm.model import ObjectMeta
+from ccm.model.names import ANNOTATION_MAX_REPLICAS as MAX_REPLICAS
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import (
     MACHINES,
@@ -20,6 +30,7 @@ from tests.unit.controllers.machinedeployments import (
     rolling,
     template,
 )
+from tests.unit.controllers.machinesets import DEPLOYMENTS, SELECTOR
 
 pytestmark = pytest.mark.virtual_time
 
@@ -83,9 +94,9 @@ async def test_a_deletion() -> None:
     ("strategy", "said"),
     [
         ({"type": "Magic"}, "spec.strategy.type is 'Magic'"),
-        ({"type": "RollingUpdate"}, "spec.strategy.rollingUpdate is missing"),
         (rolling("many"), "spec.strategy.rollingUpdate.maxSurge is 'many'"),
         ({"type": "InPlaceUpdate"}, "spec.strategy.inPlaceUpdate is missing"),
+        ({"inPlaceUpdate": {"maxSurge": 1, "maxUnavailable": 1}}, "spec.strategy.type is ''"),
     ],
 )
 async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: str) -> None:
@@ -97,6 +108,45 @@ async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: st
     (condition,) = world.status()["conditions"]
     assert (world.sets(), condition["status"]) == ([], "False")
     assert said in condition["message"]
+
+
+@pytest.mark.row("rollout-pass-13")
+@pytest.mark.parametrize(
+    ("strategy", "surge", "unavailable"),
+    [
+        (Strategy(), 1, 1),
+        (Strategy(type="RollingUpdate"), 1, 1),
+        (Strategy(rolling_update=RollingUpdate(max_surge=2)), 2, 1),
+        (Strategy(rolling_update=RollingUpdate(max_surge=0)), 0, 1),
+        (Strategy(rolling_update=RollingUpdate(max_unavailable=0)), 1, 0),
+        (Strategy(type="Recreate"), 0, 0),
+    ],
+    ids=["none", "no bounds", "no type", "no unavailable", "no surge", "recreate"],
+)
+def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable: int) -> None:
+    made_of = MachineTemplateSpec(spec=MachineSpec(class_=ClassSpec(kind="MachineClass", name="c")))
+    spec = MachineDeploymentSpec(replicas=3, template=made_of, strategy=strategy)
+    view = rollouts.deployment(MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec))
+
+    assert not [one for one in view.faults if "strategy" in one]
+    assert (bounds.surge(view), bounds.unavailable(view)) == (surge, unavailable)
+
+
+@pytest.mark.row("rollout-pass-13")
+async def test_a_deployment_without_a_strategy() -> None:
+    world = Rolling()
+    spec = {"replicas": 3, "selector": SELECTOR, "template": template()}
+    world.server.put(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
+    async with world.running(*ONLY):
+        await all_run(world)
+        (made,) = world.sets()
+        world.edit(template=template("large"))
+        for _ in range(5):
+            await all_run(world)
+
+    assert made["metadata"]["annotations"][MAX_REPLICAS] == "4"
+    assert world.kinds() == {"large": 3}
+    assert "strategy" not in world.web()["spec"]
 
 
 @pytest.mark.row("rollout-pass-05")

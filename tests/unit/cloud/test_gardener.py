@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ccm.cloud import (
+    Cloud,
     Credentials,
     GetVolumeIDsRequest,
     Identity,
@@ -24,7 +25,7 @@ from ccm.cloud import (
     errors,
     from_gardener,
 )
-from ccm.cloud.gardener import INTENT, Request
+from ccm.cloud.gardener import Request
 from ccm.cloud.machines import found, known
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
@@ -36,7 +37,7 @@ def asking(**fields: Any) -> MachineRequest:
     return MachineRequest(identity=WHO, credentials=SECRET, **given)
 
 
-BEGUN = asking(last_known_state=f"{INTENT}u-1 step 2")
+STARTED = asking(last_known_state="step 2", creation_started=True)
 
 
 class Code(Enum):
@@ -94,35 +95,25 @@ class Origin:
         }
 
 
-async def create(origin: Origin) -> MachineInfo:
-    """As the daemon does: what an error carries is kept, and the call is repeated."""
-    driver = from_gardener(origin)
-    with pytest.raises(errors.RetryAfter) as noted:
-        await driver.create_machine(asking())
-    state = known(noted.value).last_known_state
-    assert state is not None
-    return await driver.create_machine(asking(last_known_state=state))
-
-
-async def test_a_vm_is_made_after_the_intent_was_kept() -> None:
+async def test_a_vm_is_created_once_the_creation_is_recorded() -> None:
     origin = Origin()
 
-    made = await create(origin)
+    made = await from_gardener(origin).create_machine(STARTED)
 
     assert made == MachineInfo(
         provider_id="acme://0",
         node_name="m-1",
         addresses=(address("InternalIP", "10.0.0.1"),),
-        last_known_state=f"{INTENT}u-1 made",
+        last_known_state="made",
     )
-    assert [what for what, _ in origin.asked] == ["status", "create"]
+    assert [what for what, _ in origin.asked] == ["create"]
     assert threading.get_ident() not in origin.threads
 
 
 async def test_what_the_driver_is_handed_is_what_the_origin_hands_it() -> None:
     origin = Origin()
 
-    await from_gardener(origin).create_machine(BEGUN)
+    await from_gardener(origin).create_machine(STARTED)
 
     ((_, asked),) = origin.asked
     assert asked.machine is not None
@@ -137,27 +128,27 @@ async def test_what_the_driver_is_handed_is_what_the_origin_hands_it() -> None:
 async def test_a_vm_whose_creation_was_not_answered_is_found() -> None:
     origin = Origin()
     driver = from_gardener(origin)
-    await create(origin)
+    await driver.create_machine(STARTED)
 
-    assert (await driver.get_machine_status(BEGUN)).provider_id == "acme://0"
-    assert (await driver.create_machine(BEGUN)).provider_id == "acme://0"
-    assert len(origin.vms) == 1
+    assert (await driver.get_machine_status(STARTED)).provider_id == "acme://0"
+    assert (await driver.create_machine(STARTED)).provider_id == "acme://0"
+    await driver.delete_machine(STARTED)
+    assert origin.vms == {}
 
 
-@pytest.mark.parametrize("state", ["", "step 1", f"{INTENT}u-2 ", f"{INTENT}u-12 "])
-async def test_a_vm_that_only_has_the_name_is_left_alone(state: str) -> None:
+async def test_without_a_recorded_creation_a_name_says_nothing() -> None:
+    """A VM of that name is another's, whatever the driver would do with it."""
     origin = Origin()
     origin.vms["m-1"] = "acme://theirs"
-    driver, req = from_gardener(origin), asking(last_known_state=state)
+    driver, req = from_gardener(origin), asking(last_known_state="step 1")
 
-    with pytest.raises(errors.AlreadyExists, match="acme://theirs has the name m-1"):
+    with pytest.raises(errors.FailedPrecondition):
         await driver.create_machine(req)
     with pytest.raises(errors.NotFound):
         await driver.get_machine_status(req)
     await driver.delete_machine(req)
 
-    assert origin.vms == {"m-1": "acme://theirs"}
-    assert {what for what, _ in origin.asked} == {"status"}
+    assert (origin.vms, origin.asked) == ({"m-1": "acme://theirs"}, [])
 
 
 async def test_with_a_provider_id_nothing_else_is_asked_for() -> None:
@@ -174,8 +165,6 @@ async def test_with_a_provider_id_nothing_else_is_asked_for() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
 async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
-    origin = Origin()
-    await create(origin)
     listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
 
     records = await from_gardener(listed).list_machines(
@@ -203,7 +192,7 @@ async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
             OriginError("half", code=14, last_known_state="nic"),
             errors.Unavailable,
             "half",
-            f"{INTENT}u-1 nic",
+            "nic",
         ),
         (
             OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"}),
@@ -224,7 +213,7 @@ async def test_errors_are_understood(
         raise error
 
     with pytest.raises(errors.CloudError) as raised:
-        await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(BEGUN)
+        await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(STARTED)
 
     assert (type(raised.value), str(raised.value)) == (kind, text)
     assert known(raised.value).last_known_state == state
@@ -234,7 +223,7 @@ async def test_errors_are_understood(
 @pytest.mark.parametrize("method", ["create_machine", "initialize_machine", "get_machine_status"])
 async def test_what_a_driver_lacks_is_unimplemented(method: str) -> None:
     with pytest.raises(errors.Unimplemented, match=f"no {method}"):
-        await getattr(from_gardener(object()), method)(BEGUN)
+        await getattr(from_gardener(object()), method)(STARTED)
 
 
 async def test_volumes_are_named() -> None:
@@ -261,40 +250,30 @@ async def test_a_plain_method_may_answer_an_awaitable() -> None:
 
     found = await from_gardener(
         SimpleNamespace(get_machine_status=lambda _: later())
-    ).get_machine_status(BEGUN)
+    ).get_machine_status(STARTED)
 
     assert found.provider_id == "acme://9"
 
 
-@pytest.mark.parametrize("state", ["", f"{INTENT}u-1 "])
-async def test_a_vm_that_is_not_initialised_has_the_name_too(state: str) -> None:
-    """In the way before the intent was kept, ours after it."""
-
-    def status(_: object) -> None:
-        raise OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"})
-
-    driver = from_gardener(SimpleNamespace(get_machine_status=status))
-    req = asking(last_known_state=state)
-
-    with pytest.raises(errors.CloudError) as raised:
-        await (driver.get_machine_status(req) if state else driver.create_machine(req))
-
-    if state:
-        assert type(raised.value) is errors.Uninitialized
-        assert known(raised.value) == MachineInfo(provider_id="a://1", node_name="m-1")
-    else:
-        assert type(raised.value) is errors.AlreadyExists
-        assert str(raised.value).startswith("a://1 has the name m-1")
-
-
-async def test_an_error_of_our_tree_keeps_what_it_carries_and_the_intent() -> None:
+async def test_an_error_of_our_tree_keeps_what_it_carries() -> None:
     def create(_: object) -> None:
         raise errors.Unavailable("x").carrying(MachineInfo(last_known_state="nic"))
 
     with pytest.raises(errors.Unavailable) as raised:
-        await from_gardener(SimpleNamespace(create_machine=create)).create_machine(BEGUN)
+        await from_gardener(SimpleNamespace(create_machine=create)).create_machine(STARTED)
 
-    assert known(raised.value).last_known_state == f"{INTENT}u-1 nic"
+    assert known(raised.value).last_known_state == "nic"
+
+
+@pytest.mark.parametrize(
+    ("declared", "accepted"), [((), ["acme"]), (("gold", "silver"), ["gold", "silver"])]
+)
+def test_which_providers_of_a_class_it_accepts(
+    declared: tuple[str, ...], accepted: list[str]
+) -> None:
+    driver = from_gardener(SimpleNamespace(), provider_names=declared)
+
+    assert list(Cloud(name="acme", machines=driver).machine_providers) == accepted
 
 
 async def test_a_migration_is_the_drivers_own() -> None:

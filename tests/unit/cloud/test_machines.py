@@ -85,7 +85,7 @@ def test_calls_about_one_vm_have_one_subject(asked: MachineRequest, subject: str
 def test_a_vm_is_found_by_cluster_and_uid_alone(other: Identity) -> None:
     info = MachineInfo(provider_id="a://1")
     ours = MachineRecord(identity=WHO, info=info)
-    moved = Identity(cluster="c1", pool="other", name="renamed", uid="u-1")
+    moved = Identity(cluster="c1", namespace="other", pool="other", name="renamed", uid="u-1")
 
     assert found([MachineRecord(identity=other, info=info)], WHO) is None
     assert found([MachineRecord(identity=other, info=info), ours], WHO) is ours

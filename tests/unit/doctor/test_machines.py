@@ -132,6 +132,18 @@ async def test_classes_of_which_no_vm_can_be_made(world: World) -> None:
     assert "no such size" in found.details[1]
 
 
+async def test_a_class_of_another_provider(world: World) -> None:
+    world.server.patch(f"{BASE}/machineclasses/small", {"provider": "other"})
+    settled(world)
+
+    classes, vms = await machines.classes(case(world)), await machines.vms(case(world))
+
+    assert classes.verdict is Verdict.FAIL
+    assert "'other'" in classes.details[0]
+    assert vms.verdict is Verdict.OK
+    assert world.driver.calls.total() == 0
+
+
 async def test_a_machine_whose_vm_is_gone(world: World) -> None:
     settled(world)
     world.driver.vms.clear()

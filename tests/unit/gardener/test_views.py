@@ -72,7 +72,9 @@ def test_the_later_secret_counts() -> None:
     }
     known = {"one": secret(key=b"1", userData=b"u"), "two": secret(key=b"2")}
     found = views.machine_class(
-        msgspec.convert(given, MachineClass), lambda _namespace, name: known[name]
+        msgspec.convert(given, MachineClass),
+        lambda _namespace, name: known[name],
+        providers=["acme"],
     )
 
     assert dict(found.credentials) == {"key": b"2", "userData": b"u"}
@@ -82,7 +84,9 @@ def test_the_later_secret_counts() -> None:
 def test_a_secret_of_another_namespace_is_refused() -> None:
     given = {"metadata": META, "secretRef": {"name": "one", "namespace": "elsewhere"}}
     found = views.machine_class(
-        msgspec.convert(given, MachineClass), lambda _namespace, _name: secret(key=b"1")
+        msgspec.convert(given, MachineClass),
+        lambda _namespace, _name: secret(key=b"1"),
+        providers=["acme"],
     )
 
     assert "has to be in the namespace of the class, default" in found.faults[0]
@@ -97,7 +101,10 @@ def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
             "secretRef": {"name": "s"},
         }
         made = msgspec.convert(given, MachineClass)
-        return views.machine_class(made, lambda _namespace, _name: secret(key=key)).version
+        found = views.machine_class(
+            made, lambda _namespace, _name: secret(key=key), providers=["acme"]
+        )
+        return found.version
 
     assert version("a", b"1") == version("a", b"1", resourceVersion="7", finalizers=["x"])
     assert len({version("a", b"1"), version("b", b"1"), version("a", b"2")}) == 3

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, standing
-from ccm.machines.views import MachineView, Phase, Status
+from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, began, standing
+from ccm.machines.views import Kind, MachineView, Phase, Status
 from ccm.model import ObjectMeta
+from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER, DELETED = NOW + timedelta(minutes=5), NOW + timedelta(minutes=9)
+
+
+LIMIT_S = 1200.0
 
 
 def machine(
@@ -22,22 +28,52 @@ def machine(
     *,
     kept: bool = False,
     goes: bool = False,
+    kind: Kind = Kind.HEALTH_CHECK,
 ) -> MachineView:
-    deleted = "2026-01-01T00:00:00Z" if goes else None
+    deleted = format_time(DELETED) if goes else None
     return MachineView(
         metadata=ObjectMeta(name=name, namespace="d", deletion_timestamp=deleted),
         created=NOW,
         class_name="small",
         group=group,
-        status=Status(phase=phase, preserve_until=NOW if kept else None),
+        status=Status(
+            phase=phase,
+            kind=kind.value,
+            since=LATER,
+            preserve_until=NOW if kept else None,
+        ),
     )
 
 
-def replacements(*machines: MachineView) -> Replacements:
-    found = Replacements()
-    for one in machines:
-        found.note(one.key, one)
-    return found
+class Scene:
+    """Replacements whose clock a test sets."""
+
+    def __init__(self, *machines: MachineView) -> None:
+        self.now_s = 0.0
+        self.replacements = Replacements(LIMIT_S)
+        for one in machines:
+            self.note(one)
+
+    @property
+    def waiting(self) -> set[str]:
+        return self.replacements.waiting
+
+    def note(self, one: MachineView, *, age_s: float | None = None) -> Collection[str]:
+        return self.replacements.note(one.key, one, self.now_s, age_s=age_s)
+
+    def gone(self, name: str) -> Collection[str]:
+        return self.replacements.note(f"d/{name}", None, self.now_s)
+
+    def claim(self, one: MachineView) -> str:
+        obstacle = self.replacements.claim(one, self.now_s)
+        return "" if obstacle is None else obstacle.why
+
+    def release(self, one: MachineView) -> Collection[str]:
+        return self.replacements.release(one)
+
+
+def replacements(*machines: MachineView) -> Scene:
+    return Scene(*machines)
 
 
 WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
@@ -84,7 +120,7 @@ def test_a_turn_is_taken_before_anybody_sees_it() -> None:
     assert (found.claim(machine("m")), found.claim(machine("m"))) == ("", "")
     assert found.claim(machine("o")) == "d/m is on its way"
     # What is told of the time before the write ends nothing.
-    assert found.note("d/m", machine("m")) == ()
+    assert found.note(machine("m")) == ()
     assert found.claim(machine("o")) != ""
 
 
@@ -113,11 +149,14 @@ def test_a_turn_that_is_not_used_is_given_back() -> None:
 def test_the_next_one_is_told_when_it_is_through(then: MachineView | None) -> None:
     found = replacements(*WELL, machine("m"), machine("o"))
     found.claim(machine("m"))
-    found.note("d/m", machine("m", Phase.FAILED))
+    found.note(machine("m", Phase.FAILED))
     assert found.claim(machine("o")) != ""
-    assert found.note("d/m", machine("m", Phase.TERMINATING)) == ()
+    assert found.note(machine("m", Phase.TERMINATING)) == ()
 
-    found.note("d/m", then)
+    if then is None:
+        found.gone("m")
+    else:
+        found.note(then)
 
     assert found.claim(machine("o")) == ""
 
@@ -127,11 +166,11 @@ def test_who_waits_is_woken_once() -> None:
     for name in ("o", "p"):
         found.claim(machine(name))
 
-    assert found.note("d/m", None) == {"d/o", "d/p"}
-    assert found.note("d/m", None) == ()
-    found.note("d/m", machine("m", Phase.FAILED))
+    assert found.gone("m") == {"d/o", "d/p"}
+    assert found.gone("m") == ()
+    found.note(machine("m", Phase.FAILED))
     found.claim(machine("o"))
-    found.note("d/o", machine("o", Phase.RUNNING))
+    found.note(machine("o", Phase.RUNNING))
     assert found.waiting == set()
 
 
@@ -149,7 +188,7 @@ def test_a_meltdown(sick: int, well: int, wanted: bool) -> None:
     every = [machine(f"s{number}", group=f"g{number}") for number in range(sick)]
     found = replacements(*WELL[:well], *every)
 
-    assert found.is_meltdown is wanted
+    assert found.replacements.is_meltdown is wanted
     assert found.claim(every[0]) == ""
     assert bool(found.claim(every[1])) is wanted
 
@@ -158,7 +197,165 @@ def test_the_end_of_a_meltdown_wakes_who_waited_for_other_groups() -> None:
     every = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_LEAST)]
     found = replacements(*every, machine("f", Phase.FAILED, "f"))
     assert "most nodes are sick" in found.claim(every[0])
-    assert found.note("d/s1", machine("s1", Phase.RUNNING, "g1")) == {"d/s0"}
+    assert found.note(machine("s1", Phase.RUNNING, "g1")) == {"d/s0"}
+
+
+# --- a meltdown: other groups -----------------------------------------------------------------
+
+JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
+SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_LEAST)]
+"""Enough of them for a meltdown, each of another group."""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *([machine("o", phase, "o", kind=Kind.CREATE)] for phase in JOINING),
+        [machine("o", Phase.PENDING, "o"), machine("o", Phase.FAILED, "o", kind=Kind.CREATE)],
+        [machine("o", Phase.RUNNING, "o"), machine("o", Phase.RUNNING, "o", goes=True)],
+        [machine("o", Phase.RUNNING, "o"), machine("o", Phase.UPDATING, "o")],
+        [machine("o", Phase.UNKNOWN, "o"), machine("o", Phase.UPDATED, "o")],
+    ],
+    ids=["new", "refused", "joining", "failed-to-join", "scaled-down", "updating", "updated"],
+)
+def test_in_a_meltdown_other_groups_create_and_delete(other: list[MachineView]) -> None:
+    found = replacements(*SICK, *other)
+
+    assert found.replacements.is_meltdown
+    assert found.claim(SICK[0]) == ""
+    assert found.claim(SICK[1]).endswith("d/s0 is on its way")
+
+
+@pytest.mark.parametrize(
+    "first", [Phase.FAILED, Phase.TERMINATING], ids=["failed", "deleted by hand"]
+)
+def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) -> None:
+    found = replacements(*SICK, machine("o", group="o"))
+    found.note(machine("o", first, "o"))
+    steps = [
+        machine("o", Phase.TERMINATING, "o"),
+        *(machine("r", phase, "o", kind=Kind.CREATE) for phase in JOINING),
+    ]
+    for step in steps:
+        found.note(step)
+        assert found.claim(SICK[0]).endswith("d/o is on its way")
+    assert found.gone("o") == {"d/s0"}
+    assert found.claim(SICK[0]).endswith("d/r is on its way")
+
+    assert found.note(machine("r", Phase.RUNNING, "o")) == {"d/s0"}
+    assert found.claim(SICK[0]) == ""
+
+
+def test_a_machine_of_a_group_without_a_replacement_is_none() -> None:
+    found = replacements(*SICK, machine("o", Phase.FAILED, "o"), machine("p", Phase.NEW, "p"))
+    found.gone("o")
+
+    assert found.claim(SICK[0]) == ""
+
+
+# --- the time limit ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        machine("o", Phase.CRASH_LOOP, kind=Kind.CREATE),
+        machine("o", Phase.FAILED),
+        machine("o", Phase.RUNNING, goes=True),
+        machine("o", Phase.FOREIGN),
+    ],
+    ids=["refused", "failed", "deleted", "foreign"],
+)
+def test_no_block_outlasts_the_limit(other: MachineView) -> None:
+    found = replacements(*WELL, other, machine("m"))
+    obstacle = found.replacements.claim(machine("m"), 100.0)
+    assert obstacle is not None
+    assert obstacle.wait_s == LIMIT_S - 100
+
+    found.now_s = LIMIT_S - 1
+    # Its conditions changed; its time goes on.
+    found.note(other)
+    assert found.claim(machine("m")) != ""
+    found.now_s = LIMIT_S
+    assert found.claim(machine("m")) == ""
+    # Still one at a time.
+    found.note(machine("n"))
+    assert found.claim(machine("n")) == "d/m is on its way"
+
+
+def test_replacements_of_a_replacement_do_not_renew_the_limit() -> None:
+    """No machine of a group can be created: each fails, and another one takes its place."""
+    found = replacements(*WELL, machine("o"), machine("m"))
+    found.note(machine("o", Phase.FAILED))
+    for number in range(4):
+        found.now_s = number * LIMIT_S / 4
+        found.note(machine(f"r{number}", Phase.CRASH_LOOP, kind=Kind.CREATE))
+        assert found.claim(machine("m")) != ""
+        found.gone("o" if number == 0 else f"r{number - 1}")
+
+    found.now_s = LIMIT_S
+    assert found.claim(machine("m")) == ""
+
+
+def test_a_machine_stuck_for_longer_than_the_limit_delays_no_later_replacement() -> None:
+    found = replacements(*WELL, machine("o", Phase.FAILED), machine("m"), machine("n"))
+    found.now_s = LIMIT_S
+    found.claim(machine("m"))
+    found.note(machine("m", Phase.FAILED))
+    found.now_s += 60
+    found.gone("m")
+
+    assert found.claim(machine("n")) == ""
+
+
+def test_a_write_that_is_refused_again_and_again_does_not_renew_the_limit() -> None:
+    found = replacements(*WELL, machine("m"), machine("o"))
+    for part in range(4):
+        found.now_s = part * LIMIT_S / 4
+        assert found.claim(machine("m")) == ""
+        assert found.claim(machine("o")) != ""
+
+    found.now_s = LIMIT_S
+    assert found.claim(machine("o")) == ""
+
+
+# --- after a restart --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "phase", [*JOINING, Phase.FAILED, Phase.TERMINATING], ids=lambda phase: phase.name
+)
+def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
+    """Without their history, machines being created or deleted may belong to a replacement."""
+    found = replacements(*SICK)
+    found.note(machine("o", phase, "o"), age_s=LIMIT_S - 100)
+
+    obstacle = found.replacements.claim(SICK[0], 0.0)
+    assert obstacle is not None
+    assert obstacle.wait_s == 100
+    found.now_s = 100
+    assert found.claim(SICK[0]) == ""
+
+
+def test_after_a_restart_a_machine_that_failed_to_join_is_no_replacement() -> None:
+    found = replacements(*SICK)
+    found.note(machine("o", Phase.FAILED, "o", kind=Kind.CREATE), age_s=0.0)
+
+    assert found.claim(SICK[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (machine("m", Phase.CRASH_LOOP), NOW),
+        (machine("m", Phase.FAILED), LATER),
+        (machine("m", Phase.TERMINATING, goes=True), DELETED),
+        (machine("m", Phase.PENDING, goes=True), DELETED),
+    ],
+    ids=["refused", "failed", "terminating", "joining, deleted"],
+)
+def test_since_when_a_machine_is_under_way(one: MachineView, wanted: datetime) -> None:
+    assert began(one) == wanted
 
 
 # --- any order of things ----------------------------------------------------------------------
@@ -179,7 +376,7 @@ STEPS = st.lists(
 def test_never_two_of_a_group_and_nobody_waits_for_ever(
     steps: list[tuple[str, int, Phase | None]], alone: bool
 ) -> None:
-    found, known, turns = Replacements(), dict[str, MachineView](), set[str]()
+    found, known, turns = Scene(), dict[str, MachineView](), set[str]()
     waiting = set[str]()
 
     def group(number: int) -> str:
@@ -189,7 +386,7 @@ def test_never_two_of_a_group_and_nobody_waits_for_ever(
         name, one = f"m{number}", machine(f"m{number}", group=group(number))
         if what in ("note", "gone"):
             told = machine(name, phase, group(number)) if phase is not None else None
-            woken = found.note(one.key, told)
+            woken = found.gone(name) if told is None else found.note(told)
             known.pop(one.key, None)
             if told is not None:
                 known[one.key] = told

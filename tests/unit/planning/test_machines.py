@@ -14,7 +14,7 @@ from ccm.planning import changes, report
 from ccm.planning.changes import VM, Action
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
-from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
+from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 from tests.unit.controllers.machinesets import (
     DEPLOYMENTS,
     SELECTOR,
@@ -83,6 +83,15 @@ def test_a_new_machine_gets_a_vm(world: World) -> None:
     assert [key for key in found if key.startswith("Secret")] == ["Secret default/small"]
     assert found["Secret default/small"] == [f"+ metadata.finalizers: {names.FINALIZER_SECRET}"]
     assert "userData" not in str(found)
+
+
+def test_no_vm_of_a_class_of_another_provider(world: World) -> None:
+    world.server.patch(f"{BASE}/machineclasses/small", {"provider": "other"})
+    world.machine()
+
+    found = told(planned(world))
+
+    assert "+ VM: of class small" not in found["Machine default/m0"]
 
 
 def test_what_a_secret_holds_is_not_told() -> None:

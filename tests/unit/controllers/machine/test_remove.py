@@ -189,7 +189,7 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
             drains=world.drains,
         )
         write = Writer(client.resource(MACHINES), strategic=False)
-        remover, turn = Remover(shared, write, target), Turn(asyncio.Semaphore(1))
+        remover, turn = Remover(shared, write, target, events=world), Turn(asyncio.Semaphore(1))
         async with turn:
             await remover.run(obj, turn, lambda: None)
             calls, writes = world.driver.calls.copy(), world.server.writes("machines/")

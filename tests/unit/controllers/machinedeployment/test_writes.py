@@ -209,5 +209,6 @@ async def test_a_machine_bears_its_claim_from_the_beginning(
 
     (found,) = bodies
     assert found.get("finalizers", []) == ([names.FINALIZER] if claims else [])
-    notes = {names.ANNOTATION_PRIORITY, names.ANNOTATION_TOKEN_ID} if claims else set()
+    claim = {names.ANNOTATION_PRIORITY, names.ANNOTATION_TOKEN_ID, names.ANNOTATION_CREATION}
+    notes = claim if claims else set()
     assert found["annotations"].keys() == notes

@@ -50,6 +50,19 @@ async def test_its_secret_is_missing() -> None:
         )
 
 
+async def test_its_class_is_of_another_provider(stuck: StuckMachines) -> None:
+    stuck.server.patch(f"{BASE}/machineclasses/small", {"provider": "other"})
+    stuck.machine()
+    going = stuck.machine("m1", providerID="fake:///m1", metadata={"finalizers": [names.FINALIZER]})
+    stuck.server.drop(going)
+    stuck.driver.faults["delete_machine"] = errors.Unavailable("503 no backend")
+    async with stuck.leading():
+        await advance(60)
+
+        assert "provider is 'other'" in stuck.says()
+        assert "503 no backend" in stuck.says("default/m1")
+
+
 async def test_its_class_is_held_by_nobody(stuck: StuckMachines) -> None:
     stuck.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
     stuck.machine()

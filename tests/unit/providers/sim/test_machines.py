@@ -16,7 +16,7 @@ from providers.sim import machine_specs, server, traffic, world
 from providers.sim.faults import Fault
 from tests.unit.providers.sim.conftest import Remote
 
-WHO = cloud.Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
+WHO = cloud.Identity(cluster="c1", namespace="pools", pool="workers", name="m-1", uid="u-1")
 OTHER = cloud.Identity(cluster="c1", pool="workers", name="m-2", uid="u-2")
 VOLUMES = {"dataVolumes": [10, 20]}
 RANGES = {"allowedAddresses": ["10.244.0.0/24"]}
@@ -62,6 +62,7 @@ async def test_a_vm_is_as_the_spec_says_and_bears_its_identity(
     assert held.labels == {
         "team": "a",
         "kube-ccm/cluster": "c1",
+        "kube-ccm/namespace": "pools",
         "kube-ccm/pool": "workers",
         "kube-ccm/name": "m-1",
         "kube-ccm/uid": "u-1",

@@ -1,0 +1,347 @@
+"""A creation with a driver that finds VMs by name alone (`from_gardener`): no VM is forgotten,
+none is created twice, and none of another owner is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ccm.cloud import errors, from_gardener
+from ccm.cloud.gardener import Request
+from ccm.gardener import names
+from ccm.kube.errors import ServerError
+from ccm.machines.deletion import DENIAL_S
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import SECRETS_PATH, TOKENS, World
+
+pytestmark = pytest.mark.virtual_time
+
+LOST = pytest.mark.parametrize(
+    "error",
+    [
+        errors.DeadlineExceeded("x"),
+        errors.Unavailable("x"),
+        errors.Internal("x"),
+        errors.InvalidArgument("x"),
+        errors.ResourceExhausted("x"),
+        ValueError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+"""Errors of a creation. None of them says that no VM was created."""
+
+CREATE = ("machine", "machineclass")
+
+
+class NamedVMs:
+    """A cloud and its driver, as an author writes one for Gardener. Each VM has a disk.
+
+    Attributes:
+        vms: names by provider ID.
+        disks: names of the machines that they were made for.
+        calls: methods in the order of their calls.
+        fails: raised by the next creation, after the VM and its disk were created.
+        hidden: provider IDs that listings and questions by name do not show yet.
+    """
+
+    def __init__(self) -> None:
+        self.vms: dict[str, str] = {}
+        self.disks: set[str] = set()
+        self.calls: list[str] = []
+        self.states: list[str] = []
+        self.fails: Exception | None = None
+        self.hidden: set[str] = set()
+
+    async def create_machine(self, req: Request) -> Mapping[str, str]:
+        """Create a VM, even if one of the name is there."""
+        name = self._name("create", req)
+        provider_id = f"fake:///{name}-{len(self.calls)}"
+        self.disks.add(name)
+        self.vms[provider_id] = name
+        if self.fails is not None:
+            error, self.fails = self.fails, None
+            raise error
+        return {"provider_id": provider_id, "node_name": name, "last_known_state": "made"}
+
+    async def get_machine_status(self, req: Request) -> Mapping[str, str]:
+        """By provider ID or by name."""
+        for provider_id in self._found(req, self._name("status", req)):
+            return {"provider_id": provider_id, "node_name": self.vms[provider_id]}
+        raise errors.NotFound("no such VM")
+
+    async def delete_machine(self, req: Request) -> None:
+        """By provider ID or by name, with the disk; silent when nothing is there."""
+        name = self._name("delete", req)
+        for provider_id in self._found(req, name):
+            del self.vms[provider_id]
+        self.disks.discard(name)
+
+    async def list_machines(self, _: Request) -> Mapping[str, str]:
+        """All of the cloud."""
+        return {key: name for key, name in self.vms.items() if key not in self.hidden}
+
+    def _name(self, call: str, req: Request) -> str:
+        assert req.machine is not None
+        self.calls.append(call)
+        self.states.append(req.machine.status.last_known_state)
+        return req.machine.metadata.name
+
+    def _found(self, req: Request, name: str) -> list[str]:
+        assert req.machine is not None
+        wanted = req.machine.spec.provider_id
+        seen = [key for key in self.vms if key not in self.hidden]
+        return [key for key in seen if (key == wanted if wanted else self.vms[key] == name)]
+
+
+def world_of(cloud: NamedVMs, **rules: Any) -> World:
+    """A world with a class; its driver knows names only."""
+    world = World(**rules)
+    world.driver = from_gardener(cloud)  # type: ignore[assignment]
+    world.ready_class()
+    return world
+
+
+def started(world: World, name: str = "m0") -> bool:
+    """Whether the Machine records a started creation."""
+    return names.ANNOTATION_CREATION in world.get(name)["metadata"].get("annotations", {})
+
+
+async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    secrets = []
+
+    def count(method: str, path: str) -> None:
+        if method == "POST" and path.startswith(TOKENS):
+            secrets.append(path)
+
+    world.server.refuse = count
+    async with world.running(*CREATE):
+        world.machine()
+        await advance(1)
+
+    assert cloud.calls[:2] == ["status", "create"]
+    assert len(secrets) == 1
+    assert (world.phase(), started(world)) == ("Pending", False)
+    assert world.status()["lastKnownState"] == "made"
+
+
+@LOST
+async def test_a_vm_whose_creation_was_answered_by_an_error_is_taken(error: Exception) -> None:
+    cloud = NamedVMs()
+    cloud.fails = error
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        world.machine()
+        await advance(1)
+        assert (world.phase(), started(world)) == ("CrashLoopBackOff", True)
+        await advance(700)
+
+    assert list(cloud.vms) == [world.get()["spec"]["providerID"]]
+    assert (world.phase(), cloud.calls.count("create")) == ("Pending", 1)
+    assert not started(world)
+
+
+@LOST
+async def test_a_vm_whose_creation_was_answered_by_an_error_is_deleted(error: Exception) -> None:
+    cloud = NamedVMs()
+    cloud.fails = error
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        path = world.machine()
+        await advance(1)
+        assert (len(cloud.vms), len(cloud.disks)) == (1, 1)
+        world.server.drop(path)
+        await advance(30)
+
+    assert (world.get(), cloud.vms, cloud.disks) == ({}, {}, set())
+
+
+async def test_what_was_created_beside_no_vm_is_deleted() -> None:
+    cloud = NamedVMs()
+    cloud.fails = errors.ResourceExhausted("no host")
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        path = world.machine()
+        await advance(1)
+        cloud.vms.clear()
+        world.server.drop(path)
+        await advance(30)
+
+    assert (world.get(), cloud.disks) == ({}, set())
+
+
+@pytest.mark.parametrize("record", ["annotation", "state"])
+async def test_a_daemon_that_was_killed_after_the_order(record: str) -> None:
+    """Its successor finds the record: in the annotation, or where an earlier release kept it."""
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    path = world.machine()
+    uid = world.identity().uid
+    if record == "annotation":
+        annotations = {names.ANNOTATION_CREATION: uid}
+        world.server.patch(path, {"metadata": {"annotations": annotations}})
+    else:
+        state = f"{names.STATE_CREATION}{uid} nic-7"
+        world.server.patch(f"{path}/status", {"status": {"lastKnownState": state}})
+    cloud.vms["fake:///1"] = "m0"
+    async with world.running(*CREATE):
+        await advance(1)
+
+    assert (world.phase(), world.get()["spec"]["providerID"]) == ("Pending", "fake:///1")
+    assert "create" not in cloud.calls
+    assert not started(world)
+    if record == "state":
+        assert set(cloud.states) == {"nic-7"}
+        assert world.status()["lastKnownState"] == "nic-7"
+
+
+async def test_the_record_of_an_earlier_release_outlives_status_writes() -> None:
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    path = world.machine(metadata={"finalizers": [names.FINALIZER]})
+    state = f"{names.STATE_CREATION}{world.identity().uid} nic-7"
+    world.server.patch(f"{path}/status", {"status": {"lastKnownState": state}})
+    cloud.vms["fake:///1"] = "m0"
+    world.server.drop(SECRETS_PATH + "/small")
+    async with world.running("machine"):
+        world.server.drop(path)
+        await advance(5)
+        assert world.phase() == "Terminating"
+        assert world.status()["lastKnownState"] == state
+        world.secret()
+        await advance(30)
+
+    assert (world.get(), cloud.vms) == ({}, {})
+
+
+@pytest.mark.parametrize("uid", ["", "of-another-machine"])
+async def test_a_vm_that_had_the_name_before_is_left_alone(uid: str) -> None:
+    """Also with the record of another object, such as one restored from a backup."""
+    cloud = NamedVMs()
+    cloud.vms["fake:///theirs"] = "m0"
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        path = world.machine(metadata={"annotations": {names.ANNOTATION_CREATION: uid}})
+        await advance(400)
+        assert world.operation()["errorCode"] == "AlreadyExists"
+        world.server.drop(path)
+        await advance(30)
+
+    assert world.get() == {}
+    assert cloud.vms == {"fake:///theirs": "m0"}
+    assert set(cloud.calls) == {"status"}
+
+
+async def test_an_adopted_vm_has_all_that_a_listing_lacks() -> None:
+    cloud = NamedVMs()
+    cloud.vms["fake:///theirs"] = "m0"
+    world = world_of(cloud, adopt_unmarked=True)
+    async with world.running(*CREATE):
+        world.machine()
+        await advance(1)
+
+    made = world.get()
+    assert (world.phase(), made["spec"]["providerID"]) == ("Pending", "fake:///theirs")
+    assert made["metadata"]["labels"]["node"] == "m0"
+    assert "create" not in cloud.calls
+
+
+async def test_a_provider_id_that_was_typed_in() -> None:
+    cloud = NamedVMs()
+    cloud.vms["fake:///theirs"] = "other-name"
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        world.machine(providerID="fake:///theirs")
+        await advance(1)
+
+    assert (world.phase(), world.get()["metadata"]["labels"]) == ("Pending", {"node": "other-name"})
+    assert "create" not in cloud.calls
+
+
+async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> None:
+    """Two VMs have the name, and listing and status show one each."""
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    path = world.machine()
+    annotations = {names.ANNOTATION_CREATION: world.identity().uid}
+    world.server.patch(path, {"metadata": {"annotations": annotations}})
+    cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
+
+    async def other(_: Request) -> Mapping[str, str]:
+        return {"fake:///2": "m0"}
+
+    list_machines, cloud.list_machines = cloud.list_machines, other  # type: ignore[method-assign]
+    async with world.running(*CREATE):
+        await advance(1)
+        assert world.operation()["errorCode"] == "Unavailable"
+        cloud.list_machines = list_machines  # type: ignore[method-assign]
+        await advance(60)
+
+    assert (world.phase(), world.get()["spec"]["providerID"]) == ("Pending", "fake:///1")
+
+
+async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machine_goes() -> None:
+    cloud = NamedVMs()
+    cloud.fails = errors.DeadlineExceeded("x")
+    world = world_of(cloud)
+    async with world.running(*CREATE):
+        path = world.machine()
+        await advance(0.5)
+        cloud.hidden = set(cloud.vms)
+        world.server.drop(path)
+        await advance(DENIAL_S - 2)
+        assert cloud.calls.count("delete") == 1
+        cloud.hidden.clear()
+        await advance(DENIAL_S)
+
+    assert (world.get(), cloud.vms) == ({}, {})
+
+
+async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
+    """Without its class nobody can ask the cloud; the machine waits for the class."""
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    labels = {"force-deletion": "true"}
+    path = world.machine(metadata={"finalizers": [names.FINALIZER], "labels": labels})
+    annotations = {names.ANNOTATION_CREATION: world.identity().uid}
+    world.server.patch(path, {"metadata": {"annotations": annotations}})
+    cloud.vms["fake:///1"] = "m0"
+    world.server.drop(SECRETS_PATH + "/small")
+    async with world.running("machine"):
+        world.server.drop(path)
+        await advance(60)
+        assert world.get()
+        world.secret()
+        await advance(30)
+
+    assert (world.get(), cloud.vms) == ({}, {})
+
+
+@pytest.mark.parametrize("status", [500, 403, 409])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
+async def test_a_write_that_is_refused(status: int, nth: int) -> None:
+    """Whichever write it is: one VM, and its provider ID is stored."""
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    writes = 0
+
+    def refuse(method: str, path: str) -> Exception | None:
+        nonlocal writes
+        if method == "GET" or "machineclasses" in path:
+            return None
+        writes += 1
+        if writes == nth:
+            return ServerError(status=status, reason="x", message="no")
+        return None
+
+    world.server.refuse = refuse
+    async with world.running(*CREATE):
+        world.machine()
+        await advance(60)
+
+    assert writes > nth
+    assert (world.phase(), cloud.calls.count("create")) == ("Pending", 1)
+    assert list(cloud.vms) == [world.get()["spec"]["providerID"]]
