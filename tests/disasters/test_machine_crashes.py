@@ -9,12 +9,13 @@ the retry period of the error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from ccm.kube.errors import ApiError, Unreachable, from_response
+from ccm.machines import creation
 from ccm.runtime.backoff import AFTER_JITTER
 from ccm.testing.clock import advance
 from tests.disasters.machines_world import (
@@ -243,9 +244,22 @@ class Run:
 
 
 async def disturb(
-    kind: str, phase: Phase, faults: Sequence[Fault], *, at_most: int | None = None
+    kind: str,
+    phase: Phase,
+    faults: Sequence[Fault],
+    *,
+    at_most: int | None = None,
+    names: Collection[str] = (),
 ) -> None:
-    """Try each fault at every call to which it may happen, or at some, spread over the phase."""
+    """Try each fault at the calls to which it may happen.
+
+    Args:
+        kind: of the driver.
+        phase: of the deployment.
+        faults: to try.
+        at_most: of these calls, spread over the phase; None = all.
+        names: of these calls; empty = of any name.
+    """
     undisturbed = Run(kind, phase)
     await undisturbed.run()
     assert undisturbed.problems == []
@@ -253,16 +267,17 @@ async def disturb(
     limit_s = 2 * undisturbed.took_s + LEASE_S
     tried, failed = 0, list[str]()
     for number, fault in enumerate(faults):
-        count = sum(side in fault.sides for side, _ in calls)
-        step = max(1, count // (at_most or count))
+        known = [name for side, name in calls if side in fault.sides]
+        every = [at for at, name in enumerate(known) if not names or name in names]
+        step = max(1, len(every) // (at_most or len(every)))
         # Each fault begins at another call than the one before.
-        for position in range(number * step // len(faults), count, step):
+        for position in every[number * step // len(faults) :: step]:
             run = Run(kind, phase)
             await run.run(fault, position, limit_s)
             struck = run.world.interceptor.struck
             tried += bool(struck)
             if run.problems:
-                where = f"{fault.name} at call {position} of {count} ({struck})"
+                where = f"{fault.name} at call {position} of {len(known)} ({struck})"
                 failed.append(f"{where}: {'; '.join(run.problems)}")
     print(
         f"{kind}: {tried} runs, {len(failed)} failed, {len(calls)} calls in {undisturbed.took_s} s"
@@ -277,9 +292,26 @@ async def test_a_phase_survives_each_fault_at_some_calls(kind: str, phase: str) 
     await disturb(kind, PHASES[phase], list(FAULTS.values()), at_most=SOME)
 
 
+@pytest.mark.parametrize("fault", ["killed-before", "killed-after"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_is_taken_wherever_the_leader_of_its_creation_ends(
+    kind: str, fault: str
+) -> None:
+    """No other server replaces it, and its token is deleted."""
+    names = ("create disk", "create server", "PATCH machines", "DELETE secrets")
+    await disturb(kind, PHASES["create"], [FAULTS[fault]], names=names)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_phase_survives_a_fault_at_every_call(kind: str, phase: str, fault: str) -> None:
     await disturb(kind, PHASES[phase], [FAULTS[fault]])
+
+
+async def test_servers_that_are_made_twice_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the look for a server, another one is made."""
+    monkeypatch.setattr(creation, "match_marked", lambda *_, **__: (None, ""))
+    with pytest.raises(AssertionError, match="servers made twice"):
+        await disturb("native", PHASES["create"], [FAULTS["killed-after"]], names=["create server"])

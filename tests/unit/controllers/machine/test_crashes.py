@@ -1,5 +1,7 @@
-"""The daemon ends at any of its calls, done or not, and another one goes on: no VM is lost, none
-made twice, none forgotten."""
+"""The daemon ends at any of its calls while Machines fail or are preserved; another one goes on.
+
+`tests/disasters/test_machine_crashes.py` has the creation and the deletion.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,8 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.gardener import names
-from ccm.machines import creation
-from ccm.testing.clock import advance, settle
-from tests.unit.controllers.machines import TOKENS, FakeDriver, World
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import FakeDriver, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -68,74 +69,6 @@ class Fragile(FakeDriver):
         return await super().list_machines(req)
 
     point: Any = None
-
-
-async def story(world: World, *, goes: bool) -> None:
-    """Machines become nodes; in one of the stories the first goes again."""
-    await advance(60)
-    for record in list(world.driver.vms.values()):
-        name = record.identity.name
-        if not world.node_object(name):
-            world.node(name, providerID=record.info.provider_id)
-    await advance(60)
-    if goes and world.get("m0").get("metadata", {}).get("deletionTimestamp") is None:
-        if world.get("m0"):
-            world.server.drop("/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/m0")
-        await advance(60)
-
-
-async def ended_at(fatal: int, *, machines: int, goes: bool) -> bool:
-    """One daemon ends at that point, another goes on; False: there is no such point."""
-    points = Points(fatal)
-    world, driver = World(), Fragile()
-    world.driver, driver.point, world.server.point = driver, points, points
-    world.ready_class()
-    for number in range(machines):
-        world.machine(f"m{number}")
-    async with world.running():
-        telling = asyncio.ensure_future(story(world, goes=goes))
-        ended = asyncio.ensure_future(points.reached.wait())
-        await asyncio.wait({telling, ended}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (telling, ended):
-            task.cancel()
-        await asyncio.wait({telling, ended})
-    driver.point = world.server.point = Points(fatal=10**9)
-    async with world.running():
-        await story(world, goes=goes)
-        await advance(600)
-        await settle()
-    names = [f"m{number}" for number in range(int(goes), machines)]
-    assert sorted(one.identity.name for one in world.driver.vms.values()) == names
-    assert [world.phase(name) for name in names] == ["Running"] * len(names)
-    stored = {world.get(name)["spec"]["providerID"] for name in names}
-    assert stored == set(world.driver.vms)
-    assert world.server.list(TOKENS) == []
-    assert world.node_object("m0") == {} or not goes
-    return points.reached.is_set()
-
-
-@pytest.mark.parametrize("goes", [False, True], ids=["come", "come-and-go"])
-@pytest.mark.parametrize(
-    ("machines", "step", "least"),
-    [pytest.param(4, 1, 75, marks=pytest.mark.soak), (2, 3, 40)],
-    ids=["all", "some"],
-)
-async def test_no_vm_is_lost_nor_made_twice(
-    goes: bool, machines: int, step: int, least: int
-) -> None:
-    tried = 0
-    for fatal in range(1, MOST_POINTS, step):
-        if not await ended_at(fatal, machines=machines, goes=goes):
-            break
-        tried += 1
-    else:
-        pytest.fail("there is no end to the points")
-
-    print(f"{tried} points")
-    assert tried * step >= least
-
-
-# --- machines that fail, and one that is preserved -------------------------------------------
 
 
 def sick_world() -> World:
@@ -202,21 +135,3 @@ async def test_never_two_are_given_up_and_what_is_preserved_is_preserved_once(st
 
     print(f"{tried} points")
     assert tried * step >= 40
-
-
-async def test_without_the_look_for_a_vm_doubles_are_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What these tests are worth: a daemon that looks for none makes another one."""
-
-    def blind(*_: Any, **__: Any) -> tuple[None, str]:
-        return None, ""
-
-    monkeypatch.setattr(creation, "match_marked", blind)
-    for fatal in range(1, MOST_POINTS):
-        try:
-            if not await ended_at(fatal, machines=2, goes=False):
-                pytest.fail("no double was reported")
-        except AssertionError as error:
-            if "['m0', 'm0', 'm1']" in str(error) or "['m0', 'm1', 'm1']" in str(error):
-                break
