@@ -122,10 +122,10 @@ class Interceptor:
             fence.check()
         fault = self._due(side, name)
         if fault is not None and fault.is_before:
-            await self._strike(fault, leader)
+            await self._strike(fault, name, leader)
         answer = await request()
         if fault is not None:
-            await self._strike(fault, leader)
+            await self._strike(fault, name, leader)
         await leader.runs()
         return answer
 
@@ -133,12 +133,11 @@ class Interceptor:
         if self.fault is not None and side not in self.fault.sides:
             return None
         self.calls.append((side, name))
-        if self.fault is None or self.struck or len(self.calls) <= self.position:
-            return None
-        self.struck = name
-        return self.fault
+        return self.fault if len(self.calls) == self.position + 1 else None
 
-    async def _strike(self, fault: Fault, leader: Leader) -> None:
+    async def _strike(self, fault: Fault, name: str, leader: Leader) -> None:
+        # Not earlier: the test must not end the leader before the call is carried out.
+        self.struck = name
         if fault.error is not None:
             raise fault.error()
         leader.stop()
