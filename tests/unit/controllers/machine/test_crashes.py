@@ -1,6 +1,6 @@
 """The daemon ends at any of its calls while Machines fail or are preserved; another one goes on.
 
-`tests/disasters/test_machine_crashes.py` has the creation and the deletion.
+`tests/conformance/machine/test_crashes.py` has the creation and the deletion.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ccm.kube.errors import ApiError, Unreachable, from_response
 from ccm.machines import creation
 from ccm.runtime.backoff import AFTER_JITTER
 from ccm.testing.clock import advance
-from tests.disasters.machines_world import (
+from tests.conformance.machine.crashes import (
     API,
     CLOUD,
     FROZEN_S,
