@@ -218,14 +218,17 @@ def compare(
             cannot be read either. No route that could be theirs is deleted.
     """
     by_name = {node.name: node for node in nodes}
+    holders = _holders(by_name.values())
     wanted = yield from _wanted(by_name.values())
-    serving, unserving = yield from _sorted_out(routes, wanted, by_name, ranges)
+    serving, unserving = yield from _sorted_out(routes, wanted, holders, ranges)
     satisfied, unwanted = yield from _chosen(serving, by_name, ranges)
     lacking = yield from _lacking(wanted, satisfied)
+    # A route to an address of another node would lead to that one, and be deleted again.
+    creatable = [each for each in lacking if not _is_displaced(by_name[each[0]], each[2], holders)]
     spared = [each for each in unserving if _is_spared(each, held)]
     deletions = [*unwanted, *(each for each in unserving if not _is_spared(each, held))]
     if spared:
-        in_the_way = Overlaps(network for _, _, network, _ in lacking)
+        in_the_way = Overlaps(network for _, _, network, _ in creatable)
         deletions += [each for each in spared if in_the_way.with_(each.network)]
     sure = [each for each in deletions if not is_doubtful(each, by_name, undecodable)]
     sure.sort(key=lambda each: (str(each.network), each.route.target_node, each.route.name))
@@ -235,7 +238,7 @@ def compare(
         deletions=sure,
         creations=(
             yield from _creations(
-                lacking, by_name, Overlaps(one.network for one in sure if lacking)
+                creatable, by_name, Overlaps(one.network for one in sure if creatable)
             )
         ),
         kept=len(satisfied),
@@ -317,13 +320,12 @@ def _wanted(nodes: Iterable[Node]) -> Steps[Mapping[Wanted, str]]:
 def _sorted_out(
     routes: Iterable[Route],
     wanted: Collection[Wanted],
-    nodes: Mapping[str, Node],
+    holders: Mapping[str, Node],
     ranges: Sequence[Network],
 ) -> Steps[tuple[Mapping[Wanted, list[Route]], list[Deletion]]]:
     """The routes that may do what a node wants, and those of ours that do not."""
     serving: dict[Wanted, list[Route]] = {}
     others: list[Deletion] = []
-    claimed = {one.address: node.name for node in nodes.values() for one in node.addresses}
     for part in _chunks(routes):
         for route in part:
             network = _parsed(route.destination_cidr)
@@ -332,7 +334,8 @@ def _sorted_out(
             # Made anew, one that leads to an address its node still claims would lead nowhere
             # too: a VM goes before its node. It goes with the node, or with the claim.
             target = "" if route.blackhole else route.target_node
-            key = (next((claimed.get(end, "") for end in _ends(route)), target), network)
+            ends = (holders.get(end) for end in _ends(route))
+            key = (next(("" if node is None else node.name for node in ends), target), network)
             if key in wanted:
                 serving.setdefault(key, []).append(route)
             elif is_managed(network, ranges):
@@ -340,6 +343,34 @@ def _sorted_out(
                 others.append(Deletion(route=route, network=network, reason=reason))
         yield
     return serving, others
+
+
+def _holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
+    """Return the node that has each address: of several that claim an address, the newest."""
+    found: dict[str, Node] = {}
+    for node in nodes:
+        for one in node.addresses:
+            if not _is_newer(found.setdefault(one.address, node), node):
+                found[one.address] = node
+    return found
+
+
+def _is_newer(one: Node, other: Node) -> bool:
+    return (one.metadata.creation_timestamp or "") > (other.metadata.creation_timestamp or "")
+
+
+def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
+    """Return whether the addresses that lead to a node's range went to newer nodes.
+
+    The VM of the older node is gone then: its node may go much later. Only internal addresses
+    count, and only if all are taken: nodes may share an external one, or one of a bridge.
+    """
+    internal = [
+        one.address
+        for one in node.addresses
+        if one.type == names.ADDRESS_INTERNAL_IP and (":" in one.address) == (network.version == 6)
+    ]
+    return bool(internal) and all(_is_newer(holders[address], node) for address in internal)
 
 
 def _ends(route: Route) -> Sequence[str]:

@@ -11,6 +11,7 @@ from ccm.cloud.errors import Unavailable
 from ccm.cloud.types import address
 from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
+from ccm.testing import builders
 from ccm.testing.clock import advance
 from tests.unit.controllers.cluster import moved
 from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
@@ -311,6 +312,56 @@ async def test_changed_addresses_delete_before_they_create() -> None:
         assert env.cloud.changes() == [f"delete a {A}", f"create a {A}"]
         (found,) = env.cloud.routes
         assert found.target_addresses == (address("InternalIP", "10.0.0.1"),)
+
+
+LATER = "2030-01-01T00:00:00Z"
+
+
+@pytest.mark.row("route-compare-22")
+async def test_the_route_of_a_gone_vm_whose_address_another_vm_has_is_deleted_once() -> None:
+    """The node of the VM that is gone stays for a while, as while its machine is drained."""
+    async with running({"a": A}) as env:
+        await advance(60)
+        env.cloud.holders["10.0.0.1"] = "b"
+        env.node("b", B, created=LATER)
+        await advance(700)
+        assert env.cloud.present() == {("b", B)}
+        env.drop("a")
+        await advance(700)
+
+    assert env.cloud.changes() == [f"create a {A}", f"delete b {A}", f"create b {B}"]
+    assert ("a", "True", "NoRouteCreated") in env.conditions
+
+
+@pytest.mark.row("route-compare-22")
+async def test_a_node_has_its_route_again_when_its_address_is_its_own() -> None:
+    async with running({"a": A}) as env:
+        env.cloud.holders["10.0.0.1"] = "b"
+        env.node("b", B, created=LATER)
+        await advance(60)
+        del env.cloud.holders["10.0.0.1"]
+        env.drop("b")
+        await advance(60)
+
+        assert env.cloud.present() == {("a", A)}
+
+
+@pytest.mark.row("route-compare-22")
+@pytest.mark.parametrize(
+    "shared",
+    [address("ExternalIP", "203.0.113.1"), address("InternalIP", "172.17.0.1")],
+    ids=["external", "bridge"],
+)
+async def test_nodes_that_share_an_address_have_their_routes(shared: NodeAddress) -> None:
+    async with running() as env:
+        for number, (name, cidr, created) in enumerate(
+            [("a", A, builders.CREATED), ("b", B, LATER)]
+        ):
+            both = [address("InternalIP", f"10.0.0.{number}"), shared]
+            env.put(builders.node(name, pod_cidrs=[cidr], addresses=both, created=created))
+        await advance(60)
+
+        assert env.cloud.present() == {("a", A), ("b", B)}
 
 
 FOREIGN = [

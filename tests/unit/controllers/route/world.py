@@ -29,10 +29,14 @@ RANGES = parse_ranges("10.120.0.0/16")
 
 
 class FakeRoutes:
-    """Routes in memory; `faults` by operation, `slow` keeps a call open until `release`."""
+    """Routes in memory; `faults` by operation, `slow` keeps a call open until `release`.
+
+    A route to an address of `holders` leads to the node that has the address by now.
+    """
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
+        self.holders: dict[str, str] = {}
         self.log: list[str] = []
         self.at: list[float] = []
         self.faults: dict[str, Exception] = {}
@@ -44,9 +48,14 @@ class FakeRoutes:
 
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         self.at.append(clock.monotonic())
-        listed = tuple(self.routes)
+        listed = tuple(self._shown(one) for one in self.routes)
         await self.handle("list", cluster_name)
         return listed
+
+    def _shown(self, route: Route) -> Route:
+        ends = [self.holders.get(one.address) for one in route.target_addresses]
+        target = next(filter(None, ends), route.target_node)
+        return dataclasses.replace(route, target_node=target)
 
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         await self.handle(f"create {route.target_node} {route.destination_cidr}", cluster_name)
@@ -55,8 +64,7 @@ class FakeRoutes:
 
     async def delete_route(self, cluster_name: str, route: Route) -> None:
         await self.handle(f"delete {route.target_node} {route.destination_cidr}", cluster_name)
-        if route in self.routes:
-            self.routes.remove(route)
+        self.routes = [one for one in self.routes if self._shown(one) != route]
 
     async def handle(self, what: str, cluster_name: str) -> None:
         assert cluster_name == "c1"
