@@ -7,7 +7,7 @@ to call it, so that no change can be forgotten in a list kept elsewhere.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -65,11 +65,6 @@ class Caller(Protocol):
     @property
     def name(self) -> str:
         """The provider's name."""
-        ...
-
-    @property
-    def machine_providers(self) -> Collection[str]:
-        """Values of `MachineClass.provider` that the machine driver accepts."""
         ...
 
     @property

@@ -103,11 +103,16 @@ async def vms(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     cluster = case.options.cluster_id or await _marker(case)
+    namespace, everywhere = case.options.namespace, await _everywhere(case)
+    if everywhere is None:
+        machines = await _machines(case)
+    else:
+        machines = [one for one in everywhere if namespace in ("", one.metadata.namespace)]
     look = _Look(
         cluster=cluster,
-        namespace=case.options.namespace,
-        machines=await _machines(case),
-        elsewhere=await _elsewhere(case),
+        namespace=namespace,
+        machines=machines,
+        everywhere=everywhere,
         handle=Handle(case.cloud),
     )
     for _, view in await _classes(case):
@@ -124,7 +129,7 @@ class _Look:
         cluster: the marker of this one's.
         namespace: of our Machines.
         machines: all of that namespace.
-        elsewhere: those of all namespaces; None: they may not be read.
+        everywhere: those of all namespaces; None: they may not be read.
         handle: the way to the driver.
         seen: VMs that were listed.
         unlisted: classes that could not be -> why.
@@ -137,7 +142,7 @@ class _Look:
     cluster: str
     namespace: str
     machines: Sequence[MachineView]
-    elsewhere: Sequence[MachineView] | None
+    everywhere: Sequence[MachineView] | None
     handle: Handle
     seen: int = 0
     unlisted: dict[str, str] = field(default_factory=dict)
@@ -160,14 +165,14 @@ class _Look:
             self.unlisted[made_of.name] = redact.words(str(error))
             return
         self.seen += len(records)
-        owners = orphans.Owners((*self.machines, *(self.elsewhere or ())))
+        owners = orphans.Owners(self.machines if self.everywhere is None else self.everywhere)
         for record in records:
             marks = record.identity
             is_foreign = marks.cluster not in ("", self.cluster)
             if owners.has(record) or is_foreign or marks.namespace not in ("", self.namespace):
                 continue
             of = self.ownerless if marks.cluster else self.unmarked
-            if marks.cluster and not marks.namespace and self.elsewhere is None:
+            if marks.cluster and not marks.namespace and self.everywhere is None:
                 of = self.unconfirmed
             of.append(_shown(record))
         await self._look_up(made_of, {one.info.provider_id for one in records})
@@ -249,7 +254,7 @@ async def _machines(case: Case) -> Sequence[MachineView]:
     return sorted(map(views.machine, found), key=lambda one: one.key)
 
 
-async def _elsewhere(case: Case) -> Sequence[MachineView] | None:
+async def _everywhere(case: Case) -> Sequence[MachineView] | None:
     try:
         return [views.machine(one) for one in await _objects(case, MACHINES, "")]
     except Forbidden:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 from msgspec.structs import replace
 
+from ccm.gardener import names
 from ccm.gardener.types import (
     ClassSpec,
     Int32,
@@ -22,6 +23,11 @@ from ccm.model.selectors import LabelSelector
 ROLLING = fleet.Strategy.ROLLING.value
 DEFAULT_BOUND = 1
 """Type of a strategy that names none, and its bounds (reference)."""
+
+
+def wants_unfreeze(obj: KubeObject) -> bool:
+    """Return whether a user asks for machines of a set, or of the sets of a deployment."""
+    return names.ANNOTATION_UNFREEZE in obj.annotations
 
 
 class MachineSummary(Wire, frozen=True, kw_only=True):

@@ -257,9 +257,19 @@ class World:
         key = f"{machine.metadata.namespace}/{machine.class_name}"
         return self._usable.get(key, found) if found.lacking else found
 
+    def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
+        """Return the classes that refer to a Secret."""
+        return [
+            one
+            for one in self.classes.store.list()
+            if any(reference.name == name for reference in one.secrets)
+        ]
+
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
-        return views.machine_class(found, self._secret, providers=self.caller.machine_providers)
+        return views.machine_class(
+            found, self._secret, providers=self.caller.cloud.machine_providers
+        )
 
     def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""

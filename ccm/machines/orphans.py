@@ -137,11 +137,12 @@ def decide(found: Judgement, machines: Iterable[MachineView], *, all_namespaces:
     """
     owners = Owners(machines)
     ownerless = [record for record in found.candidates if not owners.claims(record)]
-    unconfirmed = [record for record in ownerless if not (all_namespaces or _is_located(record))]
+    confirmed, unconfirmed = list[MachineRecord](), list[MachineRecord]()
+    for record in ownerless:
+        (confirmed if all_namespaces or _is_located(record) else unconfirmed).append(record)
     # VMs of another namespace must not raise the number that may be deleted of ours.
-    ours = found.ours - (len(found.candidates) - len(ownerless)) - len(unconfirmed)
+    ours = found.ours - (len(found.candidates) - len(confirmed))
     most = max(FEWEST, math.floor(PART * ours))
-    confirmed = [record for record in ownerless if all_namespaces or _is_located(record)]
     return Decision(due=confirmed[:most], held=confirmed[most:], unconfirmed=unconfirmed)
 
 

@@ -124,7 +124,6 @@ class _Unprotected:
         self.name = cloud.name
         self.opening = 0
         self.confirmed: set[str] = set()
-        self.machine_providers = cloud.machine_providers
 
     def offers(self, face: type) -> bool:
         return capabilities.offered(self._cloud, face) is not None

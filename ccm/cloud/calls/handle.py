@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, cast
@@ -127,11 +127,6 @@ class Handle:
     def name(self) -> str:
         """The provider's name."""
         return self.cloud.name
-
-    @property
-    def machine_providers(self) -> Collection[str]:
-        """Values of `MachineClass.provider` that the machine driver accepts."""
-        return self.cloud.machine_providers
 
     @property
     def trouble(self) -> Trouble | None:

@@ -337,10 +337,8 @@ class MachineController:
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
         found = new or old
         if not initial and found is not None:
-            name = found.name
-            classes = self._world.classes.store.list()
-            users = {one.name for one in classes if name in {ref.name for ref in one.secrets}}
-            self._add(self._made_of(users))
+            classes = self._world.classes_with_secret(found.name)
+            self._add(self._made_of({one.name for one in classes}))
         return False
 
     def _made_of(self, classes: set[str]) -> Iterable[str]:

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 from ccm.base import clock, log
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
-from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRecord, MachineRequest
+from ccm.cloud.machines import (
+    MachineDriver,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    known,
+)
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Taken, Tokens
 from ccm.gardener import views
@@ -184,26 +190,26 @@ class _Pass:
         since = self._world.listed_since(machine.uid)
         listing = await self._waited(self._world.listings.of(self._made_of, since=since))
         if machine.provider_id:
-            known = (one for one in listing.records if one.info.provider_id == machine.provider_id)
-            record = next(known, None)
+            listed = (one for one in listing.records if one.info.provider_id == machine.provider_id)
+            record = next(listed, None)
             if record is None or not (record.info.node_name or machine.node_name):
                 # A VM that is not in the listing of its class, such as one typed in by hand, or
                 # one whose driver lists IDs and names only.
                 with contextlib.suppress(errors.Unimplemented):
                     record = await self._status(self._world.request(machine, self._made_of))
             return replace(self._seen, looked=True, found=record)
-        adopt = self._rules.adopt_unmarked
         if self._world.finds_by_name:
-            record, obstacle = await self._match_named(machine, listing, adopt_unmarked=adopt)
+            record, obstacle = await self._match_named(machine, listing)
         else:
-            identity = self._rules.identity(machine)
             record, obstacle = creation.match_marked(
-                listing.records, identity, adopt_unmarked=adopt
+                listing.records,
+                self._rules.identity(machine),
+                adopt_unmarked=self._rules.adopt_unmarked,
             )
         return replace(self._seen, looked=True, found=record, obstacle=obstacle)
 
     async def _match_named(
-        self, machine: MachineView, listing: Listing, *, adopt_unmarked: bool
+        self, machine: MachineView, listing: Listing
     ) -> tuple[MachineRecord | None, str]:
         # Asked by name even before the creation is recorded: the answer says whether the name is
         # free. `match_named` decides whose the VM is.
@@ -215,7 +221,9 @@ class _Pass:
                 # Only `create_machine` can find the VM; such a driver does so by name.
                 return None, ""
             status = None
-        return creation.match_named(listing.records, status, machine, adopt_unmarked=adopt_unmarked)
+        return creation.match_named(
+            listing.records, status, machine, adopt_unmarked=self._rules.adopt_unmarked
+        )
 
     async def _status(self, request: MachineRequest) -> MachineRecord | None:
         """Return the VM that the driver names; None: there is none.
@@ -229,7 +237,7 @@ class _Pass:
         except errors.NotFound:
             return None
         except errors.Uninitialized as error:
-            info = error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
+            info = known(error)
         return MachineRecord(identity=request.identity, info=info)
 
     async def _create(self, obj: Machine, machine: MachineView) -> Machine:

@@ -16,7 +16,13 @@ import msgspec
 from ccm.base import clock, log
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
-from ccm.cloud.machines import DeleteMachineResponse, MachineDriver, MachineInfo, MachineRequest
+from ccm.cloud.machines import (
+    DeleteMachineResponse,
+    MachineDriver,
+    MachineInfo,
+    MachineRequest,
+    known,
+)
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Tokens
 from ccm.gardener import names, views
@@ -416,7 +422,7 @@ class _Pass:
             except (errors.NotFound, errors.Unimplemented):
                 return None
             except errors.Uninitialized as error:
-                return error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
+                return known(error)
 
     async def _delete_node(self) -> Event:
         machine = self._machine

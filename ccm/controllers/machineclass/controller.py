@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ccm.base import clock, log
@@ -216,15 +216,11 @@ class MachineClassController:
         found = new or old
         if found is not None:
             self._add(_SECRET, found.key)
-            self._note(found.name, self._world.classes.store.list())
+            for one in self._world.classes_with_secret(found.name):
+                self._add(_CLASS, one.key)
         if new is None and old is not None:
             self._secrets.forget(old.key)
         return False
-
-    def _note(self, secret: str, classes: Iterable[MachineClass]) -> None:
-        for one in classes:
-            if any(reference.name == secret for reference in one.secrets):
-                self._add(_CLASS, one.key)
 
     def _forget(self, gone: MachineClass) -> None:
         self._classes.forget(gone.key)

@@ -15,7 +15,7 @@ from ccm.base import clock, log
 from ccm.controllers.machineovershoot import metrics, plan
 from ccm.gardener import names, templates
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
-from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.gardener.sets import MachineDeployment, MachineSet, wants_unfreeze
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.resources import Kind
@@ -137,7 +137,7 @@ class MachineOvershootController:
         """A deployment is frozen while one of its sets is."""
         if obj.is_deleting:
             return
-        if plan.is_asked(obj):
+        if wants_unfreeze(obj):
             # Only when all of them thaw the wish is fulfilled, and goes.
             for one in self._sets_of(obj):
                 await self._judge(one, asked=True)
@@ -176,7 +176,7 @@ class MachineOvershootController:
             most=None if deployment is None else plan.most(deployment),
             is_frozen=plan.is_frozen(obj),
             is_told=plan.is_told_right(obj),
-            asked=asked or plan.is_asked(obj),
+            asked=asked or wants_unfreeze(obj),
             is_pardoned=obj.uid in self._pardoned,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ccm.gardener import names
-from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet
+from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet, wants_unfreeze
 from ccm.gardener.types import Machine, ObjectCondition
 from ccm.machines import bounds
 from ccm.model.meta import KubeObject
@@ -27,11 +27,6 @@ _KEYS = {MachineSet: "machineSetCondition", MachineDeployment: "conditions"}
 def is_frozen(obj: KubeObject) -> bool:
     """Whether no machines are made; the label says that to who makes them."""
     return obj.labels.get(names.LABEL_FREEZE) == names.FROZEN
-
-
-def is_asked(obj: KubeObject) -> bool:
-    """Whether a person wants it to thaw."""
-    return names.ANNOTATION_UNFREEZE in obj.annotations
 
 
 def frozen_condition(obj: Freezable) -> ObjectCondition | None:
@@ -53,7 +48,7 @@ def is_told_right(obj: Freezable) -> bool:
 
 def needs_a_look(obj: Freezable) -> bool:
     """Whether there is something to do about it, however many machines there are."""
-    return is_asked(obj) or not is_told_right(obj)
+    return wants_unfreeze(obj) or not is_told_right(obj)
 
 
 def most(deployment: MachineDeployment) -> int:
@@ -91,7 +86,7 @@ def label_patch(obj: Freezable, *, frozen: bool) -> Patch | None:
     changes: dict[str, Any] = {}
     if is_frozen(obj) is not frozen:
         changes["labels"] = {names.LABEL_FREEZE: names.FROZEN if frozen else None}
-    if not frozen and is_asked(obj):
+    if not frozen and wants_unfreeze(obj):
         changes["annotations"] = {names.ANNOTATION_UNFREEZE: None}
     return {"metadata": same_object(obj) | same_version(obj) | changes} if changes else None
 

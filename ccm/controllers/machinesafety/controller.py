@@ -86,9 +86,9 @@ class MachineSafetyController:
         self._told: dict[str, set[str]] = {}
         """By class, of what people were told in the last pass over it."""
         self._gone = GoneMachines()
-        self._given: set[str] = set()
-        """UIDs of Machines that came with a provider ID: no VM of theirs is ours by its name."""
-        self._again = False
+        self._imported: set[str] = set()
+        """UIDs of Machines created with a provider ID: their VMs are never ours by name."""
+        self._recheck_soon = False
         self._asked = asyncio.Event()
         self._log = log.logger(NAME)
         self._outage = Outage(
@@ -121,7 +121,7 @@ class MachineSafetyController:
             del self._sightings[gone]
             self._told.pop(gone, None)
         self._gone.keep({one.name for one in classes})
-        self._again = False
+        self._recheck_soon = False
         found, faults = list[tuple[Judgement, Decision]](), list[str]()
         for one in classes:
             view = self._world.class_view(one)
@@ -166,7 +166,7 @@ class MachineSafetyController:
         self._sightings[obj.key] = dict(found.sightings)
         listed = {record.identity.name for record in listing.records}
         early = self._gone.settle(made_of.name, listed, listing.began)
-        self._again |= by_name and (early or bool(found.waiting))
+        self._recheck_soon |= by_name and (early or bool(found.waiting))
         decision = Decision()
         if found.candidates and not self._world.machines.undecodable:
             decision = await self._decide(found)
@@ -263,18 +263,18 @@ class MachineSafetyController:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - one pass must not end the others
                 self._log.error("pass failed unexpectedly", exc_info=error)
-            pause_s = min(AGAIN_S, self._period_s) if self._again else self._period_s
+            pause_s = min(AGAIN_S, self._period_s) if self._recheck_soon else self._period_s
             if await waiting.wait_for(self._asked, jittered(pause_s, JITTER, self._rng)):
                 await asyncio.sleep(SOON_S)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
         if old is not None and (new is None or new.uid != old.uid):
-            self._given.discard(old.uid)
+            self._imported.discard(old.uid)
         if new is not None and (old is None or new.uid != old.uid):
             self._gone.remove(new.name)
             if new.spec.provider_id and not initial:
                 # Typed in by a user, or restored: its annotations say nothing about this object.
-                self._given.add(new.uid)
+                self._imported.add(new.uid)
         if plan.asks_for_a_pass(old, new):
             self._asked.set()
         return False
@@ -282,7 +282,7 @@ class MachineSafetyController:
     def _machine_deleted(self, obj: Machine) -> None:
         """Remember a Machine that may have left a VM which has only the Machine's name."""
         world, machine = self._world, views.machine(obj)
-        if obj.uid not in self._given and orphans.may_leave_vm(machine):
+        if obj.uid not in self._imported and orphans.may_leave_vm(machine):
             origins = machine.origins or (world.class_of(machine).origin,)
             now = asyncio.get_running_loop().time()
             identity = world.rules.identity(machine)

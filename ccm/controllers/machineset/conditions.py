@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.plan import Outcome
-from ccm.gardener.sets import MachineSet
+from ccm.gardener.sets import MachineSet, wants_unfreeze
 from ccm.gardener.types import LastOperation, Machine, MachineTemplateSpec, ObjectCondition
 from ccm.kube.errors import (
     ApiError,
@@ -80,7 +80,7 @@ class Memories:
         if found is None:
             found = self._of[obj.uid] = Memory(key=obj.key, template=template)
             self._index(obj.uid, "", template.spec.class_.name)
-            if plan.slowed_since(obj) is not None and not plan.is_asked(obj):
+            if plan.slowed_since(obj) is not None and not wants_unfreeze(obj):
                 found.setbacks = setbacks.resumed(self._now())
         elif found.template != template:
             self._index(obj.uid, found.template.spec.class_.name, template.spec.class_.name)

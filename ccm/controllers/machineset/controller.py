@@ -379,14 +379,14 @@ class MachineSetController:
             self._write.forget(old.key)
             self._expect.forget(old.uid)
             self._memories.forget(old.uid)
-        elif new is not None and old is not None and plan.is_asked(new) and not plan.is_asked(old):
+        elif plan.begins_unfreeze(old, new) and new is not None:
             self._resume(self._memories.end([new.uid]))
         return new is not None and plan.set_matters(old, new)
 
     def _deployment_changed(
         self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
     ) -> bool:
-        if new is None or old is None or plan.is_asked(old) or not plan.is_asked(new):
+        if new is None or not plan.begins_unfreeze(old, new):
             return False
         sets = self._world.machine_sets.store.list()
         self._resume(self._memories.end(one.uid for one in sets if controller_uid(one) == new.uid))
@@ -408,9 +408,8 @@ class MachineSetController:
         found = new or old
         data = [None if one is None else one.data for one in (old, new)]
         if not initial and found is not None and data[0] != data[1]:
-            for one in self._world.classes.store.list():
-                if any(reference.name == found.name for reference in one.secrets):
-                    self._resume(self._memories.mended(one.name))
+            for one in self._world.classes_with_secret(found.name):
+                self._resume(self._memories.mended(one.name))
         return False
 
     def _resume(self, keys: Iterable[str]) -> None:

@@ -13,16 +13,17 @@ from msgspec.structs import replace
 from ccm.base import redact
 from ccm.gardener import names
 from ccm.gardener.sets import (
+    MachineDeployment,
     MachineSet,
     MachineSetStatus,
     MachineSummary,
+    wants_unfreeze,
 )
 from ccm.gardener.types import LastOperation, Machine, ObjectCondition
 from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
 from ccm.machines.views import CREATING, Kind, Phase, State
 from ccm.model import Node
-from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, same_version
@@ -83,9 +84,11 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     return ("", "") if was_created else None
 
 
-def is_asked(obj: KubeObject) -> bool:
-    """Return whether a user asks for machines of a set, or of the sets of a deployment."""
-    return names.ANNOTATION_UNFREEZE in obj.annotations
+def begins_unfreeze(
+    old: MachineSet | MachineDeployment | None, new: MachineSet | MachineDeployment | None
+) -> bool:
+    """Return whether a user has just set the annotation that ends the pause of a set."""
+    return old is not None and new is not None and wants_unfreeze(new) and not wants_unfreeze(old)
 
 
 def owner_key(machine: Machine) -> str:
