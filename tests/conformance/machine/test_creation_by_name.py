@@ -105,6 +105,12 @@ def world_of(cloud: NamedVMs, **rules: Any) -> World:
     return world
 
 
+def record(world: World, path: str) -> None:
+    """A former controller recorded the creation of the Machine."""
+    annotations = {names.ANNOTATION_CREATION: world.identity().uid}
+    world.server.patch(path, {"metadata": {"annotations": annotations}})
+
+
 def started(world: World, name: str = "m0") -> bool:
     """Whether the Machine records a started creation."""
     return names.ANNOTATION_CREATION in world.get(name)["metadata"].get("annotations", {})
@@ -175,18 +181,16 @@ async def test_what_was_created_beside_no_vm_is_deleted() -> None:
     assert (world.get(), cloud.disks) == ({}, set())
 
 
-@pytest.mark.parametrize("record", ["annotation", "state"])
-async def test_a_daemon_that_was_killed_after_the_order(record: str) -> None:
+@pytest.mark.parametrize("place", ["annotation", "state"])
+async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
     """Its successor finds the record: in the annotation, or where an earlier release kept it."""
     cloud = NamedVMs()
     world = world_of(cloud)
     path = world.machine()
-    uid = world.identity().uid
-    if record == "annotation":
-        annotations = {names.ANNOTATION_CREATION: uid}
-        world.server.patch(path, {"metadata": {"annotations": annotations}})
+    if place == "annotation":
+        record(world, path)
     else:
-        state = f"{names.STATE_CREATION}{uid} nic-7"
+        state = f"{names.STATE_CREATION}{world.identity().uid} nic-7"
         world.server.patch(f"{path}/status", {"status": {"lastKnownState": state}})
     cloud.vms["fake:///1"] = "m0"
     async with world.running(*CREATE):
@@ -195,7 +199,7 @@ async def test_a_daemon_that_was_killed_after_the_order(record: str) -> None:
     assert (world.phase(), world.get()["spec"]["providerID"]) == ("Pending", "fake:///1")
     assert "create" not in cloud.calls
     assert not started(world)
-    if record == "state":
+    if place == "state":
         assert set(cloud.states) == {"nic-7"}
         assert world.status()["lastKnownState"] == "nic-7"
 
@@ -268,8 +272,7 @@ async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> 
     cloud = NamedVMs()
     world = world_of(cloud)
     path = world.machine()
-    annotations = {names.ANNOTATION_CREATION: world.identity().uid}
-    world.server.patch(path, {"metadata": {"annotations": annotations}})
+    record(world, path)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
 
     async def other(_: Request) -> Mapping[str, str]:
@@ -308,8 +311,7 @@ async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
     world = world_of(cloud)
     labels = {"force-deletion": "true"}
     path = world.machine(metadata={"finalizers": [names.FINALIZER], "labels": labels})
-    annotations = {names.ANNOTATION_CREATION: world.identity().uid}
-    world.server.patch(path, {"metadata": {"annotations": annotations}})
+    record(world, path)
     cloud.vms["fake:///1"] = "m0"
     world.server.drop(SECRETS_PATH + "/small")
     async with world.running("machine"):

@@ -187,6 +187,17 @@ async def test_a_class_of_another_provider_holds_up_no_deletion() -> None:
 # --- which project --------------------------------------------------------------------------
 
 
+def rotate(world: World, key: bytes) -> None:
+    """The credentials of the class are replaced."""
+    world.server.patch(SECRET, {"data": {"key": base64.b64encode(key).decode()}})
+
+
+def lose(world: World, name: str = M) -> None:
+    """Someone deletes the VM of a machine in the cloud."""
+    gone = next(key for key, one in world.driver.vms.items() if one.identity.name == name)
+    del world.driver.vms[gone]
+
+
 async def made(world: World, *others: str) -> str:
     """Machines that are made with the first credentials; the path of `M`."""
     world.secret(key="first")
@@ -198,9 +209,15 @@ async def made(world: World, *others: str) -> str:
         for record in list(world.driver.vms.values()):
             world.node(record.identity.name, providerID=record.info.provider_id)
         await advance(1)
-    encoded = base64.b64encode(b"second").decode()
-    world.server.patch(SECRET, {"data": {"key": encoded}})
+    rotate(world, b"second")
     return f"{BASE}/machines/{M}"
+
+
+async def lost(world: World, *others: str) -> None:
+    """As `made`; then the VM of `M` is deleted in the cloud, and `M` by a user."""
+    path = await made(world, *others)
+    lose(world)
+    world.server.drop(path)
 
 
 @pytest.mark.row("machine-delete-project-01")
@@ -220,7 +237,7 @@ async def test_another_project_knows_nothing_of_the_vm() -> None:
         assert (world.operation(M)["state"], world.get(M) != {}) == ("Failed", True)
         assert world.node_object(M) != {}
         world.driver.vms |= vms
-        world.server.patch(SECRET, {"data": {"key": base64.b64encode(b"first").decode()}})
+        rotate(world, b"first")
         await advance(1)
 
     assert (world.get(M), world.node_object(M)) == ({}, {})
@@ -230,10 +247,7 @@ async def test_another_project_knows_nothing_of_the_vm() -> None:
 @pytest.mark.row("machine-delete-project-02")
 async def test_other_credentials_of_the_same_project() -> None:
     world = World()
-    path = await made(world, "other")
-    gone = next(key for key, one in world.driver.vms.items() if one.identity.name == M)
-    del world.driver.vms[gone]
-    world.server.drop(path)
+    await lost(world, "other")
     async with world.running("machine", "machineclass"):
         await advance(5)
 
@@ -269,17 +283,6 @@ async def test_force_takes_the_word_of_another_project() -> None:
         await advance(5)
 
     assert world.get(M) == {}
-
-
-def rotate(world: World, key: bytes) -> None:
-    """The credentials of the class are replaced."""
-    world.server.patch(SECRET, {"data": {"key": base64.b64encode(key).decode()}})
-
-
-def lose(world: World, name: str = M) -> None:
-    """Someone deletes the VM of a machine in the cloud."""
-    gone = next(key for key, one in world.driver.vms.items() if one.identity.name == name)
-    del world.driver.vms[gone]
 
 
 def recorded(world: World, name: str = M) -> int:
@@ -353,9 +356,7 @@ async def test_a_vm_that_was_not_seen_beside_others_that_were() -> None:
 async def test_the_wait_for_the_former_credentials_ends() -> None:
     """Under another controller too; each look at the cloud confirms that the VM is not there."""
     world = World()
-    path = await made(world)
-    lose(world)
-    world.server.drop(path)
+    await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(400)
         assert (world.get(M) != {}, world.driver.calls["delete_machine"]) == (True, 0)
@@ -375,9 +376,7 @@ async def test_the_wait_for_the_former_credentials_ends() -> None:
 @pytest.mark.row("machine-delete-project-06")
 async def test_other_credentials_begin_another_wait() -> None:
     world = World()
-    path = await made(world)
-    lose(world)
-    world.server.drop(path)
+    await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
         rotate(world, b"third")
@@ -392,9 +391,7 @@ async def test_other_credentials_begin_another_wait() -> None:
 async def test_former_credentials_end_the_wait() -> None:
     """The same wrong ones begin it anew, also under another controller."""
     world = World()
-    path = await made(world)
-    lose(world)
-    world.server.drop(path)
+    await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
         world.driver.faults["delete_machine"] = errors.Unavailable("x")
