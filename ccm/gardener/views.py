@@ -331,13 +331,19 @@ def _creation_started(obj: Machine) -> bool:
     """Whether the record of a creation is this object's: a restored copy has the annotation too,
     but another UID, and none of the original's owners.
     """
-    recorded = obj.annotations.get(names.ANNOTATION_CREATION, "")
+    recorded = obj.annotations.get(names.ANNOTATION_CREATION)
+    if not recorded:
+        # First, as machines are viewed very often, and most have their VM.
+        return _is_recorded_in_state(obj)
     owners = (one.uid for one in obj.metadata.owner_references or ())
-    return (bool(recorded) and recorded in (obj.uid, *owners)) or _is_recorded_in_state(obj)
+    return recorded in (obj.uid, *owners) or _is_recorded_in_state(obj)
 
 
 def _is_recorded_in_state(obj: Machine) -> bool:
-    begins, _, _ = obj.status.last_known_state.partition(" ")
+    stored = obj.status.last_known_state
+    if not stored:
+        return False
+    begins, _, _ = stored.partition(" ")
     return begins == f"{names.STATE_CREATION}{obj.uid}"
 
 
