@@ -147,7 +147,12 @@ class LoadBalancer(Protocol):
     the newest one known. The nodes are all that may be members: not being deleted, without
     the label `node.kubernetes.io/exclude-from-external-load-balancers` and without the
     taint `ToBeDeletedByClusterAutoscaler`; whether they are Ready is left to the load
-    balancer's own health checks.
+    balancer's own health checks, unless `Cloud.load_balancers_check_health` is False.
+
+    A node that the cloud refuses as a member (unknown to it, in another network) is no reason to
+    leave out the others: make the rest members, then raise an error that names the refused nodes,
+    usually `Aborted`. From `ensure_load_balancer` that error carries the Status of the load
+    balancer (`error.carrying(status)`), so that the Service is served meanwhile.
 
     `RetryAfter` from any of the calls means "come back then" and makes no event;
     `ImplementedElsewhere` leaves the Service to another controller. Any other error makes a
@@ -194,6 +199,9 @@ class LoadBalancer(Protocol):
         finalizer, so that whatever is made here will be removed.
 
         Raises:
+            Aborted: the cloud refused some nodes as members; all else is done. Like any other
+                error but RetryAfter it may carry the Status of a load balancer that serves
+                (`carrying`): that Status is written to the Service, and the call is repeated.
             RetryAfter: the cloud still works on it; called again then.
             InvalidArgument, FailedPrecondition: the Service asks for what cannot be had.
             ImplementedElsewhere: not ours; the finalizer stays, the status is left alone.
@@ -206,11 +214,14 @@ class LoadBalancer(Protocol):
     ) -> None:
         """Make exactly these nodes the members, change nothing else.
 
-        Called once per Service for each burst of changes of the node set. An error is tried
+        Called once per Service for each burst of changes of the node set, also while
+        `ensure_load_balancer` fails for this Service: read as little of it as members need, so
+        that a wrong annotation or port does not keep gone nodes as members. An error is tried
         again according to its class, from the third one in a row by `ensure_load_balancer`;
         the Warning event names the nodes.
 
         Raises:
+            Aborted: the cloud refused some nodes as members; the others are as they should be.
             NotFound: there is no load balancer; `get_load_balancer` is asked whether that is
                 so.
             RetryAfter: the cloud still works on it; called again then.
@@ -413,6 +424,8 @@ class Cloud:
             which saves a call and also clears what `get_load_balancer` does not see. False =
             `get_load_balancer` is asked first where this process confirmed the load balancer and
             did nothing about it since; the Go reference always asks.
+        load_balancers_check_health: False = the load balancers send traffic to every member,
+            healthy or not: the daemon then makes Ready nodes members only.
     """
 
     name: str
@@ -433,6 +446,7 @@ class Cloud:
     service_annotations: Sequence[str] | None = None
     service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()
     always_ensure_deleted: bool = False
+    load_balancers_check_health: bool = True
 
     @property
     def provider_schemes(self) -> Sequence[str]:
