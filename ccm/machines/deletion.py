@@ -29,17 +29,17 @@ from ccm.model.times import format_time, parse_time
 LONG_S = 600.0
 """When a deletion is tried again that the cloud refuses for good (reference)."""
 
-DOUBT_S = 600.0
-"""How long a deletion waits when the new credentials of a class do not show the VM. As long as the
-retry period of a refusal: time to restore a Secret that was replaced by mistake, of which an event
-tells. A second look decides. Without a limit a roll would never end after a VM was lost."""
+NOT_VISIBLE_S = 600.0
+"""How long a deletion waits while the new credentials of a class do not show the VM: time to
+restore a Secret that was replaced by mistake. Without a limit, a rollout would never end after a
+VM was lost."""
 
 QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
 
 DENIAL_S = 3.0
-"""Time between the two answers of a cloud that together deny a VM whose creation was started and
-whose provider ID is not stored: listings of clouds lag behind orders by a second or so."""
+"""Time between two answers of the cloud that deny a VM whose creation was started and whose provider
+ID is not stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""
@@ -92,7 +92,7 @@ class Cause(Enum):
     STUCK = "volumes are attached, for too long"
     GONE = "the VM is gone"
     GOING = "the cloud works on it"
-    UNSEEN = "the cloud denies a VM that was ordered, for the first time"
+    DENIED = "the cloud denies a VM whose creation was started, for the first time"
     REFUSED = "the cloud refused"
     NO_LABEL = "the machine had no node"
     RELEASED = "node and token are gone"
@@ -145,7 +145,7 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         (Stage.VOLUMES, Cause.STUCK): _move(Stage.VM, "{said}, not waited for any longer."),
         (Stage.VM, Cause.GONE): _move(Stage.NODE, "VM deletion was successful."),
         (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
-        (Stage.VM, Cause.UNSEEN): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
+        (Stage.VM, Cause.DENIED): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
         (Stage.VM, Cause.REFUSED): _move(
             Stage.VM, "VM deletion failed due to - {said}.", State.FAILED
         ),
@@ -192,16 +192,17 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stage: how far it is.
         forced: the drain used force.
         since: when volumes began to be waited for.
-        doubted: since when credentials do not show the VM that may belong to another project.
-        doubted_origin: `ClassView.origin` of those credentials.
+        not_visible: time since which credentials do not show the VM, which may belong to another
+            project.
+        not_visible_origin: `ClassView.origin` of those credentials.
     """
 
     uid: str
     stage: Stage = Stage.STATUS
     forced: bool = False
     since: str = ""
-    doubted: str = ""
-    doubted_origin: str = ""
+    not_visible: str = ""
+    not_visible_origin: str = ""
 
     def text(self) -> str:
         """For the annotation."""
@@ -377,21 +378,21 @@ def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
     return Event(cause=cause, said="; ".join(faults), code=errors.FailedPrecondition.__name__)
 
 
-def doubt(seen: Progress, origin: str, now: datetime) -> Progress:
-    """Record that the credentials do not show the VM; others begin a doubt of their own."""
-    if doubted_since(seen) is not None and seen.doubted_origin == origin:
+def mark_not_visible(seen: Progress, origin: str, now: datetime) -> Progress:
+    """Record that the credentials do not show the VM; the time counts for each origin anew."""
+    if not_visible_since(seen) is not None and seen.not_visible_origin == origin:
         return seen
-    return msgspec.structs.replace(seen, doubted=format_time(now), doubted_origin=origin)
+    return msgspec.structs.replace(seen, not_visible=format_time(now), not_visible_origin=origin)
 
 
-def doubted_since(seen: Progress) -> datetime | None:
-    """Return when the doubt began; None = there is none."""
-    return _moment(seen.doubted)
+def not_visible_since(seen: Progress) -> datetime | None:
+    """Return the time since which credentials do not show the VM; None = not recorded."""
+    return _moment(seen.not_visible)
 
 
-def doubted(machine: MachineView, since: datetime, now: datetime) -> Event | None:
+def wait_for_credentials(machine: MachineView, since: datetime, now: datetime) -> Event | None:
     """Return how a deletion waits for the former credentials; None = the wait is over."""
-    end = since + timedelta(seconds=DOUBT_S)
+    end = since + timedelta(seconds=NOT_VISIBLE_S)
     if now >= end:
         return None
     text = (
@@ -412,14 +413,14 @@ def may_have_vm(machine: MachineView) -> bool:
 
 
 def is_elsewhere(machine: MachineView, origin: str) -> bool:
-    """Whether credentials may belong to another project than that of the VM."""
+    """Return whether credentials may belong to another project than the VM."""
     if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
     return origin not in machine.origins
 
 
 def witnesses(machine: MachineView, others: Iterable[MachineView]) -> frozenset[str]:
-    """VMs of the project of the machine's VM: credentials that show one of them would show it."""
+    """Return VMs of one project with the machine's: credentials that show one would show it."""
     known = set(machine.origins)
     every = {one.provider_id for one in others if not known.isdisjoint(one.origins)}
     return frozenset(every | {machine.provider_id})

@@ -119,8 +119,8 @@ class Known:
         progress: how far it is; what stands in the annotation may be older.
         move: what a status would say.
         rests: how often it rested at each stage.
-        denied: when the cloud first denied a VM whose provider ID is not stored, monotonic; 0 =
-            not yet.
+        denied: monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none
+            yet.
         failed: whether the drain failed and is to begin anew.
         drain_began: when it began first; 0 = not here.
         done: nothing of ours holds the machine any more.
@@ -327,41 +327,43 @@ class _Pass:
         made_of = self._world.class_to_delete_with(machine)
         await self._announce()
         if made_of.lacking:
-            # With force, a machine goes that never had a VM; any other waits for its class.
+            # Force deletes a machine that never had a VM; any other one waits for its class.
             if machine.force_deletion and not deletion.may_have_vm(machine):
                 return Event(cause=Cause.GONE)
             return deletion.impossible(made_of.lacking)
         try:
-            is_doubted = await self._is_elsewhere(machine, made_of)
-            if is_doubted and (wait := await self._doubt(made_of.origin)) is not None:
+            is_not_visible = await self._is_elsewhere(machine, made_of)
+            wait = await self._wait_for_credentials(made_of.origin) if is_not_visible else None
+            if wait is not None:
                 return wait
-            if not is_doubted and self._known.progress.doubted:
-                # The former credentials are back; a later doubt waits its whole time again.
-                self._note(doubted="", doubted_origin="")
+            if not is_not_visible and self._known.progress.not_visible:
+                # The former credentials are back; the next rotation has the whole time again.
+                self._note(not_visible="", not_visible_origin="")
                 await self._persist()
             answer = await self._called(machine, made_of)
         except CloudError as error:
             self._known.denied = 0.0
             return deletion.refused(error)
-        if is_doubted:
+        if is_not_visible:
             self._tell(
                 names.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
                 f"{made_of.name} were replaced, and the new ones have not shown it for "
-                f"{deletion.DOUBT_S / 60:.0f} min; if it is still there, delete it by hand",
+                f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it is still there, delete it by hand",
             )
-        state = answer.last_known_state
-        if machine.provider_id:
+        elif machine.provider_id:
             _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
         elif machine.creation_started and not self._is_denied_twice():
-            return Event(cause=Cause.UNSEEN, after_s=deletion.DENIAL_S, known_state=state)
-        return Event(cause=Cause.GONE, known_state=state)
+            return Event(
+                cause=Cause.DENIED, after_s=deletion.DENIAL_S, known_state=answer.last_known_state
+            )
+        return Event(cause=Cause.GONE, known_state=answer.last_known_state)
 
     def _is_denied_twice(self) -> bool:
-        """Whether two answers, with time between them, say that there is no VM.
+        """Return whether two answers, with time between them, say that there is no VM.
 
-        The listing of a cloud may lag behind the order of a VM whose answer was lost, and after
-        the second answer the VM would be forgotten.
+        The listing of a cloud may lag behind a creation whose answer was lost. After the second
+        denial the cloud is asked no more.
         """
         now = clock.monotonic()
         self._known.denied = self._known.denied or now
@@ -397,15 +399,16 @@ class _Pass:
             listing = await self._world.listings.of(made_of, since=since)
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
-    async def _doubt(self, origin: str) -> Event | None:
-        """Wait for the former credentials; None = that is over."""
+    async def _wait_for_credentials(self, origin: str) -> Event | None:
+        """Return how to wait for the former credentials; None = the wait is over."""
         machine, before = self._machine, self._known.progress
-        seen = self._known.progress = deletion.doubt(before, origin, self._world.now())
-        since = deletion.doubted_since(seen)
+        seen = deletion.mark_not_visible(before, origin, self._world.now())
+        self._known.progress, since = seen, deletion.not_visible_since(seen)
         assert since is not None
-        wait = deletion.doubted(machine, since, self._world.now_since(machine.uid, since))
+        now = self._world.now_since(machine.uid, since)
+        wait = deletion.wait_for_credentials(machine, since, now)
         if seen != before:
-            # At once, so that a restart does not begin the wait anew.
+            # Written at once: a restart must not begin the wait anew.
             await self._persist()
             if wait is not None:
                 self._tell(names.REASON_VM_NOT_VISIBLE, wait.said)
