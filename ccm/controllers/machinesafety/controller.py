@@ -144,7 +144,7 @@ class MachineSafetyController:
         """The VMs of one class.
 
         Raises:
-            CloudError: they cannot be listed.
+            CloudError: they cannot be listed, or one of them cannot be deleted.
             KubeError: Machines cannot be read.
         """
         # One that others had made serves too, if it began after what asked for the pass.
@@ -171,9 +171,15 @@ class MachineSafetyController:
         if found.candidates and not self._world.machines.undecodable:
             decision = await self._decide(found)
         self._tell(obj, found, decision)
+        failed: CloudError | None = None
         for record in decision.due:
             identity = record.identity if record.identity.cluster else gone[record.identity.name]
-            await self._delete(obj, made_of, identity, record.info.provider_id)
+            try:
+                await self._delete(obj, made_of, identity, record.info.provider_id)
+            except CloudError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return found, decision
 
     async def _decide(self, found: Judgement) -> Decision:

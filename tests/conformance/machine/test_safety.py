@@ -269,6 +269,20 @@ async def test_an_orphan_that_cannot_be_deleted() -> None:
     ) == 1
 
 
+@pytest.mark.row("machine-orphans-09")
+async def test_an_orphan_that_cannot_be_deleted_delays_no_other() -> None:
+    world = World()
+    world.ready_class()
+    lost = sorted(vm(world, f"x{number}", uid=f"x{number}") for number in range(3))
+    world.driver.faults["delete_machine"] = [errors.FailedPrecondition("it is protected")]
+    async with world.running("machinesafety"):
+        await passes(1)
+        assert world.driver.deleted == lost[1:]
+        await passes(1)
+
+    assert world.driver.deleted == [*lost[1:], lost[0]]
+
+
 # --- namespaces ---------------------------------------------------------------------------
 
 
