@@ -310,11 +310,12 @@ def match_named(
     """Find the machine's VM by name, for a driver that keeps no marks.
 
     A VM that has the name is the machine's if the creation was recorded, because the name was free
-    before that. Without the record it is another's, unless the settings adopt such VMs.
+    before that. Without the record it is another's, unless it is the only one of the name and the
+    settings adopt such VMs.
 
     Args:
-        records: a listing of the machine's class, begun after the last creation ended.
-        status: the VM that the driver names when it is asked by name; None: none has the name.
+        records: listing of the machine's class, begun after the last creation ended.
+        status: VM that the driver returns for the name; None: no VM has the name.
         machine: the machine; its provider ID is not stored.
         adopt_unmarked: whether VMs without marks are adopted.
 
@@ -330,6 +331,12 @@ def match_named(
     provider_id = status.info.provider_id if status is not None else ""
     if not machine.creation_started and not adopt_unmarked:
         return None, _unmarked(f"VM {provider_id or min(listed, default=machine.name)}")
+    if not machine.creation_started and len(listed) > 1:
+        # The VM that is not adopted would pass for one that the machine left behind.
+        return None, (
+            f"VMs {', '.join(sorted(listed))} have the name of this machine and no marker of any "
+            "cluster; delete or rename all but one"
+        )
     if status is None or (listed and provider_id not in listed):
         # Ordering another VM, or taking the wrong one of two, would leak a VM. The next listing
         # and status decide.

@@ -496,6 +496,22 @@ async def test_a_vm_that_a_user_gave_to_a_machine(origin: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-17")
+async def test_two_vms_of_a_name_before_the_machine() -> None:
+    """Neither is adopted, so that the deletion of the machine deletes neither."""
+    cloud = NamedVMs()
+    cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
+    world = world_of(cloud, adopt_unmarked=True)
+    async with world.running():
+        path = world.machine()
+        await advance(5)
+        world.server.drop(path)
+        await advance(200)
+
+    assert world.get() == {}
+    assert sorted(cloud.vms) == ["fake:///1", "fake:///2"]
+
+
+@pytest.mark.row("machine-orphans-17")
 async def test_a_vm_that_takes_the_name_of_a_machine_that_is_gone() -> None:
     world, cloud = by_name()
     path = await made(world)
