@@ -38,8 +38,8 @@ QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
 
 DENIAL_S = 3.0
-"""Time between two answers of the cloud that deny a VM whose creation was started and whose provider
-ID is not stored. Listings of clouds lag behind creations by about a second."""
+"""Time between two answers of the cloud that deny a VM whose creation was started and whose
+provider ID is not stored. Listings of clouds lag behind creations by about a second."""
 
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""

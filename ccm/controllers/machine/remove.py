@@ -250,6 +250,7 @@ class _Pass:
             return Event(cause=Cause.KNOWN)
         nodes = self._world.nodes.store.list()
         vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._rules))
+        origin = ""
         if not vm.node_name:
             await self._announce()
             made_of = self._world.class_to_delete_with(machine)
@@ -261,8 +262,10 @@ class _Pass:
                 vm = await self._state(self._world.request(machine, made_of)) or vm
             except CloudError as error:
                 return deletion.refused(error, cause=Cause.UNCLEAR)
+            # It replaces the record of the creation, as after a creation that was answered.
+            origin = made_of.origin if vm.provider_id else ""
         if vm.node_name:
-            await self._store(vm)
+            await self._store(vm, origin)
         return Event(cause=Cause.KNOWN)
 
     async def _drain(self) -> Event:
@@ -500,10 +503,12 @@ class _Pass:
         progress, rules = self._known.progress, self._rules
         self._obj = await self._written(lambda one: plan.note(one, rules.deletion, progress.text()))
 
-    async def _store(self, vm: MachineInfo) -> None:
-        """Which node, and which VM, is the machine's."""
+    async def _store(self, vm: MachineInfo, origin: str) -> None:
+        """Store which node, and which VM, is the machine's."""
         known = replace(vm, provider_id=self._obj.spec.provider_id or vm.provider_id)
-        self._obj = await self._written(lambda one: plan.identity(one, known, has_target=True))
+        self._obj = await self._written(
+            lambda one: plan.identity(one, known, has_target=True, origin=origin)
+        )
 
     async def _written(self, patch: Callable[[Machine], Patch | None], part: str = "") -> Machine:
         found = await self._write.change(self._obj, Step(patch, part))

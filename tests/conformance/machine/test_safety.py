@@ -462,6 +462,25 @@ async def test_a_vm_whose_provider_id_was_never_stored() -> None:
 
 
 @pytest.mark.row("machine-orphans-16")
+async def test_a_twin_of_a_vm_whose_provider_id_its_deletion_stored() -> None:
+    world, cloud = by_name()
+    cloud.fails = errors.DeadlineExceeded("x")
+    async with world.running():
+        path = world.machine()
+        await advance(1)
+        assert (len(cloud.vms), started(world)) == (1, True)
+        cloud.vms["fake:///twin"] = "m0"
+        cloud.hidden.add("fake:///twin")
+        world.server.drop(path)
+        await advance(30)
+        assert (world.get(), list(cloud.vms)) == ({}, ["fake:///twin"])
+        cloud.hidden.clear()
+        await advance(200)
+
+    assert cloud.vms == {}
+
+
+@pytest.mark.row("machine-orphans-16")
 async def test_many_vms_with_names_only() -> None:
     world, cloud = by_name()
     paths = [await made(world, f"m{number}") for number in range(7)]
