@@ -10,9 +10,9 @@ understood by a `code`, number or name, or by the origin's text; any other is `I
 Ownership. Such a driver finds VMs by name and keeps no marks. A VM of the machine's name is taken
 for the machine's only while the Machine records a started creation (`creation_started`): the
 controller calls `get_machine_status` first, and records the creation only when no VM has the name.
-Without the record, a question by name answers `NotFound` and a deletion by name does nothing. Two
-clusters that create machines of one name at the same moment would both take the same VM: give each
-cluster its own project.
+Without the record, a question by name answers `NotFound` and a deletion by name does nothing. While
+a creation is recorded, a VM that another cluster creates under the same name would be taken for the
+machine's: give each cluster its own project.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class FromGardener(Driver[Any]):
         return _info(await self._ask("initialize_machine", req))
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
-        """By provider ID, or by name once the creation was started."""
+        """Return the VM with the provider ID, or with the name once the creation was started."""
         if not req.provider_id and not req.creation_started:
             raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
         return _info(await self._ask("get_machine_status", req))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        """By provider ID, or by name once the creation was started."""
+        """Delete by provider ID, or by name once the creation was started."""
         if not req.provider_id and not req.creation_started:
             return DeleteMachineResponse()
         answer = await self._ask("delete_machine", req)

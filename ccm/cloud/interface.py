@@ -455,7 +455,7 @@ class Cloud:
 
     @property
     def machine_providers(self) -> Collection[str]:
-        """Values of `MachineClass.provider` that the machine driver accepts, in any case."""
+        """Values of `MachineClass.provider` that the driver accepts, in upper or lower case."""
         # A driver need not derive from `Driver`.
         declared: Collection[str] = getattr(self.machines, "provider_names", ())
         return declared or (self.name,)

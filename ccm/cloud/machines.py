@@ -81,7 +81,7 @@ class Credentials(Mapping[str, bytes]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose a VM is. Drivers write all five where the cloud keeps them: labels, tags, metadata.
+    """Owner of a VM. Drivers write all five fields into the VM's labels, tags or metadata.
 
     Attributes:
         cluster: the marker of the cluster, one and the same for all its machines.
@@ -274,11 +274,11 @@ class MachineDriver(Protocol):
 
         With a provider ID that VM and no other, whatever marks it bears; without one, all that
         bears this identity, which after a creation cut short may be something beside no VM. An
-        answer means that all is gone. With a provider ID it is the last call; without one, after a
-        creation was started, a second call follows after some seconds, because a listing of the
-        cloud may lag behind. So it is given of the place where
-        the VM was made: a driver whose provider IDs say neither project nor region remembers them
-        in `last_known_state`, and looks there.
+        answer means that all is gone. With a provider ID this is the last call. Without one, after
+        a creation was started, a second call follows some seconds later, because a listing of the
+        cloud may lag behind. The answer has to be about the place where the VM was made: a driver
+        whose provider IDs say neither project nor region remembers them in `last_known_state`, and
+        looks there.
 
         Raises:
             RetryAfter: the cloud still works on it; called again then.
@@ -405,8 +405,8 @@ def known(error: CloudError) -> MachineInfo:
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
     """The VM of an identity in a listing; None where there is none.
 
-    Cluster and UID decide. Neither the name alone nor the pool does: names come again. The
-    namespace does not either: older VMs have no mark of it.
+    Cluster and UID decide. The name and the pool do not: names come again. The namespace does not:
+    older VMs have no mark of it.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):

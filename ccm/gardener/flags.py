@@ -131,8 +131,8 @@ class GardenerFlags:
         "none, are never touched. Must never change while there are machines. Empty means the "
         "UID of the namespace kube-system of the cluster that machines join, and without such a "
         "cluster that of --namespace. Namespaces whose Machines join one cluster may share a "
-        "marker: VMs bear the namespace too. Where those Machines are in two clusters, each of the "
-        "two needs a marker of its own.",
+        "marker: VMs carry the namespace too. Where those Machines are in two clusters, each of "
+        "the two needs a marker of its own.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(

@@ -90,8 +90,8 @@ ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
 ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
-"""On a Machine: short marks, with commas, of the credentials and the region that its VM was created
-with, and of those that have shown the VM since; the newest last. Ours."""
+"""On a Machine: short marks, separated by commas, of the credentials and the region with which its
+VM was created, and of those that have shown the VM since; the newest last. Ours."""
 
 ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
 """On a Machine: the UID of the Machine, or of its MachineSet, whose controller asked the cloud for

@@ -148,7 +148,7 @@ class Strategy(Wire, frozen=True, kw_only=True):
 
     def effective(self) -> Strategy:
         """Return the strategy with the defaults of the reference, which are not written back."""
-        # Bounds of an update in place without a type: rolling the machines would surprise.
+        # Bounds of an update in place, without a type: a user does not expect new machines.
         rolls = not self.type and self.in_place_update is None
         if self.type != ROLLING and not rolls:
             return self

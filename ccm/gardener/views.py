@@ -58,8 +58,9 @@ UPDATE = UpdateNames(
 """How the steps of an update in place are called."""
 
 _MOST_ORIGINS = 4
-"""Origins that are recorded of a VM. Former ones tie together VMs of one project of which only some
-were seen since a rotation; each one more makes it likelier that two are taken for the same."""
+"""Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
+of which only some were seen after a rotation. With more of them, two are likelier equal by
+chance."""
 
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
@@ -272,7 +273,7 @@ def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) 
     if origin and not obj.spec.provider_id:
         metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
     if provider_id and names.ANNOTATION_CREATION in obj.annotations:
-        # The provider ID says more than the record, which is at its end with this write.
+        # The stored provider ID replaces the record.
         metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
@@ -280,9 +281,9 @@ def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) 
 
 
 def origin_patch(obj: Machine, origin: str) -> Patch | None:
-    """The patch that records one more origin that shows the VM; None where nothing is to be done.
+    """Return the patch that records another origin that shows the VM; None: there is none.
 
-    A VM that is not ours by creation has no record, and needs none.
+    Without a record, the project of the VM is unknown, and one more origin would not tell it.
     """
     before = origins(obj)
     if not before or origin in before:
@@ -328,8 +329,8 @@ def _group(obj: Machine) -> str:
 
 
 def _creation_started(obj: Machine) -> bool:
-    """Whether the record of a creation is this object's: a restored copy has the annotation too,
-    but another UID, and none of the original's owners.
+    """Return whether the object records a creation of its own: a restored copy has the annotation
+    too, but another UID, and none of the original's owners.
     """
     recorded = obj.annotations.get(names.ANNOTATION_CREATION)
     if not recorded:
@@ -354,8 +355,10 @@ def known_state(obj: Machine) -> str:
 
 
 def state_to_store(obj: Machine, state: str) -> str:
-    """Return what `lastKnownState` is to hold. The record of an earlier release stays in it until
-    the provider ID is stored: it may be the only one.
+    """Return the value of `lastKnownState` for a driver's state.
+
+    The record of an earlier release stays in it until the provider ID is stored: it may be the only
+    one.
     """
     if _is_recorded_in_state(obj) and not obj.spec.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"

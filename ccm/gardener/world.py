@@ -89,11 +89,11 @@ class Settings:
 
 
 class Calls(Caller, Protocol):
-    """Calls the driver (a `Handle`)."""
+    """Calls to the driver (a `Handle`)."""
 
     @property
     def cloud(self) -> Cloud:
-        """What the provider offers now; asked for settings, never called."""
+        """Current offer of the provider, for its settings; never called."""
         ...
 
 
@@ -110,8 +110,8 @@ class World:
     Attributes:
         ages: of all machines.
         arrivals: what the controllers tell each other of what is about to come.
-        new_origins: by UID of a Machine: `ClassView.origin` of credentials that have shown its VM,
-            and that its annotation lacks; the machine controller writes and removes them.
+        new_origins: by UID of a Machine, the `ClassView.origin` of credentials that have shown its
+            VM, while its annotation lacks it; the machine controller writes and removes them.
         on_new_origins: called with the keys of such Machines.
     """
 
@@ -331,7 +331,7 @@ class World:
     def _note_origins(self, made_of: ClassView, records: Sequence[MachineRecord]) -> None:
         """Note Machines whose VMs new credentials show for the first time.
 
-        Once for each listing, whoever asked for it; there are none but after a rotation.
+        It happens after a rotation only. Each listing is looked at once, as several share one.
         """
         unseen: dict[str, Machine] = {}
         for one in self.machines.store.list():

@@ -57,7 +57,7 @@ class Step(Enum):
     LOOK = "look"
     """Look for a VM."""
     RECORD = "record"
-    """Write that the creation started, before the VM is ordered."""
+    """Write that the creation started, before the VM is created."""
     CREATE = "create"
     STORE = "store"
     """Write down which VM is the machine's."""
@@ -338,7 +338,7 @@ def match_named(
             "cluster; delete or rename all but one"
         )
     if status is None or (listed and provider_id not in listed):
-        # Ordering another VM, or taking the wrong one of two, would leak a VM. The next listing
+        # Creating another VM, or taking the wrong one of two, would leak a VM. The next listing
         # and status decide.
         raise errors.Unavailable(
             f"the cloud lists {', '.join(sorted(listed))} under the name {machine.name}, and "

@@ -5,7 +5,7 @@ ownerless in an earlier pass too, was created an hour ago, and is ownerless by a
 A pass deletes a few at most, because many ownerless VMs mean that machines are missing.
 
 A VM that lacks the namespace was created by an earlier release, and may belong to a machine of
-another namespace. Only a list of all namespaces clears it.
+another namespace. It is deleted only if a list of all namespaces shows no such machine.
 
 With a driver that knows names only, a VM has no marks. It counts as ours where its name is that of
 a machine whose VM we created and which was seen to be deleted (`GoneMachines`). Any other VM is
@@ -26,14 +26,14 @@ LEAST_AGE_S = 3600.0
 """A VM younger than this is left alone: its machine may not be known everywhere yet."""
 
 APART_S = 30.0
-"""Least time between two sightings of a VM that is ours by its name: a listing may still show a VM
-that its machine's deletion removed a moment ago."""
+"""Minimum time between two sightings of a VM that is ours by its name: a listing may still show a
+VM that was deleted with its machine a moment ago."""
 
 SETTLE_S = 60.0
-"""A listing that begins so long after the end of a machine shows every VM that the machine left."""
+"""A listing that begins this long after the deletion of a machine shows every VM that it left."""
 
 MOST_NAMES = 10_000
-"""Most machines of a class that are remembered after their end."""
+"""Maximum number of deleted machines that are remembered for a class."""
 
 FEWEST, PART = 5, 0.1
 """Most deletions of a pass: so many, or that part of our VMs where it is more."""
@@ -147,7 +147,7 @@ def decide(found: Judgement, machines: Iterable[MachineView], *, all_namespaces:
 
 
 class Owners:
-    """Machines by what ties a VM to them.
+    """Owners of VMs: machines by provider ID, UID and name.
 
     Args:
         machines: all there are.
@@ -164,7 +164,7 @@ class Owners:
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def claims(self, record: MachineRecord) -> bool:
-        """Whether the VM is a machine's, or may be: one without marks goes by its name."""
+        """Return whether a machine owns the VM, or may own it: without marks its name decides."""
         by_name = _is_unmarked(record) and record.identity.name in self._names
         return by_name or self.has(record)
 
@@ -187,9 +187,9 @@ class GoneMachine:
 class GoneMachines:
     """Machines that were deleted and may have left a VM, by class and name.
 
-    Only such a machine counts whose object recorded a creation of ours, for the name was free then.
+    Only a machine whose object recorded a creation counts, because its name was free then.
     It is forgotten once a listing shows no VM of its name: a VM that takes the name later is
-    another's. The record lives in memory, so that a restart leaves a report and no deletion.
+    another's. The machines are kept in memory: after a restart their VMs are reported, not deleted.
     """
 
     def __init__(self) -> None:
@@ -204,12 +204,12 @@ class GoneMachines:
             del known[next(iter(known))]
 
     def remove(self, name: str) -> None:
-        """Forget the machines of a name: another machine has it, and perhaps a VM of that name."""
+        """Forget the machines of a name, because a new machine has it."""
         for known in self._classes.values():
             known.pop(name, None)
 
     def of(self, pool: str, origin: str) -> Mapping[str, Identity]:
-        """The machines of a class whose VMs its listing with that origin shows, by name."""
+        """Return, by name, the machines of a class whose VMs a listing with that origin shows."""
         known = self._classes.get(pool, {})
         return {name: one.identity for name, one in known.items() if origin in one.origins}
 
@@ -238,9 +238,9 @@ class GoneMachines:
 
 
 def may_leave_vm(machine: MachineView) -> bool:
-    """Whether the object records that the machine's VM was created by us, under a free name.
+    """Return whether the object records that we created the machine's VM, under a free name.
 
-    A provider ID alone does not: a user may have typed it in.
+    A provider ID alone is no such record: a user may have set it.
     """
     return machine.creation_started or bool(machine.origins)
 
@@ -251,7 +251,7 @@ def _is_ours(record: MachineRecord, cluster: str, namespace: str) -> bool:
 
 
 def _is_located(record: MachineRecord) -> bool:
-    # A VM without any mark is a candidate for its name alone, which our own record has.
+    # A VM without marks is a candidate only because `GoneMachines` has its name.
     return _is_unmarked(record) or bool(record.identity.namespace)
 
 
@@ -272,8 +272,8 @@ def _sighting(record: MachineRecord, sightings: Mapping[str, Sighting], now: dat
 
 def _is_ripe(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
     if _is_unmarked(record):
-        # No minimum age: that guards against machines which are not known everywhere yet. Here the
-        # machine was known, and is known to be gone. The first sighting is 0 s old.
+        # No minimum age, which protects VMs whose machines are not known yet: this machine was
+        # known, and was seen to be deleted. The first sighting is 0 s old.
         return (now - sighting.since).total_seconds() >= APART_S
     # Where the cloud does not say when it was made, it is as old as we know it to be.
     since = record.created or sighting.since

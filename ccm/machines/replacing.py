@@ -69,7 +69,7 @@ def began(machine: MachineView) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a machine has to wait.
+    """Reason for which a machine has to wait.
 
     Attributes:
         why: the reason, as one clause.
@@ -176,7 +176,7 @@ class Replacements:
         self.waiting.discard(key)
         self._turns[key] = machine.group
         began_s = self._group(machine.group).replaced
-        # One whose write is refused again and again takes no new turn before this one expires.
+        # Repeated claims, as after refused writes, do not extend the turn.
         if now_s - began_s.get(key, -math.inf) >= self._limit_s:
             began_s[key] = now_s
         return None
@@ -199,7 +199,7 @@ class Replacements:
         return woken
 
     def _end_turn(self, key: str) -> bool:
-        """Give a turn back; whether there was one."""
+        """Give a turn back; return whether there was one."""
         group = self._turns.pop(key, None)
         if group is None:
             return False
@@ -245,7 +245,7 @@ class Replacements:
 
 
 def _is_given_up(machine: MachineView, before: Standing | None, *, is_initial: bool) -> bool:
-    """Whether a machine under way is replaced for its health, or may be a replacement."""
+    """Return whether a machine under way is replaced for its health, or may be a replacement."""
     is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
     if before in (Standing.SICK, Standing.ASIDE):
         return is_ending or machine.phase is Phase.FAILED

@@ -3,7 +3,7 @@
 A machine that is never going to work costs a VM and the time in which somebody waits for it, and
 so does the one that replaces it, for ever. After a few in a row the set waits, each time longer,
 and then tries a single one. If that works, all is as before. The pause ends early when its cause
-may be mended: the template, the class or its Secret changed, or the cloud answers otherwise.
+may be mended: the template, the class, its Secret or the answer of the cloud changed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Setbacks:
         since: when the last pause began.
         text: why the last one failed, for people.
         code: with which the cloud refused to create it; empty = it was created.
-        ended: when the cause was mended, as far as is known; failures of older machines count for
-            nothing.
+        ended: time at which the last pause was ended early; failures of older machines do not
+            count.
     """
 
     row: int = 0
@@ -68,17 +68,17 @@ def failed(
 
 def ended(now: datetime) -> Setbacks:
     """Return the setbacks of a set after its cause was mended, or a user asked for machines."""
-    # Machines have the times of the API server, in whole seconds.
+    # Creation timestamps of machines have whole seconds.
     return Setbacks(ended=now.replace(microsecond=0))
 
 
-def is_answered_otherwise(found: Setbacks, *, code: str, text: str) -> bool:
-    """Return whether the cloud answers a creation in another way than the last one that failed.
+def is_another_answer(found: Setbacks, *, code: str, text: str) -> bool:
+    """Return whether the cloud's answer to a creation differs from the one that a set failed with.
 
     Args:
-        found: of a set of the same class.
-        code: with which the cloud refused to create a machine now; empty = it was created.
-        text: why.
+        found: setbacks of a set of the same class.
+        code: code with which the cloud refused to create a machine; empty = it was created.
+        text: text of the refusal.
     """
     return bool(found.code) and (code != found.code or not statuses.similar(text, found.text))
 

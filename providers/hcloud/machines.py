@@ -3,8 +3,8 @@
 Provider spec  see `machine_specs.Spec`
 Credentials    `token`, an API token with rights to write
 
-A server bears its identity as labels, and so does what is made beside it and before it: the key
-that nobody has, and volumes. Placement groups are shared by the machines of a pool and bear
+A server carries its identity as labels, and so do the SSH key and the volumes that are created
+before it or beside it. Placement groups are shared by the machines of a pool and carry
 cluster, namespace and pool. Names of servers are unique in a project, so an order whose answer was
 lost is refused when it comes again, and what has the name is looked at.
 """
@@ -55,7 +55,7 @@ class HcloudMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "csi.hetzner.cloud"
-    # The latter is the name that Kubermatic's machine-controller has for this cloud.
+    # Kubermatic's machine-controller calls this cloud "hetzner".
     provider_names = ("hcloud", "hetzner")
 
     def __init__(self, spi: Clients) -> None:
@@ -258,7 +258,7 @@ async def _remove_empty_groups(api: client.Client, who: cloud.Identity) -> None:
 
 
 async def _groups(api: client.Client, who: cloud.Identity) -> Sequence[client.Group]:
-    """The groups of a pool, and those that were made before groups had a namespace.
+    """Return the groups of a pool, with those that were created before groups had a namespace.
 
     Another namespace's pool of the same name is left out: its group may be empty only because its
     first server is being ordered, under a lock of another process.
@@ -306,13 +306,7 @@ def _check_marks(who: cloud.Identity) -> None:
 
 
 def _labels(who: cloud.Identity) -> dict[str, str]:
-    return {
-        marks.CLUSTER: who.cluster,
-        marks.NAMESPACE: who.namespace,
-        marks.POOL: who.pool,
-        marks.NAME: who.name,
-        marks.UID: who.uid,
-    }
+    return {**_group_labels(who), marks.NAME: who.name, marks.UID: who.uid}
 
 
 def _group_labels(who: cloud.Identity) -> dict[str, str]:

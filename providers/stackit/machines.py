@@ -3,9 +3,9 @@
 Provider spec  see `machine_specs.Spec`
 Credentials    `project-id` and `serviceaccount.json`, see `machine_specs`
 
-A server bears the labels of the vendor's driver, machine and class, and three more: the cluster's
-marker, the machine's namespace and its UID. Names of servers are not unique here; what has the name
-of a machine and is not its own is in the way all the same, as nodes are found by their names.
+A server has the labels of the vendor's driver, machine and class, and three more: the cluster's
+marker, the machine's namespace and its UID. Names of servers are not unique here. A server that has
+the name of a machine and other labels is in the way all the same: nodes are found by their names.
 
 Provider IDs do not say the region, and a class may change it. So each machine remembers where its
 server is (`LastKnownState`), and is looked for there first.

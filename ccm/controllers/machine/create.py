@@ -193,8 +193,8 @@ class _Pass:
             listed = (one for one in listing.records if one.info.provider_id == machine.provider_id)
             record = next(listed, None)
             if record is None or not (record.info.node_name or machine.node_name):
-                # A VM that is not in the listing of its class, such as one typed in by hand, or
-                # one whose driver lists IDs and names only.
+                # The VM is not in the listing of its class, as when a user set the provider ID;
+                # or the driver lists IDs and names only.
                 with contextlib.suppress(errors.Unimplemented):
                     record = await self._status(self._world.request(machine, self._made_of))
             return replace(self._seen, looked=True, found=record)
@@ -212,7 +212,7 @@ class _Pass:
         self, machine: MachineView, listing: Listing
     ) -> tuple[MachineRecord | None, str]:
         # Asked by name even before the creation is recorded: the answer says whether the name is
-        # free. `match_named` decides whose the VM is.
+        # free. `match_named` decides whether the VM is the machine's.
         request = replace(self._world.request(machine, self._made_of), creation_started=True)
         try:
             status = await self._status(request)

@@ -292,7 +292,7 @@ class Health:
     # --- the caches ---------------------------------------------------------------------------
 
     def machine_changed(self, old: Machine | None, new: Machine | None, *, initial: bool) -> None:
-        """A machine is another now, or was there before this process."""
+        """Note a machine that changed, or that was there before this process."""
         found = new or old
         if found is None:
             return

@@ -391,7 +391,7 @@ class _Pass:
         if not deletion.is_elsewhere(machine, made_of.origin):
             return False
         if await self._state(self._world.request(machine, made_of)) is not None:
-            # Before the deletion: once the VM is gone, no look shows that it was seen.
+            # Before the deletion: afterwards the cloud does not show the VM any more.
             origin = made_of.origin
             self._obj = await self._written(lambda one: views.origin_patch(one, origin))
             return False

@@ -131,7 +131,7 @@ class MachineClassController:
         Raises:
             KubeError: the write failed.
         """
-        # One at a time: the answer to the first write decides about all others.
+        # One at a time: the answer to the first write decides about the others.
         async with self._status_writes:
             if plan.has_condition(obj, wanted.type):
                 self._stores_status = True

@@ -63,7 +63,7 @@ def condition(faults: Sequence[str] | None, now: datetime) -> ObjectCondition:
 
 
 def has_condition(obj: MachineClass, kind: str) -> bool:
-    """Whether a class has a condition of that type."""
+    """Return whether a class has a condition of that type."""
     return any(one.type == kind for one in obj.status.conditions or ())
 
 

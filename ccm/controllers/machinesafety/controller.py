@@ -1,9 +1,9 @@
 """Looks for VMs that no Machine owns, class by class, and for nodes that none stands behind.
 
-A pass comes at the start and every period, when a Machine is gone, and once more a minute later
-where a VM has only its name to go by. A class whose listing fails does not keep the others from
-theirs. What is deleted has been judged by `ccm.machines.orphans`, twice: by the cache, and by a
-live list of Machines, of all namespaces where we may read them.
+A pass comes at the start, every period and when a Machine is gone; where VMs have no marks, another
+one follows a minute later. A class whose listing fails does not delay the others. Before a VM is
+deleted, `ccm.machines.orphans` compares it with the cache, and with a live list of Machines: of all
+namespaces where we may read them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SOON_S = 5.0
 """A pass for a Machine that is gone waits that long for others to go."""
 
 AGAIN_S = 60.0
-"""When VMs without marks are seen for the second time: the name of a Machine that is gone stands
-for its VM only until then."""
+"""Time until VMs without marks are listed again. Later, the name of a deleted Machine says nothing
+about a VM."""
 
 JITTER = 0.1
 
@@ -152,7 +152,7 @@ class MachineSafetyController:
         listing = await self._world.listings.of(made_of, since=since)
         machines = [views.machine(one) for one in self._world.machines.store.list()]
         by_name = self._world.finds_by_name
-        # A driver that marks VMs never deletes by name: a VM without marks is another's there.
+        # Where VMs are marked, one without marks is never ours.
         gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
         found = orphans.judge(
             listing.records,
@@ -191,16 +191,16 @@ class MachineSafetyController:
         try:
             machines = await self._live("")
         except Forbidden:
-            # The shipped Role is one of our namespace.
+            # The shipped Role grants our namespace only.
             machines = await self._live(self._world.namespace)
             return orphans.decide(found, machines, all_namespaces=False)
         return orphans.decide(found, machines, all_namespaces=True)
 
     async def _live(self, namespace: str) -> Sequence[MachineView]:
-        """The Machines of a namespace, or of all where it is empty.
+        """Read the Machines of a namespace from the API server; empty = of all namespaces.
 
         Raises:
-            KubeError: they cannot be read; one that cannot may own any VM.
+            KubeError: a Machine cannot be read; it may own any VM.
         """
         every: list[MachineView] = []
         async for page in self._machines.pages(namespace=namespace):
@@ -279,14 +279,14 @@ class MachineSafetyController:
         if new is not None and (old is None or new.uid != old.uid):
             self._gone.remove(new.name)
             if new.spec.provider_id and not initial:
-                # Typed in by a user, or restored: its annotations say nothing about this object.
+                # Set by a user, or restored: the annotations say nothing about this object.
                 self._imported.add(new.uid)
         if plan.asks_for_a_pass(old, new):
             self._asked.set()
         return False
 
     def _machine_deleted(self, obj: Machine) -> None:
-        """Remember a Machine that may have left a VM which has only the Machine's name."""
+        """Remember a Machine that may have left a VM behind."""
         world, machine = self._world, views.machine(obj)
         if obj.uid not in self._imported and orphans.may_leave_vm(machine):
             origins = machine.origins or (world.class_of(machine).origin,)
@@ -316,7 +316,7 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
         )
         yield text, names.REASON_ORPHAN_UNCONFIRMED
     for record in found.strangers:
-        # One of another cluster is that cluster's business, as one of another namespace is.
+        # A VM of another cluster or namespace is reported there.
         if not record.identity.cluster:
             who = f"VM {record.info.provider_id} ({record.identity.name})"
             yield f"{who} bears no marker: left alone", names.REASON_STRANGER

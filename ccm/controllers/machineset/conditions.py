@@ -105,17 +105,17 @@ class Memories:
         )
 
     def answered(self, class_name: str, code: str, text: str) -> Iterable[str]:
-        """End the pauses that rest on another answer of the cloud, and return the keys of the sets.
+        """End the pauses that another answer of the cloud caused, and return the keys of the sets.
 
         Args:
-            class_name: of the machine whose creation the cloud answers.
-            code: see `setbacks.is_answered_otherwise`.
-            text: likewise.
+            class_name: class of the machine whose creation the cloud answered.
+            code: see `setbacks.is_another_answer`.
+            text: see `setbacks.is_another_answer`.
         """
         return self.end(
             uid
             for uid in self._by_class.get(class_name, ())
-            if setbacks.is_answered_otherwise(self._of[uid].setbacks, code=code, text=text)
+            if setbacks.is_another_answer(self._of[uid].setbacks, code=code, text=text)
         )
 
     def mended(self, class_name: str) -> Iterable[str]:
@@ -136,8 +136,8 @@ class Memories:
 
     def forget(self, uid: str) -> None:
         """A set is gone."""
-        if (found := self._of.pop(uid, None)) is not None:
-            self._index(uid, found.template.spec.class_.name, "")
+        if (memory := self._of.pop(uid, None)) is not None:
+            self._index(uid, memory.template.spec.class_.name, "")
 
     def _index(self, uid: str, before: str, after: str) -> None:
         if before == after:

@@ -398,7 +398,7 @@ class MachineSetController:
         found = new or old
         if initial or found is None:
             return False
-        # Not the objects: their controller writes conditions and finalizers.
+        # Not the whole objects: their controller writes conditions and finalizers.
         versions = [one and self._world.class_view(one).version for one in (old, new)]
         if versions[0] != versions[1]:
             self._resume(self._memories.mended(found.name))
@@ -413,7 +413,7 @@ class MachineSetController:
         return False
 
     def _resume(self, keys: Iterable[str]) -> None:
-        """Let sets make machines as fast as before."""
+        """Reconcile sets whose pause ended."""
         for key in keys:
             self._log.info("pause of machine set ended", key=key)
             self.controller.queue.add(key)

@@ -77,8 +77,8 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     if after.type != Kind.CREATE.value:
         return None
     if new.status.current_status.phase == Phase.CRASH_LOOP.value:
-        told = [(one.error_code, one.description) for one in (before, after)]
-        return told[1] if told[0] != told[1] and after.error_code else None
+        answers = [(one.error_code, one.description) for one in (before, after)]
+        return answers[1] if answers[0] != answers[1] and after.error_code else None
     phases = [one.status.current_status.phase for one in (old, new)]
     was_created = phases[0] in _CREATING and phases[1] in _CREATED
     return ("", "") if was_created else None

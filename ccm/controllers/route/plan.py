@@ -362,8 +362,8 @@ def _is_newer(one: Node, other: Node) -> bool:
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
     """Return whether the addresses that lead to a node's range went to newer nodes.
 
-    The VM of the older node is gone then: its node may go much later. Only internal addresses
-    count, and only if all are taken: nodes may share an external one, or one of a bridge.
+    Then the VM of the older node is gone, and its node may be deleted much later. Only internal
+    addresses count, and only if all are taken: nodes may share an external one, or one of a bridge.
     """
     internal = [
         one.address

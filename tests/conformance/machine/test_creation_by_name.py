@@ -306,7 +306,7 @@ async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machin
 
 
 async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
-    """Without its class nobody can ask the cloud; the machine waits for the class."""
+    """Without its class the cloud cannot be asked; the machine waits for the class."""
     cloud = NamedVMs()
     world = world_of(cloud)
     labels = {"force-deletion": "true"}

@@ -193,7 +193,7 @@ def rotate(world: World, key: bytes) -> None:
 
 
 def lose(world: World, name: str = M) -> None:
-    """Someone deletes the VM of a machine in the cloud."""
+    """Delete the VM of a machine in the cloud, as a user does."""
     gone = next(key for key, one in world.driver.vms.items() if one.identity.name == name)
     del world.driver.vms[gone]
 

@@ -126,4 +126,4 @@ NO_CORES = "Cloud provider message - code = [ResourceExhausted] message = [no co
 def test_another_answer_of_the_cloud(failure: str, code: str, text: str, wanted: bool) -> None:
     found = setbacks.failed(NONE, made=NOW, now=NOW, text=NO_CORES, code=failure)
 
-    assert setbacks.is_answered_otherwise(found, code=code, text=text) is wanted
+    assert setbacks.is_another_answer(found, code=code, text=text) is wanted
