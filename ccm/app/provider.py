@@ -28,6 +28,7 @@ from ccm.base.files import Signature, reason
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
+from ccm.cloud.calls.capabilities import incomplete
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ClientBuilder, Context, EventSink
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
@@ -35,7 +36,7 @@ from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.ownership import Ownership
-from ccm.cloud.registry import Opener
+from ccm.cloud.registry import Opener, ProviderError
 from ccm.model import Node
 from ccm.model.cidr import Network, parse_ranges
 from ccm.model.names import STATUS_TRUE
@@ -106,23 +107,58 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
     """The open provider, without a second attempt.
 
     Raises:
-        Misconfigured: the provider refuses its configuration.
+        Misconfigured: the provider refuses its configuration, or is not written as it has to be.
         Exception: whatever else keeps it from opening.
     """
     async with AsyncExitStack() as stack:
         try:
             # In this task, as it is left here too: a provider may open a task group.
             async with asyncio.timeout(OPEN_LIMIT_S):
-                cloud: object = await stack.enter_async_context(opener(given))
-        except ConfigError as error:
-            refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
-            if given.source == NO_FILE:
-                refused = f"cloud provider {name!r} needs a configuration, give --cloud-config=FILE"
-            raise Misconfigured("\n  ".join([f"{refused}:", *error.faults])) from error
-        if not isinstance(cloud, Cloud):
-            kind = type(cloud).__name__
-            raise Misconfigured(f"cloud provider {name!r} yields a {kind}, not a Cloud")
-        yield cloud
+                cloud = await stack.enter_async_context(_entered_by(opener, given))
+        except Exception as error:
+            # No later attempt ends otherwise. A task group of the provider may wrap it.
+            for leaf in leaves(error):
+                if mistake := _mistake(name, given, leaf):
+                    raise Misconfigured(mistake) from leaf
+            raise
+        fault = _fault(name, cloud)
+        if not fault:
+            yield cloud
+    if fault:  # the provider is closed by now, in good order
+        raise Misconfigured(fault)
+
+
+def _entered_by(opener: Opener, given: Context) -> AbstractAsyncContextManager[Cloud]:
+    manager: object = opener(given)
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise ProviderError(
+            f"it returns a {type(manager).__name__}, no async context manager; decorate "
+            "what opens it with @cloud.provider"
+        )
+    return manager
+
+
+def _mistake(name: str, given: Context, error: BaseException) -> str:
+    """Describe what a person has to correct; empty for an error that may pass by itself."""
+    if isinstance(error, ConfigError):
+        refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
+        if given.source == NO_FILE:
+            refused = f"cloud provider {name!r} needs a configuration, give --cloud-config=FILE"
+        return "\n  ".join([f"{refused}:", *error.faults])
+    if isinstance(error, ProviderError):
+        return f"cloud provider {name!r}: {error}"
+    # What contextlib makes of a generator that ends before it yields.
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, StopAsyncIteration):
+        return f"cloud provider {name!r} ends without a Cloud; it has to yield one on every path"
+    return ""
+
+
+def _fault(name: str, cloud: object) -> str:
+    """Describe what a provider yields that cannot be used; empty when all is there."""
+    if not isinstance(cloud, Cloud):
+        return f"cloud provider {name!r} yields a {type(cloud).__name__}, not a Cloud"
+    faults = incomplete(cloud)
+    return "\n  ".join([f"cloud provider {name!r} is incomplete:", *faults]) if faults else ""
 
 
 def handle(options: Options, cloud: Cloud, *, make: Callable[..., Handle] = Handle) -> Handle:

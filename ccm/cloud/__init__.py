@@ -43,7 +43,17 @@ from ccm.cloud.errors import (
     Unknown,
 )
 from ccm.cloud.fields import ConfigError, Fields
-from ccm.cloud.gardener import from_gardener
+from ccm.cloud.gardener import (
+    GardenerMachine,
+    GardenerMachineClass,
+    GardenerMachineSpec,
+    GardenerMachineStatus,
+    GardenerMetadata,
+    GardenerRequest,
+    GardenerSecret,
+    GardenerVolumeRequest,
+    from_gardener,
+)
 from ccm.cloud.interface import (
     Cloud,
     Clusters,
@@ -155,6 +165,14 @@ __all__ = [
     "EventSink",
     "FailedPrecondition",
     "Fields",
+    "GardenerMachine",
+    "GardenerMachineClass",
+    "GardenerMachineSpec",
+    "GardenerMachineStatus",
+    "GardenerMetadata",
+    "GardenerRequest",
+    "GardenerSecret",
+    "GardenerVolumeRequest",
     "GetVolumeIDsRequest",
     "Identity",
     "ImplementedElsewhere",

@@ -34,6 +34,10 @@ from enum import Enum
 from typing import Self
 
 
+class ProviderError(Exception):
+    """The provider cannot be used as it is; the daemon prints the message and exits with 1."""
+
+
 class CloudError(Exception):
     """Base of everything a provider raises on purpose; the message is shown to people.
 
@@ -42,9 +46,12 @@ class CloudError(Exception):
     Attributes:
         partial: what is known in spite of the error, where the method says what that may be;
             None = nothing. An error that is raised from this one does not have it by itself.
+        refusal: the answer that the error was made of, such as a `ccm.cloud.rest.Refusal`; None
+            where there is none. The daemon never reads it.
     """
 
     partial: object = None
+    refusal: object = None
 
     def carrying(self, partial: object) -> Self:
         """This error, with what is known in spite of it."""

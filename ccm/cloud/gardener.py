@@ -1,9 +1,10 @@
 """Machine drivers that were written to the shape of Gardener's, as they are.
 
 `from_gardener(driver)` makes a `MachineDriver` of an object with the origin's methods in snake
-case: each takes a request with `machine`, `machine_class` and `secret` (see `Request`) and answers
-an object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`;
-`list_machines` answers a map from provider ID to machine name. What is missing is `Unimplemented`.
+case: each takes a `GardenerRequest`, with `machine`, `machine_class` and `secret`, and answers an
+object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`;
+`get_volume_ids` takes a `GardenerVolumeRequest`; `list_machines` answers a map from provider ID to
+machine name. What is missing is `Unimplemented`.
 A method that is no coroutine function runs in a thread (`ccm.cloud.blocking`). Errors are
 understood by a `code`, number or name, or by the origin's text; any other is `Internal`.
 
@@ -44,7 +45,7 @@ USER_DATA = "userData"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class GardenerMetadata:
     """Of a machine or a class."""
 
     name: str
@@ -54,54 +55,54 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineSpec:
+class GardenerMachineSpec:
     """Of a machine."""
 
     provider_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineStatus:
+class GardenerMachineStatus:
     """Of a machine."""
 
     last_known_state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class GardenerMachine:
     """What a request says of the machine."""
 
-    metadata: Metadata
-    spec: MachineSpec = MachineSpec()
-    status: MachineStatus = MachineStatus()
+    metadata: GardenerMetadata
+    spec: GardenerMachineSpec = GardenerMachineSpec()
+    status: GardenerMachineStatus = GardenerMachineStatus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineClass:
+class GardenerMachineClass:
     """What a request says of the class."""
 
-    metadata: Metadata
+    metadata: GardenerMetadata
     provider_spec: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
+class GardenerSecret:
     """What a request says of the secret; user data is among it, ready to use."""
 
     data: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GardenerRequest:
     """What such a driver is handed; a listing has no machine."""
 
-    machine_class: MachineClass
-    secret: Secret
-    machine: Machine | None = None
+    machine_class: GardenerMachineClass
+    secret: GardenerSecret
+    machine: GardenerMachine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeRequest:
+class GardenerVolumeRequest:
     """What such a driver is handed to name volumes."""
 
     pv_specs: Sequence[Mapping[str, Any]]
@@ -154,7 +155,7 @@ class FromGardener(Driver[Any]):
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         """Provider IDs and names, marked with the pool alone."""
-        asked = Request(
+        asked = GardenerRequest(
             machine_class=_class(req.pool, req.provider_spec), secret=_secret(req.credentials)
         )
         answer = await self._call("list_machines", asked)
@@ -171,7 +172,7 @@ class FromGardener(Driver[Any]):
 
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
         """The driver's own."""
-        answer = await self._call("get_volume_ids", VolumeRequest(pv_specs=req.pv_specs))
+        answer = await self._call("get_volume_ids", GardenerVolumeRequest(pv_specs=req.pv_specs))
         return [str(one) for one in _field(answer, "volume_ids", answer) or ()]
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
@@ -179,12 +180,12 @@ class FromGardener(Driver[Any]):
         await self._call("generate_machine_class_for_migration", req)
 
     async def _ask(self, method: str, req: MachineRequest) -> Any:
-        machine = Machine(
-            metadata=Metadata(name=req.identity.name, uid=req.identity.uid),
-            spec=MachineSpec(provider_id=req.provider_id),
-            status=MachineStatus(last_known_state=req.last_known_state),
+        machine = GardenerMachine(
+            metadata=GardenerMetadata(name=req.identity.name, uid=req.identity.uid),
+            spec=GardenerMachineSpec(provider_id=req.provider_id),
+            status=GardenerMachineStatus(last_known_state=req.last_known_state),
         )
-        asked = Request(
+        asked = GardenerRequest(
             machine=machine,
             machine_class=_class(req.identity.pool, req.provider_spec),
             secret=_secret(req.credentials, req.user_data),
@@ -224,13 +225,13 @@ def _understood(error: Exception) -> errors.CloudError:
     return found if info == MachineInfo() else found.carrying(info)
 
 
-def _class(pool: str, spec: Mapping[str, Any]) -> MachineClass:
-    return MachineClass(metadata=Metadata(name=pool), provider_spec=spec)
+def _class(pool: str, spec: Mapping[str, Any]) -> GardenerMachineClass:
+    return GardenerMachineClass(metadata=GardenerMetadata(name=pool), provider_spec=spec)
 
 
-def _secret(credentials: Credentials, user_data: bytes = b"") -> Secret:
+def _secret(credentials: Credentials, user_data: bytes = b"") -> GardenerSecret:
     data = dict(credentials)
-    return Secret(data=data | {USER_DATA: user_data} if user_data else data)
+    return GardenerSecret(data=data | {USER_DATA: user_data} if user_data else data)
 
 
 def _info(answer: Any) -> MachineInfo:

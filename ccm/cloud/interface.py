@@ -21,11 +21,13 @@ Rules that hold for every method:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from ccm.cloud.annotations import ServiceAnnotation
+from ccm.cloud.errors import ProviderError
 from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.machines import MachineDriver
 from ccm.cloud.operation import LISTING_S, operation
@@ -448,6 +450,11 @@ class Cloud:
     always_ensure_deleted: bool = False
     load_balancers_check_health: bool = True
 
+    def __new__(cls, *_: object, **fields: object) -> Self:
+        """Create it; raises ProviderError for a field that does not exist."""
+        check_fields(fields, where="the call of Cloud")
+        return object.__new__(cls)
+
     @property
     def provider_schemes(self) -> Sequence[str]:
         """The provider-ID schemes that are ours."""
@@ -459,3 +466,13 @@ class Cloud:
         # A driver need not derive from `Driver`.
         declared: Collection[str] = getattr(self.machines, "provider_names", ())
         return declared or (self.name,)
+
+
+def check_fields(names: Collection[str], *, where: str) -> None:
+    """Raise ProviderError for a name that no field of `Cloud` has."""
+    known = Cloud.__dataclass_fields__
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ProviderError(f"{where} names {name!r}, which is no field of Cloud; {advice}")

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -24,7 +25,8 @@ import msgspec
 
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.config import Context, Form
-from ccm.cloud.interface import Cloud
+from ccm.cloud.errors import ProviderError as ProviderError  # noqa: PLC0414 - raised here
+from ccm.cloud.interface import Cloud, check_fields
 
 GROUP = "ccm.providers"
 """The entry-point group."""
@@ -36,16 +38,16 @@ _OLDEST = "1.0"
 """What a provider without a mark was written for."""
 
 _TO_CHANGE = {
-    1: "give every LoadBalancerRecord the status that get_load_balancer would answer, in the "
-    "contract suite put Harness.opt_outs in place of overridden cases"
+    1: "give every LoadBalancerRecord the status that get_load_balancer would answer; raise "
+    "NotFound from update_load_balancer where there is no load balancer; make the digest of a load "
+    "balancer change with each node_port; set Cloud.has_cluster_id where the cloud's objects carry "
+    "a mark of this cluster, or else run with --allow-untagged-cloud; depend on the distribution "
+    "kube-ccm, which was called ccm; in the contract suite declare Harness.opt_outs instead of "
+    "overriding cases"
 }
 """Major number -> what a provider written for it has to change for the next one."""
 
 Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
-
-
-class ProviderError(Exception):
-    """No usable provider of that name; the daemon prints the message and exits with 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,9 @@ class provider:  # noqa: N801 - a decorator
         service_annotation_schema: as in `Cloud`.
         machines: opens a `Cloud` for its machine driver alone, without a cloud config: credentials
             of machines come with each request. None: the provider itself does.
+
+    Raises:
+        ProviderError: the function returns instead of yielding.
     """
 
     sdk: str
@@ -83,9 +88,28 @@ class provider:  # noqa: N801 - a decorator
 
     def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
         """The function as a provider."""
-        opener = asynccontextmanager(function)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise _does_not_yield(function)
+
+        # A plain function may return the async generator of another one: only its answer tells.
+        @wraps(function)
+        def clouds(context: Context) -> AsyncIterator[Cloud]:
+            answer = function(context)
+            if not isinstance(answer, AsyncIterator):
+                raise _does_not_yield(function)
+            return answer
+
+        opener = asynccontextmanager(clouds)
         opener.declared = self  # type: ignore[attr-defined]
         return opener
+
+
+def _does_not_yield(function: Callable[..., object]) -> ProviderError:
+    name = getattr(function, "__qualname__", repr(function))
+    return ProviderError(
+        f"{name} is no async generator function; write `async def`, and `yield` one Cloud instead "
+        "of returning it"
+    )
 
 
 def declared(opener: Opener) -> provider:
@@ -116,8 +140,9 @@ def load(name: str) -> Opener:
     """Import the provider of that name.
 
     Raises:
-        ProviderError: the name is unknown or offered twice, the import failed, or the
-            provider was written for another SDK version.
+        ProviderError: the name is unknown or offered twice, the import failed, the provider was
+            written for another SDK version, returns instead of yielding, or offers what there is
+            not.
     """
     found = available()
     entry = found.get(name)
@@ -125,6 +150,8 @@ def load(name: str) -> Opener:
         raise ProviderError(_unknown(name, found))
     try:
         opener = entry.load()
+    except ProviderError as error:
+        raise ProviderError(f"cloud provider {name!r} of {_origin(entry)}: {error}") from error
     except Exception as error:
         raise ProviderError(
             f"cloud provider {name!r} of {_origin(entry)} cannot be imported: "
@@ -139,6 +166,8 @@ def load(name: str) -> Opener:
         )
     result: Opener = opener
     _check_sdk(name, entry, str(declared(result).sdk))
+    offers = declared(result).offers or ()
+    check_fields(offers, where=f"cloud provider {name!r} of {_origin(entry)}: offers")
     return result
 
 

@@ -63,11 +63,24 @@ Where there are several, an answer has a body unless its status is 204.
 """
 
 
+REFUSAL_LIMIT = 16384
+"""Most bytes of a body, and most characters of headers, that a `Refusal` holds."""
+
+
 class Refusal(NamedTuple):
-    """What a cloud says about an error: a word for programs, and a text for people."""
+    """An answer that is no success; the `CloudError` made of one has it as `refusal`.
+
+    Attributes:
+        code: the cloud's word for programs.
+        message: its text for people.
+        headers: of the answer, names in lower case; the client fills them in.
+        body: of the answer, cut at `REFUSAL_LIMIT`; likewise. It may quote credentials.
+    """
 
     code: str = ""
     message: str = ""
+    headers: Mapping[str, str] = MappingProxyType({})
+    body: bytes = b""
 
 
 class Quota(Protocol):
@@ -131,7 +144,8 @@ class RestClient:
 
     Every method raises classes of `ccm.cloud.errors` only: those of the cloud's codes and of
     `STATUSES`, `DeadlineExceeded` when the cloud is too slow, `Unavailable` when it cannot be
-    reached, `Unknown` when its answer makes no sense.
+    reached, `Unknown` when its answer makes no sense. Those of a status that is no success have a
+    `Refusal` as `refusal`.
     """
 
     session: aiohttp.ClientSession
@@ -287,8 +301,12 @@ class RestClient:
             is_believed = status == 404 or not issubclass(named, errors.NotFound)
             kind = named if is_believed else kind
         if issubclass(kind, errors.RetryAfter):
-            return kind(text, seconds=_retry_after_s(response.headers.get("Retry-After", "")))
-        return kind(text)
+            seconds = _retry_after_s(response.headers.get("Retry-After", ""))
+            error: errors.CloudError = kind(text, seconds=seconds)
+        else:
+            error = kind(text)
+        error.refusal = said._replace(headers=_kept(response.headers), body=body[:REFUSAL_LIMIT])
+        return error
 
     def _masked(self, text: str, known: str = "") -> str:
         """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
@@ -360,6 +378,18 @@ async def open_client(
             quota=quota,
             authorizer=None if isinstance(authorization, str) else authorization,
         )
+
+
+def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The first headers, as many as a `Refusal` holds."""
+    kept: dict[str, str] = {}
+    room = REFUSAL_LIMIT
+    for name, value in headers.items():
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        kept[name.lower()] = value
+    return kept
 
 
 def _retry_after_s(text: str) -> float:

@@ -96,7 +96,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Description:
     """
     opener = registry.load(name)
     declared = registry.declared(opener)
-    offered = declared.offers and [OFFERS[one] for one in declared.offers]
+    offered = declared.offers and [OFFERS.get(one, one) for one in declared.offers]
     told: registry.provider | Cloud = declared
     if cloud_config:
         given = context(file=cloud_config, cluster_name="kubernetes", clients=None)

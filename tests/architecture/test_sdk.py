@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ccm import cloud
-from ccm.cloud import errors, registry
+from ccm.cloud import errors, gardener, registry
 
 HEAVY = ("aiohttp", "kubernetes", "prometheus_client", "structlog")
 CPU_LIMIT_S = 0.4
@@ -35,6 +36,14 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
     assert undocumented == []
     assert list(cloud.__all__) == sorted(set(cloud.__all__), key=cloud.__all__.index)
+
+
+def test_what_a_driver_of_gardeners_shape_is_handed_is_public() -> None:
+    values = {name for name, kind in vars(gardener).items() if dataclasses.is_dataclass(kind)}
+    ours = {name for name in values if getattr(gardener, name).__module__ == gardener.__name__}
+
+    assert ours
+    assert ours <= set(cloud.__all__)
 
 
 def test_every_error_class_of_the_sdk_is_public() -> None:

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import pytest_asyncio
 
-from ccm.cloud import Cloud, Identity, codes, errors, from_gardener
-from ccm.cloud.gardener import Request
+from ccm.cloud import Cloud, GardenerRequest, Identity, codes, errors, from_gardener
 from ccm.testing.contract import Harness, MachineContract
 from ccm.testing.harness import HeldVM
 from ccm.testing.memory import SCHEME, MemoryInstance, MemoryProvider, translated
@@ -89,7 +88,7 @@ class Origin:
     def __init__(self, api: MemoryMachineApi) -> None:
         self._api = api
 
-    async def create_machine(self, req: Request) -> Mapping[str, str]:
+    async def create_machine(self, req: GardenerRequest) -> Mapping[str, str]:
         found = await self._named(req)
         if found is None:
             check(req.machine_class.provider_spec)
@@ -97,23 +96,23 @@ class Origin:
             found = await said(self._api.order(_token(req), _name(req), tags))
         return self._shown(found)
 
-    async def get_machine_status(self, req: Request) -> Mapping[str, str]:
+    async def get_machine_status(self, req: GardenerRequest) -> Mapping[str, str]:
         found = await self._named(req)
         if found is None:
             raise OriginError("NotFound", "no such VM")
         return self._shown(found)
 
-    async def delete_machine(self, req: Request) -> None:
+    async def delete_machine(self, req: GardenerRequest) -> None:
         found = await self._named(req)
         if found is not None:
             await said(self._api.drop(_token(req), found.id))
 
-    async def list_machines(self, req: Request) -> Mapping[str, str]:
+    async def list_machines(self, req: GardenerRequest) -> Mapping[str, str]:
         pool = {"pool": req.machine_class.metadata.name}
         found = await said(self._api.tagged(_token(req), pool))
         return {f"{SCHEME}://{one.id}": one.name for one in found}
 
-    async def _named(self, req: Request) -> MemoryInstance | None:
+    async def _named(self, req: GardenerRequest) -> MemoryInstance | None:
         assert req.machine is not None
         wanted = req.machine.spec.provider_id
         if wanted and not wanted.startswith(f"{SCHEME}://i-"):
@@ -147,11 +146,11 @@ async def said(answer: Awaitable[T]) -> T:
         raise OriginError(codes.code_of(error).name, str(error)) from None
 
 
-def _token(req: Request) -> str:
+def _token(req: GardenerRequest) -> str:
     return req.secret.data["token"].decode()
 
 
-def _name(req: Request) -> str:
+def _name(req: GardenerRequest) -> str:
     assert req.machine is not None
     return req.machine.metadata.name
 

@@ -1,7 +1,8 @@
 """`kube-ccm new-provider`: writes a package with a provider that is green at once.
 
 `template` holds the package as it would be for a cloud called acme, each file with `.tmpl` behind
-its name. What is written differs in that word alone, and in the versions of daemon and SDK.
+its name. What is written differs in that word, in the versions of daemon and SDK, and in the parts
+between `@if NAME@` and `@end@`; a file with nothing else but such a part may be left out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ NAME_LENGTH = 24
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TEMPLATE = Path(__file__).with_name("template")
 _SUFFIX = ".tmpl"
+_PART = re.compile(r"^@if (\w+)@\n(.*?)^@end@\n", re.MULTILINE | re.DOTALL)
 
 _SUMMARY = "write a package with a provider of your own: tests and all, green at once"
 
@@ -37,8 +39,10 @@ NAME is what --cloud-provider will say, and the scheme of the provider IDs: a pr
 """
 
 _EPILOG = """\
-example:
+examples:
   kube-ccm new-provider acme           writes the folder ccm-acme
+  kube-ccm new-provider acme --load-balancer --routes
+                                       load balancers and routes too
 
 exit status: 0, 1 when the folder cannot be written, 2 when the command line is wrong
 """
@@ -63,6 +67,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--folder", type=Path, metavar="FOLDER", help="where it goes; must not exist (ccm-NAME)"
     )
+    parser.add_argument(
+        "--load-balancer", action="store_true", help="write load balancers for Services too"
+    )
+    parser.add_argument(
+        "--routes", action="store_true", help="write routes to the Pods of each node too"
+    )
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -71,7 +81,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         parser.error(fault)
     folder: Path = options.folder or Path(f"ccm-{name}")
     try:
-        write(name, folder)
+        write(name, folder, load_balancer=options.load_balancer, routes=options.routes)
     except Refused as error:
         sys.stderr.write(f"kube-ccm new-provider: {error}\n")
         return EXIT_FAILED
@@ -97,15 +107,16 @@ def _wrong(name: str) -> str:
     return ""
 
 
-def write(name: str, folder: Path) -> None:
+def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool = False) -> None:
     """Write the package of the provider of that name into a new folder.
 
     Raises:
         Refused: the folder is there already, or cannot be written.
     """
+    given = {"load_balancer": load_balancer, "routes": routes, "networks": load_balancer or routes}
     try:
         folder.mkdir(parents=True)
-        for place, text in _files(name):
+        for place, text in _files(name, [part for part, is_given in given.items() if is_given]):
             file = folder / place
             file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -115,12 +126,15 @@ def write(name: str, folder: Path) -> None:
         raise Refused(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
-def _files(name: str) -> Iterator[tuple[str, str]]:
+def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
     """Path and content of each file."""
     words = _words(name)
     for file in sorted(_TEMPLATE.rglob(f"*{_SUFFIX}")):
         place = file.relative_to(_TEMPLATE).as_posix().removesuffix(_SUFFIX)
-        yield _filled(place, words), _filled(file.read_text(encoding="utf-8"), words)
+        template = file.read_text(encoding="utf-8")
+        text = _PART.sub(lambda part: part[2] if part[1] in parts else "", template)
+        if text or not template:
+            yield _filled(place, words), _filled(text, words)
 
 
 def _words(name: str) -> Mapping[str, str]:

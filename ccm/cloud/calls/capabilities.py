@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ccm.cloud.errors import Unimplemented
@@ -19,6 +20,7 @@ from ccm.cloud.interface import (
 )
 from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.machines import MachineDriver, MachineMetrics, SpecValidation
+from ccm.cloud.operation import DECLARED
 
 CAPABILITIES: Mapping[type, tuple[str, str]] = {
     InstancesV2: ("instances", "instances"),
@@ -51,6 +53,8 @@ _FACE_OF: Mapping[Callable[..., Any], type] = {
     for _, method in inspect.getmembers(face, inspect.isfunction)
 }
 
+_NAMES = {method.__name__ for method in _FACE_OF}
+
 
 def brings_credentials(method: Callable[..., Any]) -> bool:
     """Whether each call of a method has credentials of its own, not those of the provider."""
@@ -71,3 +75,57 @@ def bound(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
         raise Unimplemented(f"this cloud does not offer {CAPABILITIES[face][1]}")
     own: Callable[..., Any] = getattr(found, method.__name__)
     return own
+
+
+def incomplete(cloud: Cloud) -> Sequence[str]:
+    """Return each method that an object of a provider lacks or has in another form.
+
+    Interfaces beside another are optional: they count from their first method on.
+    """
+    return [fault for face in CAPABILITIES for fault in _faults(cloud, face)]
+
+
+def _faults(cloud: Cloud, face: type) -> Iterator[str]:
+    field = CAPABILITIES[face][0]
+    found: object | None = getattr(cloud, field)
+    methods = [method for method in _FACE_OF if _FACE_OF[method] is face and _is_called(method)]
+    is_optional = face in _ON_THE_SAME_OBJECT
+    if is_optional and not any(hasattr(found, method.__name__) for method in methods):
+        return
+    for method in methods if found is not None else ():
+        if fault := _fault(found, method):
+            yield f"{field}: {type(found).__name__}.{fault}"
+
+
+def _is_called(method: Callable[..., Any]) -> bool:
+    """Whether the daemon calls it: what is waited for is declared, what is computed is not."""
+    name = method.__name__
+    return name in DECLARED or not (name.startswith("_") or inspect.iscoroutinefunction(method))
+
+
+def _fault(found: object, method: Callable[..., Any]) -> str:
+    name, own = method.__name__, getattr(found, method.__name__, None)
+    if not callable(own):
+        others = {one for one in dir(found) if not one.startswith("_")}
+        near = difflib.get_close_matches(name, others - _NAMES, n=1)
+        hint = f"; is {near[0]} misspelt?" if near else "; write it"
+        return f"{name} is missing{hint}"
+    if inspect.iscoroutinefunction(method):
+        if not _is_async(own):
+            return f"{name} cannot be awaited; write `async def`"
+    elif inspect.iscoroutinefunction(own):
+        return f"{name} has to be awaited; write `def`"
+    parameters = [*inspect.signature(method).parameters][1:]
+    try:
+        inspect.signature(own).bind(*parameters)
+    except TypeError:
+        return f"{name} does not take its arguments; they are ({', '.join(parameters)})"
+    except ValueError:  # written in C
+        pass
+    return ""
+
+
+def _is_async(own: Callable[..., Any]) -> bool:
+    """Whether a call can be awaited, also through decorators and of an object that is called."""
+    forms = (own, inspect.unwrap(own), own.__call__)
+    return any(inspect.iscoroutinefunction(form) for form in forms)

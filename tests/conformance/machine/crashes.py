@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from ccm.base import clock, fence
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud import Cloud, codes, errors, from_gardener
-from ccm.cloud.gardener import Request
+from ccm.cloud import Cloud, GardenerRequest, codes, errors, from_gardener
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     Driver,
@@ -380,24 +379,24 @@ class NamedDriver:
     def __init__(self, account: Account) -> None:
         self.account = account
 
-    async def create_machine(self, req: Request) -> Mapping[str, str]:
+    async def create_machine(self, req: GardenerRequest) -> Mapping[str, str]:
         name = _name(req)
         await self.account.create_disk(name)
         return _shown(await self.account.create_server(name))
 
-    async def get_machine_status(self, req: Request) -> Mapping[str, str]:
+    async def get_machine_status(self, req: GardenerRequest) -> Mapping[str, str]:
         return _shown(await self._found(req))
 
-    async def delete_machine(self, req: Request) -> None:
+    async def delete_machine(self, req: GardenerRequest) -> None:
         for server in await self._servers(req):
             await self.account.delete_server(server.provider_id)
         await self.account.delete_disk(_name(req))
 
-    async def list_machines(self, _req: Request) -> Mapping[str, Mapping[str, str]]:
+    async def list_machines(self, _req: GardenerRequest) -> Mapping[str, Mapping[str, str]]:
         servers = await self.account.list_servers()
         return {"machine_list": {one.provider_id: one.name for one in servers}}
 
-    async def _servers(self, req: Request) -> Sequence[Server]:
+    async def _servers(self, req: GardenerRequest) -> Sequence[Server]:
         """The servers with the provider ID, or with the name where there is none."""
         assert req.machine is not None
         provider_id = req.machine.spec.provider_id
@@ -407,7 +406,7 @@ class NamedDriver:
             if (one.provider_id == provider_id if provider_id else one.name == _name(req))
         ]
 
-    async def _found(self, req: Request) -> Server:
+    async def _found(self, req: GardenerRequest) -> Server:
         for server in await self._servers(req):
             return server
         raise CloudFault(f"no server {_name(req)}", code="NotFound")
@@ -416,12 +415,12 @@ class NamedDriver:
 class FindingDriver(NamedDriver):
     """One that finds its server by name, and initialises it after its creation."""
 
-    async def create_machine(self, req: Request) -> Mapping[str, str]:
+    async def create_machine(self, req: GardenerRequest) -> Mapping[str, str]:
         for server in await self._servers(req):
             return _shown(server)
         return await super().create_machine(req)
 
-    async def get_machine_status(self, req: Request) -> Mapping[str, str]:
+    async def get_machine_status(self, req: GardenerRequest) -> Mapping[str, str]:
         server = await self._found(req)
         if not server.initialized:
             error = CloudFault(f"server {server.name} has to be initialised", code="Uninitialized")
@@ -429,12 +428,12 @@ class FindingDriver(NamedDriver):
             raise error
         return _shown(server)
 
-    async def initialize_machine(self, req: Request) -> Mapping[str, str]:
+    async def initialize_machine(self, req: GardenerRequest) -> Mapping[str, str]:
         assert req.machine is not None
         return _shown(await self.account.initialize_server(req.machine.spec.provider_id))
 
 
-def _name(req: Request) -> str:
+def _name(req: GardenerRequest) -> str:
     assert req.machine is not None
     return req.machine.metadata.name
 

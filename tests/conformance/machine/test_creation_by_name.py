@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ccm.cloud import errors, from_gardener
-from ccm.cloud.gardener import Request
+from ccm.cloud import GardenerRequest, errors, from_gardener
 from ccm.gardener import names
 from ccm.kube.errors import ServerError
 from ccm.machines.deletion import DENIAL_S
@@ -55,7 +54,7 @@ class NamedVMs:
         self.fails: Exception | None = None
         self.hidden: set[str] = set()
 
-    async def create_machine(self, req: Request) -> Mapping[str, str]:
+    async def create_machine(self, req: GardenerRequest) -> Mapping[str, str]:
         """Create a VM, even if one of the name is there."""
         name = self._name("create", req)
         provider_id = f"fake:///{name}-{len(self.calls)}"
@@ -66,31 +65,31 @@ class NamedVMs:
             raise error
         return {"provider_id": provider_id, "node_name": name, "last_known_state": "made"}
 
-    async def get_machine_status(self, req: Request) -> Mapping[str, str]:
+    async def get_machine_status(self, req: GardenerRequest) -> Mapping[str, str]:
         """By provider ID or by name."""
         for provider_id in self._found(req, self._name("status", req)):
             return {"provider_id": provider_id, "node_name": self.vms[provider_id]}
         raise errors.NotFound("no such VM")
 
-    async def delete_machine(self, req: Request) -> None:
+    async def delete_machine(self, req: GardenerRequest) -> None:
         """By provider ID or by name, with the disk; silent when nothing is there."""
         name = self._name("delete", req)
         for provider_id in self._found(req, name):
             del self.vms[provider_id]
         self.disks.discard(name)
 
-    async def list_machines(self, _: Request) -> Mapping[str, str]:
+    async def list_machines(self, _: GardenerRequest) -> Mapping[str, str]:
         """All of the cloud."""
         return {key: name for key, name in self.vms.items() if key not in self.hidden}
 
-    def _name(self, call: str, req: Request) -> str:
+    def _name(self, call: str, req: GardenerRequest) -> str:
         assert req.machine is not None
         self.calls.append(call)
         self.states.append(req.machine.status.last_known_state)
         self.uids.append(req.machine.metadata.uid)
         return req.machine.metadata.name
 
-    def _found(self, req: Request, name: str) -> list[str]:
+    def _found(self, req: GardenerRequest, name: str) -> list[str]:
         assert req.machine is not None
         wanted = req.machine.spec.provider_id
         seen = [key for key in self.vms if key not in self.hidden]
@@ -275,7 +274,7 @@ async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> 
     record(world, path)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
 
-    async def other(_: Request) -> Mapping[str, str]:
+    async def other(_: GardenerRequest) -> Mapping[str, str]:
         return {"fake:///2": "m0"}
 
     list_machines, cloud.list_machines = cloud.list_machines, other  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import ConfigError, Context
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.registry import Opener
+from ccm.cloud.registry import provider as as_provider
 from ccm.testing import clock
 from ccm.testing.builders import node
 from tests.unit.cloud.calls.provider import Provider
@@ -130,10 +131,63 @@ async def test_opening_can_be_cancelled_at_any_time() -> None:
 
 
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
-    """Its task group makes a group of the complaint; that is a person's mistake all the same."""
     with pytest.raises(Misconfigured, match="'paper' yields a NoneType, not a Cloud"):
         async with paper(Script(None)).opened():
             pass
+
+
+async def _ends(given: Context) -> AsyncIterator[Cloud]:
+    if given.config:
+        yield CLOUD
+
+
+async def _yields_nothing_usable(given: Context) -> AsyncIterator[Cloud]:
+    routes: Any = object()
+    async with asyncio.TaskGroup():
+        yield Cloud(name="paper", has_cluster_id=True, routes=routes)
+
+
+async def _misspells(given: Context) -> AsyncIterator[Cloud]:
+    fields: dict[str, Any] = {"load_balancers": object()}
+    async with asyncio.TaskGroup():
+        yield Cloud(name="paper", **fields)
+
+
+async def _refuses(given: Context) -> AsyncIterator[Cloud]:
+    async with asyncio.TaskGroup():
+        if not given.config:
+            raise ConfigError("region is missing")
+        yield CLOUD
+
+
+def _returns(given: Context) -> Any:
+    return CLOUD
+
+
+@pytest.mark.row("daemon-exit-01")
+@pytest.mark.parametrize(
+    ("opener", "words"),
+    [
+        (as_provider(sdk="2.0")(_ends), ["yield"]),
+        (as_provider(sdk="2.0")(_yields_nothing_usable), ["routes: ", "create_route is missing"]),
+        (as_provider(sdk="2.0")(_misspells), ["'load_balancers'", "'load_balancer'"]),
+        (as_provider(sdk="2.0")(_refuses), ["--cloud-config", "region is missing"]),
+        (as_provider(sdk="2.0")(_returns), ["_returns is no async generator function"]),
+        (_ends, ["async_generator", "@cloud.provider"]),
+        (_returns, ["Cloud", "@cloud.provider"]),
+    ],
+)
+async def test_a_miswritten_provider_is_no_trouble_with_the_cloud(
+    opener: Any, words: list[str]
+) -> None:
+    """A person has to correct it: another attempt would end in the same way."""
+    with pytest.raises(Misconfigured) as caught:
+        async with asyncio.timeout(60), paper(opener).opened():
+            pass
+
+    assert clock.elapsed_s() == 0
+    assert "cloud provider 'paper'" in str(caught.value)
+    assert [word for word in words if word not in str(caught.value)] == []
 
 
 class Providers:

@@ -14,6 +14,7 @@ import pytest
 from ccm.cloud import (
     Cloud,
     Credentials,
+    GardenerRequest,
     GetVolumeIDsRequest,
     Identity,
     ListMachinesRequest,
@@ -25,7 +26,6 @@ from ccm.cloud import (
     errors,
     from_gardener,
 )
-from ccm.cloud.gardener import Request
 from ccm.cloud.machines import found, known
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
@@ -55,36 +55,36 @@ class Origin:
 
     def __init__(self) -> None:
         self.vms: dict[str, str] = {}
-        self.asked: list[tuple[str, Request]] = []
+        self.asked: list[tuple[str, GardenerRequest]] = []
         self.threads: set[int] = set()
 
-    def create_machine(self, req: Request) -> dict[str, Any]:
+    def create_machine(self, req: GardenerRequest) -> dict[str, Any]:
         assert req.machine is not None
         self.asked.append(("create", req))
         self.threads.add(threading.get_ident())
         self.vms.setdefault(req.machine.metadata.name, f"acme://{len(self.vms)}")
         return self._shown(req)
 
-    async def get_machine_status(self, req: Request) -> Any:
+    async def get_machine_status(self, req: GardenerRequest) -> Any:
         assert req.machine is not None
         self.asked.append(("status", req))
         if req.machine.metadata.name not in self.vms:
             raise OriginError("no such VM", code=5)
         return SimpleNamespace(**self._shown(req))
 
-    def delete_machine(self, req: Request) -> None:
+    def delete_machine(self, req: GardenerRequest) -> None:
         assert req.machine is not None
         self.asked.append(("delete", req))
         self.vms.pop(req.machine.metadata.name, None)
 
-    async def list_machines(self, req: Request) -> dict[str, str]:
+    async def list_machines(self, req: GardenerRequest) -> dict[str, str]:
         assert req.machine is None
         return {provider_id: name for name, provider_id in self.vms.items()}
 
     def get_volume_ids(self, req: Any) -> dict[str, Any]:
         return {"volume_ids": [spec["csi"]["volumeHandle"] for spec in req.pv_specs]}
 
-    def _shown(self, req: Request) -> dict[str, Any]:
+    def _shown(self, req: GardenerRequest) -> dict[str, Any]:
         assert req.machine is not None
         name = req.machine.metadata.name
         return {

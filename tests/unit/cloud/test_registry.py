@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,28 @@ def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) ->
     assert imported or "of ccm-acme 1.0 cannot" in str(caught.value)
 
 
+RETURNS = GOOD.replace("yield cloud", "return cloud")
+MISWRITTEN = {
+    "returns": (RETURNS, "open_cloud is no async generator function; write `async def`, and"),
+    "not async": (GOOD.replace("async ", ""), "open_cloud is no async generator function"),
+    "offers": (
+        GOOD.replace('"2.0"', '"2.0", offers=("instance",)'),
+        "offers names 'instance', which is no field of Cloud; did you mean 'instances'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISWRITTEN)
+def test_a_miswritten_provider_is_refused_with_the_cause(site: Site, what: str) -> None:
+    code, told = MISWRITTEN[what]
+    site.install("ccm-acme", "acme", f"miswritten_{what.replace(' ', '_')}:open_cloud", code)
+
+    with pytest.raises(ProviderError) as caught:
+        registry.load("acme")
+
+    assert str(caught.value).startswith(f"cloud provider 'acme' of ccm-acme 1.0: {told}")
+
+
 @pytest.mark.parametrize("sdk", ["3.0", "2.1", "0.9", "one", "2", "2.0.0", ""])
 def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
     module = f"acme_sdk_{sdk.replace('.', '_')}"
@@ -164,8 +187,12 @@ def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str,
 
     assert str(caught.value) == (
         "cloud provider 'acme' of ccm-acme 1.0 was made for SDK 1.0, this is 2.0. To change in it: "
-        "give every LoadBalancerRecord the status that get_load_balancer would answer, in the "
-        "contract suite put Harness.opt_outs in place of overridden cases; then decorate "
+        "give every LoadBalancerRecord the status that get_load_balancer would answer; raise "
+        "NotFound from update_load_balancer where there is no load balancer; make the digest of a "
+        "load balancer change with each node_port; set Cloud.has_cluster_id where the cloud's "
+        "objects carry a mark of this cluster, or else run with --allow-untagged-cloud; depend on "
+        "the distribution kube-ccm, which was called ccm; in the contract suite declare "
+        "Harness.opt_outs instead of overriding cases; then decorate "
         f'{module}:open_cloud with @cloud.provider(sdk="2.0")'
     )
 
@@ -182,3 +209,37 @@ async def test_the_decorator_makes_a_context_manager() -> None:
         assert cloud.name == "c"
         assert not closed
     assert closed
+
+
+async def test_a_plain_function_may_hand_on_a_generator_and_nothing_else() -> None:
+    async def generator(ctx: Context) -> AsyncIterator[Cloud]:
+        yield Cloud(name=ctx.cluster_name)
+
+    @provider(sdk="2.0")
+    def hands_on(ctx: Context) -> AsyncIterator[Cloud]:
+        return generator(ctx)
+
+    def returns(ctx: Context) -> Any:
+        return Cloud(name="acme")
+
+    async with hands_on(Context(cluster_name="c")) as cloud:
+        assert cloud.name == "c"
+    with pytest.raises(ProviderError, match="returns is no async generator function"):
+        provider(sdk="2.0")(returns)(Context())
+
+
+@pytest.mark.parametrize(
+    ("field", "advice"),
+    [
+        ("load_balancers", "did you mean 'load_balancer'?"),
+        ("xyz", "there are name, instances, instances_v1, zones, clusters,"),
+    ],
+)
+def test_a_misspelt_capability_is_named(field: str, advice: str) -> None:
+    fields: dict[str, Any] = {"name": "acme", field: None}
+
+    with pytest.raises(ProviderError) as caught:
+        Cloud(**fields)
+
+    told = f"the call of Cloud names {field!r}, which is no field of Cloud; {advice}"
+    assert str(caught.value).startswith(told)

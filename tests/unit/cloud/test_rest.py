@@ -115,6 +115,37 @@ async def test_status_and_words_make_the_class(
     assert str(caught.value) == f"DELETE /items/a: HTTP {status}{said}"
 
 
+async def test_an_error_has_headers_and_body_of_the_answer(
+    server: proxy.Server, client: RestClient
+) -> None:
+    server.will(
+        proxy.says(["busy", "why"], status=409, X_Request_Id="r-1"),
+        proxy.sends(b"x" * (rest.REFUSAL_LIMIT + 1), status=500),
+    )
+
+    found: list[Any] = []
+    for _ in range(2):
+        with pytest.raises(errors.CloudError) as caught:
+            await client.request("DELETE", "/items/a")
+        found.append(caught.value.refusal)
+
+    said, long = found
+    assert (said.code, said.message, said.body) == ("busy", "why", b'["busy", "why"]')
+    assert said.headers["x-request-id"] == "r-1"
+    assert (long.code, long.body) == ("", b"x" * rest.REFUSAL_LIMIT)
+
+
+async def test_an_error_keeps_few_headers(server: proxy.Server, client: RestClient) -> None:
+    many = {f"X_{number}": "v" * 1000 for number in range(40)}
+    server.will(proxy.says(["full", "why"], status=403, **many))
+
+    with pytest.raises(errors.ResourceExhausted) as caught:
+        await client.request("DELETE", "/items/a")
+
+    assert isinstance(caught.value.refusal, Refusal)
+    assert sum(map(len, caught.value.refusal.headers.values())) <= rest.REFUSAL_LIMIT
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"{}"])
 async def test_an_answer_that_makes_no_sense_is_no_answer(
     server: proxy.Server, client: RestClient, body: bytes
