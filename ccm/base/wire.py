@@ -55,6 +55,8 @@ def reason(error: BaseException) -> str:
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"HTTP {error.status} {error.message}"
     elif isinstance(error, HttpProcessingError):
         # A picture of the place in several lines, with a status that nobody answered.
         return " ".join(error.message.split()).rstrip(" ^")

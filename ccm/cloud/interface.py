@@ -329,15 +329,15 @@ class Routes(Protocol):
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         """Create a route; `name_hint` may shape its name.
 
-        Called for a Pod range of a node that no listed route covers. The route may be there
-        all the same: an answer was lost, or the listing lags behind. One that leads to the
-        same node is a success, and no second one is made. The node's NetworkUnavailable
-        condition follows from the outcome.
+        Called for a Pod range of a node that has addresses, where no listed route covers the
+        range. The route may be there all the same: an answer was lost, or the listing lags
+        behind. One that leads to the same node is a success, and no second one is made. The
+        node's NetworkUnavailable condition follows from the outcome.
 
         Raises:
             AlreadyExists: the range has a route that leads elsewhere, and the cloud keeps one
                 for each range. It is never taken over.
-            FailedPrecondition: the node has no address to route to yet.
+            FailedPrecondition: none of the node's addresses can be routed to yet.
             ResourceExhausted: the table is full.
         """
         ...

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from ccm.base import fence, redact
+from ccm.base import fence, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
 from ccm.base.wire import aiohttp, reason
@@ -150,7 +150,8 @@ class RestClient:
 
     session: aiohttp.ClientSession
     url: str
-    secret: str
+    proxy: str
+    authorization: str
     refusal: Callable[[bytes], Refusal]
     codes: Mapping[str, type[errors.CloudError]]
     statuses: Mapping[int, type[errors.CloudError]]
@@ -239,8 +240,11 @@ class RestClient:
         return body
 
     async def _authorize(self, headers: dict[str, str]) -> str:
-        """Put the credentials of the moment among the headers of a request."""
-        known = await self.authorizer.header() if self.authorizer else ""
+        """Put the credentials of the moment among the headers of a request.
+
+        They are no headers of the session: those go to a proxy too.
+        """
+        known = await self.authorizer.header() if self.authorizer else self.authorization
         if known:
             headers["Authorization"] = known
         return known
@@ -271,8 +275,9 @@ class RestClient:
         except TimeoutError as error:
             raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
-            said = f"{what}: no answer from {self.url}: {reason(error)}"
-            raise errors.Unavailable(self._masked(said)) from error
+            through = f" through the proxy {proxies.shown(self.proxy)}" if self.proxy else ""
+            said = f"{what}: no answer from {self.url}{through}: {reason(error)}"
+            raise errors.Unavailable(_masked(said, headers.get("Authorization", ""))) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
         return response, body
@@ -293,7 +298,7 @@ class RestClient:
         except msgspec.MsgspecError:
             said = Refusal()
         told = f" {said.code}: {said.message}" if said.code else ""
-        text = self._masked(f"{what}: HTTP {status}{told}", known.rpartition(" ")[2])
+        text = _masked(f"{what}: HTTP {status}{told}", known)
         otherwise = errors.Unavailable if status >= 500 else errors.Unknown
         kind = self.statuses.get(status, otherwise)
         if kind is not errors.RetryAfter:
@@ -307,13 +312,6 @@ class RestClient:
             error = kind(text)
         error.refusal = said._replace(headers=_kept(response.headers), body=body[:REFUSAL_LIMIT])
         return error
-
-    def _masked(self, text: str, known: str = "") -> str:
-        """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
-        for secret in (self.secret, known):
-            if secret:
-                text = text.replace(secret, redact.MASK)
-        return redact.words(text)
 
 
 @contextlib.asynccontextmanager
@@ -332,6 +330,9 @@ async def open_client(
 ) -> AsyncIterator[RestClient]:
     """A client with its own pool of connections, closed with the context.
 
+    Requests go through the proxy that HTTPS_PROXY or HTTP_PROXY names, but for hosts of NO_PROXY,
+    loopback, and link-local and metadata addresses.
+
     Args:
         url: what all paths stand behind.
         refusal: reads the body of an error; it may raise what msgspec raises.
@@ -349,28 +350,31 @@ async def open_client(
             with a body that nobody expects too.
 
     Raises:
-        ConfigError: the URL holds credentials too.
+        ConfigError: the URL holds credentials too, or a variable names no HTTP proxy.
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
             f"the URL of the cloud, {redact.words(url)}, holds a user or a password; leave them "
             "out, there are other credentials"
         )
+    try:
+        proxy = proxies.Proxies.of().proxy_for(url)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
     fixed = authorization if isinstance(authorization, str) else ""
-    headers = {"Authorization": fixed} if fixed else {}
-    secret = fixed.rpartition(" ")[2]
-    redact.know(secret, lasting=False)
+    redact.know(_secret(fixed), lasting=False)
     async with aiohttp.ClientSession(
         timeout=timeout,
-        headers=headers,
+        proxy=proxy or None,
         trust_env=False,
         connector=aiohttp.TCPConnector(limit=connections),
     ) as session:
         yield RestClient(
             session=session,
             url=url,
-            secret=secret,
+            proxy=proxy,
+            authorization=fixed,
             refusal=refusal,
             codes=codes,
             statuses=statuses,
@@ -390,6 +394,17 @@ def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
             break
         kept[name.lower()] = value
     return kept
+
+
+def _secret(authorization: str) -> str:
+    return authorization.rpartition(" ")[2]
+
+
+def _masked(text: str, authorization: str) -> str:
+    """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
+    if secret := _secret(authorization):
+        text = text.replace(secret, redact.MASK)
+    return redact.words(text)
 
 
 def _retry_after_s(text: str) -> float:

@@ -26,7 +26,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as Bucket
 
-from ccm.base import log
+from ccm.base import log, proxies
 from ccm.base.tasks import bounded
 from ccm.persistence import envelope, keys
 from ccm.persistence.credentials import text_of
@@ -105,7 +105,7 @@ class S3Store:
         config: where it is.
 
     Raises:
-        BackendDead: it would be read over the network in the clear, or a file cannot be read.
+        BackendDead: it would be read over the network in the clear, or through no HTTP proxy.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -124,6 +124,10 @@ class S3Store:
                 )
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
         self._config = config
+        try:
+            self._proxies = _proxies(config)
+        except ValueError as error:
+            raise BackendDead(f"{self._name}: {error}") from error
         self._bucket: Any = None
         self._mounted: Mapping[str, str] = {}
         self._base = ""
@@ -192,7 +196,8 @@ class S3Store:
         """Make the client, anew only where files changed: each one proves anew who we are."""
         mounted = _read(self._config)
         if self._bucket is None or mounted != self._mounted:
-            self._bucket, self._mounted = _bucket(self._config, mounted), mounted
+            self._bucket = _bucket(self._config, mounted, self._proxies)
+            self._mounted = mounted
 
     def _path(self, place: Place) -> str:
         return f"{self._base}/{place.path}"
@@ -355,14 +360,30 @@ def _read(config: S3Config) -> Mapping[str, str]:
     return found
 
 
-def _bucket(config: S3Config, mounted: Mapping[str, str]) -> Any:
+def _proxies(config: S3Config) -> Mapping[str, str]:
+    """Name the proxy of the environment to the library, which otherwise goes by rules of its own.
+
+    By those it would also ask the metadata service for credentials through the proxy.
+
+    Raises:
+        ValueError: a variable names no HTTP proxy.
+    """
+    url = config.endpoint or f"https://s3.{config.region}.amazonaws.com"
+    known = proxies.Proxies.of()
+    proxy = known.proxy_for(url)
+    if not proxy:
+        return {"proxy_url": "http://localhost", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+    return {"proxy_url": proxy, "proxy_excludes": f"{proxies.NEVER},{known.excluded}"}
+
+
+def _bucket(config: S3Config, mounted: Mapping[str, str], through: Mapping[str, str]) -> Any:
     given: dict[str, Any] = {"region": config.region}
     if config.endpoint:
         given |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
         given["server_side_encryption"] = config.server_side_encryption
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
-    options["allow_http"] = config.allow_insecure
+    options |= {"allow_http": config.allow_insecure, **through}
     for name, text in mounted.items():
         (options if name == "root_certificate" else given)[name] = text
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}

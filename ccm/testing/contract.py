@@ -51,7 +51,8 @@ A cloud with load balancers or routes gets the cases of `contract_balancers` and
 most: it cuts the provider off after each single write. `shrink_pages` matters to every cloud
 that lists: whoever reads the first page only is right until the cloud is large.
 
-A machine driver is held to `MachineContract` of `contract_machines`, with the same harness.
+A machine driver is held to `MachineContract` of `contract_machines`, with the same harness. A
+package that has nothing but a machine driver needs no subclass of `ProviderContract`.
 
 Override no case. What a cloud may do otherwise is declared, with a reason that the report shows:
 `opt_outs = {"free_writes": "a PUT of what is there costs nothing"}` (`OPT_OUTS` has all).
@@ -83,6 +84,7 @@ from ccm.testing.builders import uninitialized_taint
 from ccm.testing.contract_balancers import BalancerCases
 from ccm.testing.contract_listings import ListingCases
 from ccm.testing.contract_machines import MachineContract
+from ccm.testing.contract_openings import OpeningCases
 from ccm.testing.contract_routes import RouteCases
 from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer, HeldVM, Made
 from ccm.testing.probes import Face, by_id, by_name, outcome, same
@@ -107,7 +109,7 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 @pytest.mark.asyncio
-class ProviderContract(ListingCases, BalancerCases, RouteCases):
+class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
 
     @pytest_asyncio.fixture
@@ -355,16 +357,6 @@ class ProviderContract(ListingCases, BalancerCases, RouteCases):
             face = Face(first, old=first.instances is None)
             same(await face.state(by_id(made)), RUNNING, "asked beside a closed opening")
 
-    async def test_closing_leaves_nothing(self, harness: Harness) -> None:
-        """Closing ends every task of the provider; closing again is harmless."""
-        context = harness.open()
-
-        with leaks.watched(harness) as started:
-            async with probes.in_one_task(context):
-                pass
-            await context.__aexit__(None, None, None)
-            await started.have_ended("after closing")
-
     async def test_closing_ends_every_session(self, harness: Harness) -> None:
         """Sessions and connections are closed with the provider, not left to be found."""
         made = await harness.create()
@@ -391,10 +383,3 @@ class ProviderContract(ListingCases, BalancerCases, RouteCases):
 
         told = f"{came} of {due} requests at once reached the cloud: is the pool too small?"
         assert came >= due, told
-
-    async def test_opt_outs_are_known_and_have_reasons(self, harness: Harness) -> None:
-        """Whoever reads the report learns why the cloud is not held to a case."""
-        unknown = sorted(harness.opt_outs.keys() - OPT_OUTS.keys())
-        assert not unknown, f"no opt-outs: {unknown}; known are {sorted(OPT_OUTS)}"
-        bare = sorted(name for name, reason in harness.opt_outs.items() if not reason.strip())
-        assert not bare, f"opt-outs without a reason: {bare}"

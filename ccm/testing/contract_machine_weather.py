@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from ccm.base import redact
 from ccm.cloud import errors
 from ccm.testing import leaks, machine_probes, probes
 from ccm.testing.harness import PROMISED, Harness
@@ -16,6 +17,10 @@ from ccm.testing.probes import outcome, same
 
 WRITES = 4
 """Up to so many writes of one creation or deletion are cut off from their answers."""
+
+
+REFUSED = (*PROMISED["denied"], errors.InvalidArgument)
+"""What wrong credentials may be called."""
 
 
 @pytest.mark.asyncio
@@ -144,21 +149,26 @@ class MachineWeatherCases:
         same(await machines.held(), [], "VMs in the cloud")
 
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
-        """Those of one request open nothing for another, whatever came before."""
+        """Those of one request open nothing for another, whatever came before.
+
+        Where no key sounds secret, one of the values has to be needed.
+        """
         who = machines.identity()
         made = await machines.create(who)
         good = machines.harness.machine_credentials()
-        secrets = machines.secrets()
-        machines.credentials = {
-            key: b"not-the-" + value if value.decode() in secrets else value
-            for key, value in good.items()
-        }
+        if not good:
+            pytest.skip("this driver needs no credentials")
+        secret = [key for key in good if redact.is_secret(key)]
 
-        refused = await outcome(machines.listed)
+        for keys in [secret] if secret else [[key] for key in good]:
+            wrong = {key: b"not-the-" + good[key] for key in keys}
+            machines.credentials = {**good, **wrong}
+            refused = await outcome(machines.listed)
+            if isinstance(refused, probes.Raised) and isinstance(refused.error, REFUSED):
+                break
         machines.credentials = None
 
-        kinds = (*PROMISED["denied"], errors.InvalidArgument)
-        probes.check_error(refused, kinds, "a listing with wrong credentials")
+        probes.check_error(refused, REFUSED, f"a listing with {', '.join(wrong)} wrong")
         same([one.info.provider_id for one in await machines.listed()], [made.provider_id], "VMs")
 
     async def test_rotated_machine_credentials(self, machines: Machines, harness: Harness) -> None:

@@ -1,8 +1,8 @@
 """The contract of machine drivers, as a test class to subclass.
 
 Write a `Harness` (see `ccm.testing.contract`) with the hooks about machines, and name it in a
-subclass; a provider that has more than machines keeps `ProviderContract` beside it, with the same
-harness.
+subclass. A provider with nothing but machines needs no other class; one that has more keeps
+`ProviderContract` beside it, with the same harness.
 
 ```python
 class TestAcmeMachines(MachineContract):
@@ -36,6 +36,7 @@ from ccm.cloud.provider_id import is_same_instance
 from ccm.testing import machine_probes, probes
 from ccm.testing.builders import node as build_node
 from ccm.testing.contract_machine_weather import MachineWeatherCases
+from ccm.testing.contract_openings import OpeningCases
 from ccm.testing.harness import Harness, Made
 from ccm.testing.machine_probes import POOL, Machines
 from ccm.testing.network_probes import within_patience
@@ -52,7 +53,7 @@ FOREIGN_VOLUMES: Sequence[Mapping[str, Any]] = (
 
 
 @pytest.mark.asyncio
-class MachineContract(MachineWeatherCases):
+class MachineContract(OpeningCases, MachineWeatherCases):
     """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
 
     @pytest_asyncio.fixture

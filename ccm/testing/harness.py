@@ -47,6 +47,7 @@ HANG = "hang"
 OPT_OUTS: Mapping[str, str] = {
     "no_cluster_marks": "balancers and routes do not say whose they are: one cluster a project",
     "routes_name_nodes": "a route goes on naming its node when the instance is gone",
+    "no_source_ranges": "load balancers let everybody in, whatever `loadBalancerSourceRanges` says",
     "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
     "no_machine_marks": "VMs do not say whose they are: none is ours but by its provider ID",
 }
@@ -84,11 +85,13 @@ class HeldBalancer:
         name: its name in the cloud.
         ports: (protocol, port, node port) of each listener.
         members: names of the nodes that get traffic.
+        source_ranges: CIDRs that may reach it, none if all may; None = cannot be told here.
     """
 
     name: str
     ports: frozenset[tuple[str, int, int]]
     members: frozenset[str]
+    source_ranges: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

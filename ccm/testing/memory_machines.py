@@ -223,10 +223,11 @@ async def open_memory_machines(
 
 
 def token_of(credentials: Mapping[str, bytes]) -> str:
-    """The token in some credentials."""
-    if "token" not in credentials:
-        raise errors.InvalidArgument("the credentials lack token")
-    return credentials["token"].decode()
+    """The token in some credentials, under its own name or the cloud's."""
+    for key in ("token", SCHEME):
+        if key in credentials:
+            return credentials[key].decode()
+    raise errors.InvalidArgument("the credentials lack token")
 
 
 def check(spec: Mapping[str, Any]) -> None:

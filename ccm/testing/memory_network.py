@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
-from ccm.cloud.services import default_load_balancer_name
+from ccm.cloud.services import (
+    default_load_balancer_name,
+    is_allow_all,
+    load_balancer_source_ranges,
+)
 from ccm.cloud.types import Ingress, LoadBalancerRecord, Route, Status
 from ccm.model import Node, Service
 from ccm.testing.memory import (
@@ -36,6 +40,7 @@ class MemoryBalancer:
     ip: str
     ports: Ports
     members: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()
     state: str = "active"
     protected: bool = False
 
@@ -84,17 +89,21 @@ class MemoryNetworkApi(MemoryApi):
         await self.request(token)
         return list(self.balancers.values())
 
-    async def put_balancer(self, token: str, name: str, cluster: str, ports: Ports) -> None:
-        """Make a load balancer or change its ports. Raises MemoryApiError."""
+    async def put_balancer(
+        self, token: str, name: str, cluster: str, ports: Ports, ranges: tuple[str, ...] = ()
+    ) -> None:
+        """Make a load balancer or change its ports and source ranges. Raises MemoryApiError."""
         await self.request(token)
         found = self.balancers.get(name)
         if found is None:
             ip = f"192.0.2.{next(self._serial) % 250 + 1}"
             state = "pending" if self.slow else "active"
-            made = MemoryBalancer(name=name, cluster=cluster, ip=ip, ports=ports, state=state)
+            made = MemoryBalancer(
+                name=name, cluster=cluster, ip=ip, ports=ports, ranges=ranges, state=state
+            )
             self.balancers[name] = made
         else:
-            found.ports = ports
+            found.ports, found.ranges = ports, ranges
         self._written()
 
     async def put_members(self, token: str, name: str, members: tuple[str, ...]) -> None:
@@ -164,13 +173,14 @@ class MemoryNetwork:
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> Status:
-        """Ports first, then members; each only if it differs."""
-        name, ports = self.get_load_balancer_name(cluster_name, service), _ports(service)
+        """Ports and source ranges first, then members; each only if it differs."""
+        name = self.get_load_balancer_name(cluster_name, service)
+        wanted = _ports(service), _ranges(service)
         found = await self._find(cluster_name, service)
-        if found is not None and found.ports != ports:
-            _check(found)
-        if found is None or found.ports != ports:
-            await translated(self.api.put_balancer(self._token, name, cluster_name, ports))
+        if found is None or (found.ports, found.ranges) != wanted:
+            if found is not None:
+                _check(found)
+            await translated(self.api.put_balancer(self._token, name, cluster_name, *wanted))
         await self.update_load_balancer(cluster_name, service, nodes)
         found = await self._find(cluster_name, service)
         if found is None:
@@ -206,7 +216,9 @@ class MemoryNetwork:
         found = await translated(self.api.all_balancers(self._token))
         return [
             LoadBalancerRecord(
-                name=one.name, digest=_digest(one.ports, one.members), status=_status(one)
+                name=one.name,
+                digest=_digest(one.ports, one.ranges, one.members),
+                status=_status(one),
             )
             for one in found
             if one.cluster == cluster_name
@@ -218,8 +230,8 @@ class MemoryNetwork:
         service: Service,
         nodes: Sequence[Node],
     ) -> str:
-        """Of ports and members."""
-        return _digest(_ports(service), _members(nodes))
+        """Of ports, source ranges and members."""
+        return _digest(_ports(service), _ranges(service), _members(nodes))
 
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         """All of the cluster; without an instance a route leads nowhere."""
@@ -278,12 +290,17 @@ def _ports(service: Service) -> Ports:
     return tuple(sorted((port.protocol, port.port, port.node_port) for port in service.ports))
 
 
+def _ranges(service: Service) -> tuple[str, ...]:
+    found = load_balancer_source_ranges(service)
+    return () if is_allow_all(found) else tuple(sorted(map(str, found)))
+
+
 def _members(nodes: Sequence[Node]) -> tuple[str, ...]:
     return tuple(sorted(node.name for node in nodes if node.addresses))
 
 
-def _digest(ports: Ports, members: Sequence[str]) -> str:
-    return repr((ports, sorted(members)))
+def _digest(ports: Ports, ranges: Sequence[str], members: Sequence[str]) -> str:
+    return repr((ports, sorted(ranges), sorted(members)))
 
 
 def _status(balancer: MemoryBalancer) -> Status:

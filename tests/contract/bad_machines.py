@@ -28,6 +28,7 @@ from ccm.cloud import (
 from ccm.testing.memory import MemoryInstance
 from ccm.testing.memory_machines import ROLE, MemoryMachines, info, token_of
 from tests.contract.defects import noticed_by
+from tests.contract.test_memory_machines import OddKeyHarness
 
 
 @noticed_by(
@@ -331,6 +332,11 @@ class FirstClientForEver(MemoryMachines):
     async def _find(self, req: MachineRequest) -> MemoryInstance | None:
         self.first = self.first or req.credentials
         return await super()._find(dataclasses.replace(req, credentials=self.first))
+
+
+@noticed_by("test_each_request_has_its_own_credentials", harness=OddKeyHarness)
+class FirstOddKeyForEver(FirstClientForEver):
+    """The same where no key of the credentials sounds secret."""
 
 
 @noticed_by("test_machine_fault_arrives_as_promised[denied]")

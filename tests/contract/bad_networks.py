@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
+import msgspec
+
 from ccm.base.tasks import spawn
 from ccm.cloud import (
+    AlreadyExists,
     CloudError,
+    InvalidArgument,
     LoadBalancerRecord,
     Node,
     NotFound,
@@ -19,8 +23,10 @@ from ccm.cloud import (
     Service,
     Status,
 )
+from ccm.testing.contract import HeldBalancer
 from ccm.testing.memory_network import MemoryNetwork
 from tests.contract.defects import noticed_by
+from tests.contract.test_memory_network import NetworkHarness
 
 
 @noticed_by("test_no_load_balancer_is_none")
@@ -101,6 +107,32 @@ class PortsStay(MemoryNetwork):
             return await super().ensure_load_balancer(cluster_name, service, nodes)
         await self.update_load_balancer(cluster_name, service, nodes)
         return found
+
+
+@noticed_by("test_source_ranges_limit_who_is_let_in")
+class SourceRangesIgnored(MemoryNetwork):
+    """Everybody is let in, whatever the Service says."""
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> Status:
+        spec = msgspec.structs.replace(service.spec, load_balancer_source_ranges=None)
+        service = msgspec.structs.replace(service, spec=spec)
+        return await super().ensure_load_balancer(cluster_name, service, nodes)
+
+
+class UntoldRanges(NetworkHarness):
+    """Does not tell source ranges."""
+
+    async def load_balancers(self) -> Sequence[HeldBalancer]:
+        return [
+            dataclasses.replace(one, source_ranges=None) for one in await super().load_balancers()
+        ]
+
+
+@noticed_by("test_source_ranges_limit_who_is_let_in", harness=UntoldRanges)
+class SourceRangesIgnoredUntold(SourceRangesIgnored):
+    """The same, seen by the writes that are not made."""
 
 
 @noticed_by("test_services_do_not_share", "test_clusters_do_not_share")
@@ -288,6 +320,26 @@ class RouteTakenOver(MemoryNetwork):
             dataclasses.replace(one, target_node=self.api.routes[one.name].target, blackhole=False)
             for one in found
         ]
+
+
+@noticed_by("test_a_range_of_another_node_is_not_taken_over")
+class TakenRangeIsSuccess(MemoryNetwork):
+    """A range that leads to another node is told as a success."""
+
+    async def create_route(self, *args: Any) -> None:
+        with suppress(AlreadyExists):
+            await super().create_route(*args)
+
+
+@noticed_by("test_a_range_of_another_node_is_not_taken_over")
+class TakenRangeIsInvalid(MemoryNetwork):
+    """A range that leads to another node is an error that a person has to correct."""
+
+    async def create_route(self, *args: Any) -> None:
+        try:
+            await super().create_route(*args)
+        except AlreadyExists as error:
+            raise InvalidArgument(str(error)) from error
 
 
 @noticed_by("test_a_cancelled_route_call_is_mended")

@@ -36,7 +36,8 @@ def noticed_by(*cases: str, harness: Callable[[Any], Harness] | None = None) -> 
         contract: type[ProviderContract | MachineContract] = ProviderContract
         name = kind.__name__
         if issubclass(kind, MemoryMachines):
-            make, contract, name = MachineHarness, MachineContract, f"Machine{name}"
+            make = harness or MachineHarness
+            contract, name = MachineContract, f"Machine{name}"
         assert name not in DEFECTS
         DEFECTS[name] = Defect(partial(make, kind), contract, cases)
         return kind

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import pytest_asyncio
 
 from ccm.cloud import Cloud, GardenerRequest, Identity, codes, errors, from_gardener
-from ccm.testing.contract import Harness, MachineContract
+from ccm.testing.contract import Harness, MachineContract, ProviderContract
 from ccm.testing.harness import HeldVM
 from ccm.testing.memory import SCHEME, MemoryInstance, MemoryProvider, translated
 from ccm.testing.memory_machines import (
@@ -80,6 +80,46 @@ class TestMachines(MachineContract):
     @pytest_asyncio.fixture
     async def harness(self) -> Harness:
         return MachineHarness()
+
+
+class OddKeyHarness(MachineHarness):
+    """The token stands under a name that does not sound secret."""
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        return {"endpoint": b"in-memory", SCHEME: self.api.token.encode()}
+
+
+class TestOddKey(MachineContract):
+    """Every case."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> Harness:
+        return OddKeyHarness()
+
+
+class MachinesOnlyHarness(MachineHarness):
+    """Moves a cloud that offers machines and nothing else."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Cloud]:
+        async with super().open() as cloud:
+            yield replace(cloud, instances=None)
+
+
+class TestMachinesOnly(MachineContract):
+    """The one class that such a package has."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> Harness:
+        return MachinesOnlyHarness()
+
+
+class TestMachinesOnlyBesides(ProviderContract):
+    """All that it does not offer is skipped, for a package that keeps both classes."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> Harness:
+        return MachinesOnlyHarness()
 
 
 class Origin:

@@ -42,7 +42,12 @@ class NetworkHarness(MemoryHarness):
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
         return [
-            HeldBalancer(name=one.name, ports=frozenset(one.ports), members=frozenset(one.members))
+            HeldBalancer(
+                name=one.name,
+                ports=frozenset(one.ports),
+                members=frozenset(one.members),
+                source_ranges=frozenset(one.ranges),
+            )
             for one in self.api.balancers.values()
         ]
 

@@ -116,6 +116,7 @@ class SimHarness(Harness):
                 name=one.name,
                 ports=frozenset((e.protocol, e.port, e.target_port) for e in one.listeners),
                 members=frozenset(owners[member] for member in one.members),
+                source_ranges=frozenset(one.source_ranges),
             )
             for one in balancers
         ]

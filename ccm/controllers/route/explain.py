@@ -55,5 +55,6 @@ def explain(
         state=f"a route to {shown} is missing",
         key=key,
         plan=f"create a route to {shown}",
+        blocked="" if node.addresses else "it has no address yet (status.addresses is empty)",
         next_s=pause_s(node),
     )

@@ -155,8 +155,15 @@ def has_no_pod_cidrs(node: Node) -> bool:
     return not node.spec.pod_cidrs
 
 
+def _may_have_routes(node: Node) -> bool:
+    return bool(node.addresses) and not has_no_pod_cidrs(node)
+
+
 def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
     """Whether a change of a node may change its routes.
+
+    A new node causes no comparison before it has an address: its addresses would then wait for
+    the shortest time between two comparisons.
 
     Args:
         old: the node as it was; None = it was not there.
@@ -165,8 +172,10 @@ def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[s
     """
     if old is None or new is None:
         one = new or old
-        return one is not None and (not has_no_pod_cidrs(one) or one.name in targets)
+        return one is not None and (_may_have_routes(one) or one.name in targets)
     if has_no_pod_cidrs(old) and has_no_pod_cidrs(new):
+        return False
+    if not (_may_have_routes(old) or _may_have_routes(new) or new.name in targets):
         return False
     return (
         old.uid != new.uid
@@ -223,8 +232,13 @@ def compare(
     serving, unserving = yield from _sorted_out(routes, wanted, holders, ranges)
     satisfied, unwanted = yield from _chosen(serving, by_name, ranges)
     lacking = yield from _lacking(wanted, satisfied)
-    # A route to an address of another node would lead to that one, and be deleted again.
-    creatable = [each for each in lacking if not _is_displaced(by_name[each[0]], each[2], holders)]
+    # A route to an address of another node would lead to that one, and be deleted again. Without
+    # an address there is nothing to route to yet.
+    creatable = [
+        each
+        for each in lacking
+        if by_name[each[0]].addresses and not _is_displaced(by_name[each[0]], each[2], holders)
+    ]
     spared = [each for each in unserving if _is_spared(each, held)]
     deletions = [*unwanted, *(each for each in unserving if not _is_spared(each, held))]
     if spared:
@@ -441,7 +455,8 @@ def _choose(
 
 
 def _has_addresses_of(route: Route, node: Node) -> bool:
-    if not route.enable_node_addresses:
+    # No address is no other address: without one the route could not be made anew.
+    if not route.enable_node_addresses or not node.addresses:
         return True
     listed = [(one.type, one.address) for one in route.target_addresses]
     present = [(one.type, one.address) for one in node.addresses]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
+from aiohttp import connector
 
-from ccm.base import clock, redact, tasks
+from ccm.base import clock, redact, tasks, wire
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.fence import Fence
 from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
+from tests import forwardproxy, pki
 from tests.unit.kube import proxy
 
 CODES: dict[str, type[errors.CloudError]] = {
@@ -352,6 +356,83 @@ async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
             await client.request("DELETE", "/items")
         with pytest.raises(errors.Unknown, match="HTTP 202"):
             await client.request("DELETE", "/items")
+
+
+@pytest_asyncio.fixture
+async def forward(server: proxy.Server) -> AsyncIterator[forwardproxy.ForwardProxy]:
+    async with forwardproxy.serving(server.port) as forward:
+        yield forward
+
+
+async def test_requests_go_through_the_proxy_of_the_environment(
+    server: proxy.Server, forward: forwardproxy.ForwardProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://us:hunter3@127.0.0.1:{forward.port}")
+    server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}))
+    async with opened("http://cloud.test:81") as client:
+        assert await client.get("/items/a", Item) == Item("a")
+        assert await client.get("/items/b", Item) == Item("b")
+    async with opened(server.url) as client:  # loopback
+        await client.request("GET", "/items")
+
+    url = "GET http://cloud.test:81/api/items"
+    assert forward.asked == [f"{url}/a", f"{url}/b"]
+    assert "Proxy-Authorization: Basic dXM6aHVudGVyMw==" in forward.heads[0]
+    assert server.seen[0].headers["Authorization"] == "Bearer hunter2"
+    assert len(server.seen) == 3
+
+
+@pytest.mark.parametrize("given", ["Bearer hunter2", "an authorizer"])
+async def test_https_goes_through_a_tunnel_that_sees_no_credentials(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = pki.Authority(tmp_path, "machine")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", wire._context())
+    (tmp_path / ".netrc").write_text("machine cloud.test login from password netrc\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tls = authority.server("cloud.test")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.chain, tls.key)
+    async with (
+        proxy.serve(context) as server,
+        forwardproxy.serving(server.port) as forward,
+    ):
+        monkeypatch.setenv("https_proxy", f"127.0.0.1:{forward.port}")
+        server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}))
+        authorization = Renewing("hunter2") if given == "an authorizer" else given
+        async with opened("https://cloud.test", authorization=authorization) as client:
+            assert await client.get("/items", Item) == Item("a")
+            assert await client.get("/items", Item) == Item("b")
+
+    assert forward.asked == ["CONNECT cloud.test:443"]
+    assert "uthorization" not in forward.heads[0]
+    assert [one.headers["Authorization"] for one in server.seen] == ["Bearer hunter2"] * 2
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_proxy_that_does_not_help_is_named(
+    forward: forwardproxy.ForwardProxy, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward.refusal = "407 Proxy Authentication Required"
+    at = f"127.0.0.1:{1 if gone else forward.port}"
+    monkeypatch.setenv("HTTPS_PROXY", f"http://us:hunter3@{at}")
+    async with opened("https://cloud.test") as client:
+        with pytest.raises(errors.Unavailable) as caught:
+            await client.get("/items", Item)
+
+    why = "Connection refused" if gone else "HTTP 407 Proxy Authentication Required"
+    told = f"no answer from https://cloud.test/api through the proxy http://{at}: {why}"
+    assert str(caught.value) == f"GET /items: {told}"
+
+
+async def test_a_proxy_that_is_none_is_a_fault_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://us:hunter3@proxy.test")
+    with pytest.raises(ConfigError, match=r"^HTTPS_PROXY: 'socks5://proxy.test' is no HTTP proxy"):
+        async with opened("https://cloud.test"):
+            pass
 
 
 class Renewing:

@@ -28,7 +28,7 @@ from ccm.persistence.envelope import Writer
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.testing.persistence_harness import overheard
-from tests import pki
+from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 
@@ -289,6 +289,58 @@ def test_plain_http_is_refused() -> None:
     with overheard() as logged:
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
     assert "bucket is used without TLS" in logged()
+
+
+async def test_the_proxy_of_the_environment_is_used(
+    bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rules of all our calls: not to loopback, and not for variables of the library's."""
+    async with forwardproxy.serving(int(bucket_url.rpartition(":")[2])) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        monkeypatch.setenv("HTTP_PROXY", url)
+        away = msgspec.structs.replace(config, endpoint="http://192.0.2.1")
+        async with opened(S3Store(away)) as store:
+            await store.put_object(NAME, thing())
+        assert {one.split("/")[2] for one in proxy.asked} == {"192.0.2.1"}
+        proxy.heads.clear()
+
+        async with opened(S3Store(config)) as store:
+            assert await store.get_all_objects(NAME, KIND) == [thing()]
+        monkeypatch.setenv("NO_PROXY", "s3.test:80")
+        monkeypatch.setenv("ALL_PROXY", url)
+        named = msgspec.structs.replace(config, endpoint="http://s3.test")
+        with pytest.raises(errors.Unreachable, match="host is unknown"):
+            async with opened(S3Store(named)):
+                pass
+
+        assert proxy.heads == []
+
+
+async def test_a_metadata_service_is_asked_through_no_proxy(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine's identity is asked for there, where no keys are given."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    async with forwardproxy.serving(1) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        bare = msgspec.structs.replace(
+            config,
+            endpoint="http://s3.test",
+            access_key_id_file=None,
+            secret_access_key_file=None,
+        )
+        with pytest.raises(errors.Unreachable):
+            async with opened(S3Store(bare)):
+                pass
+
+        assert "169.254" not in " ".join(proxy.heads)
+
+
+def test_a_proxy_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://proxy.test")
+    with pytest.raises(errors.BackendDead, match="bucket b-1: HTTPS_PROXY"):
+        S3Store(S3Config(bucket="b-1"))
 
 
 async def test_nobody_answers(config: S3Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -56,6 +57,47 @@ async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
         await advance(0.5)
 
         assert env.cloud.changes() == [f"create a {A}"]
+
+
+@pytest.mark.row("route-when-08")
+@pytest.mark.parametrize("cidrs", [(), (A,)], ids=["range last", "range first"])
+async def test_a_route_is_created_as_soon_as_its_node_has_addresses(cidrs: Sequence[str]) -> None:
+    async with running() as env:
+        await advance(60)
+        env.cloud.log.clear()
+        env.node("a", *cidrs, ip="")
+        await advance(1)
+        env.node("a", A, ip="")
+        await advance(1)
+        assert env.cloud.log == []
+
+        env.node("a", A)
+        await advance(0.5)
+
+        assert env.cloud.log == ["list", f"create a {A}"]
+        assert (env.told, env.conditions) == ([], [("a", "False", "RouteCreated")])
+
+
+@pytest.mark.row("route-when-08")
+async def test_a_comparison_creates_no_route_to_a_node_without_addresses() -> None:
+    async with running() as env:
+        env.node("a", A, ip="")
+        env.node("b", B)
+        await advance(60)
+
+        assert env.cloud.changes() == [f"create b {B}"]
+        assert ("a", "True", "NoRouteCreated") in env.conditions
+        assert env.told == []
+
+
+async def test_a_node_that_loses_its_addresses_loses_no_route() -> None:
+    async with running({"a": A}) as env:
+        env.node("a", A, ip="")
+        await advance(60)
+        env.node("a", B, ip="")
+        await advance(60)
+
+        assert env.cloud.changes() == [f"create a {A}", f"delete a {A}"]
 
 
 @pytest.mark.row("route-when-04")

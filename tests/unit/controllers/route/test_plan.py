@@ -24,7 +24,7 @@ def network(text: str) -> Network:
     return found
 
 
-def node(name: str, *cidrs: str, ip: str = "") -> Node:
+def node(name: str, *cidrs: str, ip: str = "10.0.0.254") -> Node:
     return build(name, pod_cidrs=cidrs, addresses=[address("InternalIP", ip)] if ip else ())
 
 
@@ -191,6 +191,17 @@ def test_old_addresses_count_only_where_the_provider_wants_it() -> None:
     assert deleted(compare(nodes, [old])) == []
     assert deleted(compare(nodes, [strict])) == [("r", DeletionReason.STALE)]
     assert created(compare(nodes, [strict])) == [("a", "10.120.0.0/24")]
+
+
+def test_a_node_without_addresses_gets_no_route_and_keeps_the_one_it_has() -> None:
+    cidr = "10.120.0.0/24"
+    strict = route("a", cidr, "r", ip="10.0.0.9", enable_node_addresses=True)
+
+    lost = compare([node("a", cidr, ip="")], [strict])
+    new = compare([node("a", cidr, ip="")], [])
+
+    assert (created(lost), deleted(lost), lost.missing) == ([], [], {"a": set()})
+    assert (created(new), deleted(new), new.missing) == ([], [], {"a": {network(cidr)}})
 
 
 @pytest.mark.row("route-compare-20")

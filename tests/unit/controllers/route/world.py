@@ -110,7 +110,7 @@ class Environment(Cluster):
         return [(name, one["status"], one["reason"]) for name, (one,) in written]
 
     def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", **facts: Any) -> None:
-        addresses = [address("InternalIP", ip)]
+        addresses = [address("InternalIP", ip)] if ip else []
         made = builders.node(name, pod_cidrs=cidrs, addresses=addresses, ready=None, **facts)
         old = self.informer.store.get(name)
         if old is not None:

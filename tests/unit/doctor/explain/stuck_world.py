@@ -20,7 +20,7 @@ from ccm.app.options import gates
 from ccm.app.serving import explain
 from ccm.app.serving.vitals import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate
+from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate, address
 from ccm.cloud.calls.handle import Handle
 from ccm.doctor.explain import report, subject, verdict
 from ccm.kube.informer import Informer
@@ -56,7 +56,11 @@ class Instances(FakeCloud):
         name = self._name(node)
         if name not in self.there:
             raise NotFound(f"no instance is named {name}")
-        return InstanceMetadata(provider_id=f"fake://{name}", instance_type="small")
+        return InstanceMetadata(
+            provider_id=f"fake://{name}",
+            instance_type="small",
+            addresses=[address("InternalIP", "10.0.0.1")],
+        )
 
     def _name(self, node: Node) -> str:
         return node.provider_id.removeprefix("fake://") or node.name

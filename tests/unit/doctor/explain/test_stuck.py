@@ -14,8 +14,10 @@ from ccm.cloud import (
     RetryAfter,
     Unauthenticated,
     Unavailable,
+    address,
 )
 from ccm.doctor.explain import verdict
+from ccm.model import Node
 from ccm.testing.builders import node, uninitialized_taint
 from tests.unit.doctor.explain.stuck_world import Stuck
 
@@ -28,6 +30,17 @@ WEB = "default/web"
 @pytest.fixture
 def stuck() -> Stuck:
     return Stuck()
+
+
+def routed(name: str, cidr: str = "10.120.1.0/24") -> Node:
+    """A node that a route can lead to."""
+    return node(
+        name,
+        provider_id=f"fake://{name}",
+        ready="True",
+        pod_cidrs=[cidr],
+        addresses=[address("InternalIP", "10.0.0.1")],
+    )
 
 
 async def test_the_cloud_refuses_the_credentials(stuck: Stuck) -> None:
@@ -169,8 +182,18 @@ async def test_a_pod_range_is_none_of_the_clusters(stuck: Stuck) -> None:
         )
 
 
-async def test_a_route_is_refused(stuck: Stuck) -> None:
+async def test_a_node_without_addresses_gets_no_route_yet(stuck: Stuck) -> None:
     stuck.nodes.put(node("n1", provider_id="fake://n1", ready="True", pod_cidrs=["10.120.1.0/24"]))
+    async with stuck.leading():
+        await stuck.pass_time(12)
+
+        assert stuck.says("node", "n1") == (
+            "n1 has no route to its Pods: it has no address yet (status.addresses is empty)"
+        )
+
+
+async def test_a_route_is_refused(stuck: Stuck) -> None:
+    stuck.nodes.put(routed("n1"))
     stuck.routes.faults["create"] = ResourceExhausted("403 50 routes are the limit")
     async with stuck.leading():
         await stuck.pass_time(12)
@@ -182,7 +205,7 @@ async def test_a_route_is_refused(stuck: Stuck) -> None:
 
 
 async def test_routes_cannot_be_listed(stuck: Stuck) -> None:
-    stuck.nodes.put(node("n1", provider_id="fake://n1", ready="True", pod_cidrs=["10.120.1.0/24"]))
+    stuck.nodes.put(routed("n1"))
     stuck.routes.faults["list"] = Unavailable("503 no backend")
     async with stuck.leading():
         await stuck.pass_time(30)
@@ -293,8 +316,7 @@ async def test_many_services_are_missing(stuck: Stuck) -> None:
 async def test_many_nodes_are_missing_and_their_routes_stay(stuck: Stuck) -> None:
     names = [f"n{number}" for number in range(9)]
     for number, name in enumerate(names):
-        cidrs = [f"10.120.{number}.0/24"]
-        stuck.nodes.put(node(name, provider_id=f"fake://{name}", ready="True", pod_cidrs=cidrs))
+        stuck.nodes.put(routed(name, f"10.120.{number}.0/24"))
     async with stuck.leading("--controllers=route"):
         await stuck.pass_time(30)
         for name in names:
