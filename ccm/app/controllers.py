@@ -274,14 +274,14 @@ def enabled(
     """
     logger = log.logger("daemon")
     wanted = names.enabled(options.controllers)
-    for manifest in among:
+    # Without the flag nothing was turned off: a command for machines never has the others.
+    for manifest in among if "controllers" in options.explicit else ():
         if manifest not in wanted:
-            # Nobody has to be warned of what nobody turned off.
             level = logger.info if manifest.off_by_default else logger.warning
             level("controller is disabled", controller=manifest.name)
     for manifest in (one for one in among if one in wanted):
         if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
-            logger.info("controller is skipped", controller=manifest.name, error=reason)
+            logger.info("controller is skipped", controller=manifest.name, reason=reason)
             left_out(manifest.name, reason)
         elif fault := manifest.wrong(options):
             # The others can do their work; the Go reference ends the whole process here.

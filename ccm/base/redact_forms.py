@@ -3,6 +3,7 @@
 A value is masked where a name says so: `password: x`, `"apiToken": "x"`, `X-Auth-Token: x`,
 `token='x'`, `--token x`, `?sig=x&`, `<password>x</password>`, or on the next line of a YAML text.
 How many tokens there are, which signal came and what folder a process is in is nobody's secret.
+Neither is a sentence after the name of an object: `machine m-nosecret: VM is gone`.
 Beside names there are few forms: Authorization and cookies
 with all their parts, user and password in a URL, `Bearer x`, JSON web tokens, private keys.
 
@@ -92,11 +93,13 @@ class Rule(NamedTuple):
         pattern: its group `keep` is what stays of it; a group `flag` must end with a name.
         folded: whether it is looked for in lower case.
         needs: of these one is in the text, or the form is not.
+        spares_objects: whether a sentence about an object of that name stays.
     """
 
     pattern: re.Pattern[bytes]
     folded: bool = True
     needs: Sequence[bytes] = ()
+    spares_objects: bool = False
 
 
 def masked(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
@@ -110,18 +113,65 @@ def masked(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
     for rule in _rules(encoded):
         if rule.needs and not any(each in text for each in rule.needs):
             continue
-        parts, done = [], 0
-        for found in rule.pattern.finditer(text.lower() if rule.folded else text):
-            flag = found.groupdict().get("flag")
+        parts, done, position = [], 0, 0
+        searched = text.lower() if rule.folded else text
+        while found := rule.pattern.search(searched, position):
+            if rule.spares_objects and _is_about_object(text, found):
+                # What is said about the object may name a secret in turn.
+                position = found.end("keep")
+                continue
+            position, flag = found.end(), found.groupdict().get("flag")
             if flag is None or _NAME_AT_END.search(flag):
                 parts += [text[done : found.end("keep")], mask]
-                done = found.end()
+                done = position
         if parts:
             text = b"".join((*parts, text[done:]))
     return text
 
 
 _NAME_AT_END = re.compile(_NAME + rb"\Z")
+
+_HOLDERS = (
+    rb"(?:access|account|admin|api|app|auth|aws|azure|basic|bearer|bind|boot(?:strap)?|client|cloud"
+    rb"|consumer|csrf|database|db|default|deploy|docker|email|encryption|etcd|gcp|git|github|gitlab"
+    rb"|hcloud|hetzner|hook|https?|id|idp|jwt|key|keystore|kube|ldap|login|mail|master|mysql|new"
+    rb"|oauth2?|oidc|old|openstack|os|password|pg|pki|postgres|private|proxy|pull|rabbitmq|redis"
+    rb"|refresh|registry|repo|root|s3|saml|secret|security|service|session|shared|signing|smtp|ssh"
+    rb"|ssl|sso|stackit|storage|store|sudo|sys|system|tls|token|truststore|user|vault|web|webhook"
+    rb"|xsrf)"
+)
+"""Words before that of a secret with which they name a field, such as `smtp-password`."""
+
+_FIELD = re.compile(rb"(?:\A|[-/])(?:x-[a-z0-9-]{0,60}|%b)-?\Z" % _HOLDERS)
+_TOKEN = re.compile(rb"[^\s\"'(\[{,;=<>]{0,127}\Z")
+_OBJECT = re.compile(rb"(?:[a-z0-9-]{1,63}/)?[a-z0-9][a-z0-9-]{0,62}")
+_COLON = re.compile(rb"[a-z]:[ ]{1,8}\Z")
+_SENTENCE = re.compile(
+    rb"[A-Za-z]{1,24}(?:\.[A-Za-z]{1,24}){0,8}"
+    rb"(?::(?:\s|\Z)|[ ](?:\(|[A-Za-z][\w./-]{0,60}(?![\w./:=-])))"
+)
+"""A word of letters and another one: one alone may be a secret, and so may one with digits."""
+
+_NO = re.compile(rb"(?:\A|[-/])no-?\Z")
+_WORD_ALONE = re.compile(rb"[A-Za-z]{1,24}(?:[\s,;)]|\Z)")
+
+
+def _is_about_object(text: bytes, found: re.Match[bytes]) -> bool:
+    """Whether the name ends that of an object, and the value begins a sentence about the object.
+
+    Unlike a field's, the name has neither capitals, dots nor underscores, and more than one word.
+    """
+    keep, value = text[found.start() : found.end("keep")], found.end("keep")
+    if not (keep.islower() and _COLON.search(keep)):
+        return False
+    # The object's name has 63 bytes at most, and so has its namespace.
+    token = _TOKEN.search(text[max(0, found.start() - 128) : found.start()])
+    before = token[0] if token else b""
+    if not _OBJECT.fullmatch(before) or _FIELD.search(before):
+        return False
+    return bool(
+        _SENTENCE.match(text, value) or (_NO.search(before) and _WORD_ALONE.match(text, value))
+    )
 
 
 @cache
@@ -177,15 +227,16 @@ def _named(inner: bytes) -> Sequence[Rule]:
     quoted = _QUOTE + _unlike_others(rb"(?P=q)")
     # The head of a block of YAML; its lines are masked as they are.
     no_text = rb"(?!\{|[bru]?\\{0,15}[\"']|[|>][-+1-9]{0,2}[\s\\])"
-    return tuple(
-        Rule(re.compile(form))
-        for form in (
-            rb"(?P<keep>%b%b%b)%b" % (_NAME, _IS, quoted, inner),
-            rb"(?P<keep>%b%b)%b%b%b" % (_NAME, _IS, no_word, no_text, _PLAIN),
-            rb"(?P<keep>%b%b)%b" % (pair, _QUOTE, inner),
-            rb"(?P<keep>%b%b)%b" % (flag, _QUOTE, inner),
-            rb"(?P<keep>%b)(?!%b)%b" % (flag, _WORD, _PLAIN),
-        )
+    plain = rb"(?P<keep>%b%b)%b%b%b" % (_NAME, _IS, no_word, no_text, _PLAIN)
+    others = (
+        rb"(?P<keep>%b%b)%b" % (pair, _QUOTE, inner),
+        rb"(?P<keep>%b%b)%b" % (flag, _QUOTE, inner),
+        rb"(?P<keep>%b)(?!%b)%b" % (flag, _WORD, _PLAIN),
+    )
+    return (
+        Rule(re.compile(rb"(?P<keep>%b%b%b)%b" % (_NAME, _IS, quoted, inner))),
+        Rule(re.compile(plain), spares_objects=True),
+        *(Rule(re.compile(form)) for form in others),
     )
 
 

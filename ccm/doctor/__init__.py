@@ -1,7 +1,7 @@
 """L6: looks at a cluster, a cloud and a provider before or while the daemon works there.
 
 `examination` has the order of all checks; each is a function in `reach` (who and where the
-API server is), `rights`, `deployment`, `leases`, `provider`, `nodes`, `services` and
+API server is), `rights`, `deployment`, `leases`, `webhooks`, `provider`, `nodes`, `services` and
 `machines`, and answers with a `finding`: what was found, and what a person can do about it.
 `outlook` comes first: what starting the daemon would delete, as `ccm.planning` finds it out.
 `needs` is the one table of what the daemon is allowed to do, `catalogue` describes providers

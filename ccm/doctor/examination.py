@@ -24,6 +24,7 @@ from ccm.doctor import (
     rights,
     services,
     storage,
+    webhooks,
 )
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, Verdict, fail, skip, warn
@@ -67,6 +68,7 @@ CHECKS = (
     Check("secrets", "the Secrets they need", deployment.secrets, needs=("identity",)),
     Check("lease", "who leads", leases.lease, needs=("identity",)),
     Check("managers", "who else manages", leases.managers, needs=("identity",)),
+    Check("webhooks", "admission webhooks", webhooks.webhooks, needs=("identity",)),
     Check("deletions", "what is not deleted", held.deletions_held, needs=("identity",)),
     Check("provider", "the provider", provider.provider),
     Check(

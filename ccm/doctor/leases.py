@@ -7,20 +7,25 @@ of different clouds that share one keep each other from working.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from ccm.app.machines.commands import COMMANDS
+from ccm.app.options import FLAGS, names
 from ccm.base import clock
 from ccm.doctor import deployment, objects
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn
 from ccm.kube import errors
-from ccm.kube.resources import LEASES
+from ccm.kube.resources import LEASES, Kind
 from ccm.model import times
 from ccm.model.lease import Lease
+from ccm.model.meta import ObjectMeta, Wire
 
 WORD = "cloud-controller-manager"
 """What leases, images and programs of such managers have in their names."""
@@ -30,6 +35,55 @@ _EXTERNAL = "external"
 
 DEFAULT_PORT = 10258
 """Of the HTTPS server (`--secure-port`)."""
+
+START = (
+    "start the daemon with these flags; if it is started, see the findings deployment and lease, "
+    "and its log"
+)
+"""What to do where something waits for a daemon, and none works."""
+
+_NOT_OF_NODES = "metadata.namespace!=kube-node-lease"
+
+
+class ManagedFields(Wire, frozen=True, kw_only=True):
+    """Fields that one client wrote last; `manager` is the program in its user agent."""
+
+    manager: str = ""
+    fields_v1: dict[str, Any] | None = None
+
+
+class ManagedMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Metadata with the clients that wrote the object."""
+
+    managed_fields: list[ManagedFields] | None = None
+
+
+class ManagedLease(Lease, frozen=True, kw_only=True):
+    """A Lease with the clients that wrote it."""
+
+    metadata: ManagedMeta
+
+    @property
+    def key(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def renewed_by(self) -> str:
+        """The program that renewed it last; empty: unknown."""
+        for entry in self.metadata.managed_fields or ():
+            if "f:renewTime" in ((entry.fields_v1 or {}).get("f:spec") or {}):
+                return entry.manager
+        return ""
+
+
+MANAGED_LEASES = Kind(
+    group=LEASES.group,
+    plural=LEASES.plural,
+    kind=LEASES.kind,
+    namespaced=True,
+    type=ManagedLease,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +95,8 @@ class Manager:
         host: the name that its process takes for its machine's.
         image: of the container.
         provider: its `--cloud-provider`; empty if it does not say.
+        lease: namespace and name of its Lease; empty without leader election.
+        controllers: names of those that it runs.
         port: of its HTTPS server.
     """
 
@@ -48,6 +104,8 @@ class Manager:
     host: str
     image: str
     provider: str
+    lease: str = ""
+    controllers: Collection[str] = ()
     port: int = DEFAULT_PORT
 
     def __str__(self) -> str:
@@ -88,30 +146,97 @@ async def lease(case: Case) -> Finding:
 
 
 async def managers(case: Case) -> Finding:
-    """Look for other cloud-controller-managers."""
-    options = case.options
-    namespace = options.leader_elect_resource_namespace
-    others = [
-        f"Lease {namespace}/{other.name}, held by {other.spec.holder_identity}"
-        for other in await _leases(case, namespace)
-        if WORD in other.name and other.name != options.leader_elect_resource_name
-        if other.spec.holder_identity and _is_fresh(case, other)
-    ]
+    """Look for other managers of the same controllers, by the Leases they renew and by Pods."""
+    namespace = case.options.leader_elect_resource_namespace
     pods = await managers_of(case, namespace)
-    others += [
-        str(manager)
-        for manager in pods or ()
-        if manager.provider and manager.provider != options.cloud_provider
-    ]
-    if others:
-        return warn(
-            f"{len(others)} beside this daemon: {some(others)}",
-            "let only one of them look after each node: stop the other, or be sure that its nodes "
-            "have provider IDs of another cloud",
+    held = [one for one in await _leases(case, namespace) if _is_held_by_another(case, one)]
+    known = list(pods or ())
+    for elsewhere in sorted({one.namespace for one in held if _is_managers(one)} - {namespace}):
+        known += await managers_of(case, elsewhere) or ()
+    rivals = list(_rivals(case, held, known))
+    if not rivals:
+        if pods is None:
+            return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
+        return ok(f"no other cloud-controller-manager in {namespace}")
+    found = f"{len(rivals)} beside this daemon: {some([one.shown for one in rivals])}"
+    details = [f"{one.shown}: runs {', '.join(one.shared)} too" for one in rivals if one.shared]
+    if case.holder and any(one.provider == case.options.cloud_provider for one in rivals):
+        return fail(
+            found,
+            "stop one of them, or give both the same --leader-elect-resource-name and "
+            "--leader-elect-resource-namespace: one of them stands by then",
+            details=details,
         )
-    if pods is None:
-        return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
-    return ok(f"no other cloud-controller-manager in {namespace}")
+    return warn(
+        found,
+        "let only one of them look after each node: stop the other, give both the same Lease, or "
+        "be sure that its nodes have provider IDs of another cloud",
+        details=details,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rival:
+    """Another manager at work.
+
+    Attributes:
+        shown: its Lease, its Pod, or both.
+        provider: its `--cloud-provider`; empty: unknown.
+        shared: controllers that it runs and ours too.
+    """
+
+    shown: str
+    provider: str
+    shared: Sequence[str] = ()
+
+
+def _rivals(case: Case, held: Sequence[ManagedLease], pods: Sequence[Manager]) -> Iterator[_Rival]:
+    ours = {one.name for one in names.enabled(case.options.controllers)}
+    named: list[str] = []
+    for one in held:
+        of = [pod for pod in pods if pod.lease == one.key]
+        if not (of or _is_managers(one)):
+            continue
+        named.append(one.key)
+        pod = pod_of(one.spec.holder_identity or "", of) or next(iter(of), None)
+        program = one.renewed_by
+        command = next(filter(COMMANDS.get, (program, one.name)), "")
+        runs = pod.controllers if pod else _controllers(command)
+        by = f": {pod}" if pod else f", renewed by {program}" if program else ""
+        if shared := sorted(ours.intersection(runs)):
+            yield _Rival(
+                shown=f"Lease {one.key}, held by {one.spec.holder_identity}{by}",
+                provider=pod.provider if pod else "",
+                shared=shared,
+            )
+    for pod in pods:
+        shared = sorted(ours.intersection(pod.controllers))
+        is_unelected = not pod.lease and case.options.leader_elect
+        is_foreign = pod.provider not in ("", case.options.cloud_provider)
+        if shared and (is_unelected or (is_foreign and pod.lease not in named)):
+            how = "" if pod.lease else " without leader election"
+            yield _Rival(shown=f"{pod}{how}", provider=pod.provider, shared=shared)
+
+
+def _is_held_by_another(case: Case, lease: ManagedLease) -> bool:
+    """Whether another process than the holder of our own Lease renews this one."""
+    options, holder = case.options, lease.spec.holder_identity
+    own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
+    is_ours = options.leader_elect and lease.key == own
+    return bool(holder) and not is_ours and holder != case.holder and _is_fresh(case, lease)
+
+
+def _is_managers(lease: ManagedLease) -> bool:
+    """Whether the Lease is a manager's, by the program that renews it, or by its name."""
+    return any(WORD in word or word in COMMANDS for word in (lease.renewed_by, lease.name))
+
+
+def _controllers(program: str, requested: str = names.ALL) -> Collection[str]:
+    """Names of the controllers that a program runs with a `--controllers` list."""
+    command = COMMANDS.get(program)
+    if command is not None:
+        return command.controllers
+    return [one.name for one in names.enabled(requested.split(","))]
 
 
 async def _absent(case: Case, namespace: str, name: str) -> Finding:
@@ -185,12 +310,17 @@ def _is_fresh(case: Case, found: Lease) -> bool:
     return silent_s is not None and silent_s <= (found.spec.lease_duration_seconds or 0)
 
 
-async def _leases(case: Case, namespace: str) -> Sequence[Lease]:
-    pages = case.client.resource(LEASES).pages(namespace=namespace)
-    try:
-        return [lease async for page in pages for lease in page.items]
-    except errors.Forbidden:
-        return ()
+async def _leases(case: Case, namespace: str) -> Sequence[ManagedLease]:
+    """Those of all namespaces, else of one, as far as we may read them; none of kubelets."""
+    for where in ("", namespace):
+        pages = case.client.resource(MANAGED_LEASES).pages(
+            namespace=where, field_selector=_NOT_OF_NODES
+        )
+        try:
+            return [lease async for page in pages for lease in page.items]
+        except errors.Forbidden:
+            continue
+    return ()
 
 
 async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
@@ -217,8 +347,34 @@ def _in_pods(pods: Sequence[objects.Pod]) -> Iterator[Manager]:
                     host=host,
                     image=container.image,
                     provider=provider,
+                    lease=_lease_of(container),
+                    controllers=_controllers(
+                        _program(container), container.flag("--controllers") or names.ALL
+                    ),
                     port=_port(container),
                 )
+
+
+def _program(container: objects.Container) -> str:
+    """The program's name, as far as the command line has it."""
+    return PurePosixPath(next(iter(container.words), "")).name
+
+
+def _lease_of(container: objects.Container) -> str:
+    """Namespace and name of the Lease that the flags name; empty without leader election."""
+    if container.flag("--leader-elect") == "false":
+        return ""
+    command = COMMANDS.get(_program(container))
+    known = command.flags if command is not None else FLAGS
+    prefix = "leader-elect-resource-"
+    name, namespace = (
+        container.flag(f"--{prefix}{part}") or known[f"{prefix}{part}"].default
+        for part in ("name", "namespace")
+    )
+    if command is not None:
+        name = name or command.name
+        namespace = namespace or container.flag("--namespace") or known["namespace"].default
+    return f"{namespace}/{name}"
 
 
 def _port(container: objects.Container) -> int:

@@ -16,6 +16,7 @@ from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
+from ccm.doctor.leases import START
 from ccm.kube.errors import KubeError
 from ccm.kube.resources import EVENTS
 from ccm.model import Node, times
@@ -32,6 +33,7 @@ PATIENCE_S = 60.0
 """How long a node may wait to be initialised before it is worth a word, in seconds."""
 
 _ALIKE = 0.7
+_NO_DAEMON = "no daemon works"
 _WARNINGS = "involvedObject.kind=Node,type=Warning"
 
 
@@ -108,9 +110,13 @@ async def taints(case: Case) -> Finding:
     late = [node.name for node in waiting if _age_s(case, node) > PATIENCE_S]
     found = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
     details = [f"{name}: {why}" for name, why in reasons.items()]
+    start = (START,) if _NO_DAEMON in reasons.values() else ()
     if not late:
-        return warn(f"{found} (new)", "wait a minute, and look again", details=details)
-    return fail(found, "remove the causes above; the daemon does the rest", details=details)
+        advice = start or ("wait a minute, and look again",)
+        return warn(f"{found} (new)", *advice, details=details)
+    if set(reasons.values()) == {_NO_DAEMON}:
+        return fail(found, START, details=details)
+    return fail(found, "remove the causes above; the daemon does the rest", *start, details=details)
 
 
 async def pod_cidrs(case: Case) -> Finding:
@@ -231,7 +237,7 @@ def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
     if node.name in told:
         return f"the daemon says: {told[node.name]}"
     if case.holder == "":
-        return "no daemon works"
+        return _NO_DAEMON
     return "unknown; look at the daemon's log"
 
 

@@ -1,4 +1,4 @@
-"""What the doctor reads of Deployments, Pods and Secrets, and nothing more of them."""
+"""What the doctor reads of Deployments, Pods, Secrets and webhooks, and nothing more of them."""
 
 from __future__ import annotations
 
@@ -236,3 +236,62 @@ class Secret(Wire, frozen=True, kw_only=True):
     """The keys of a Secret; its values are not looked at."""
 
     data: dict[str, msgspec.Raw] | None = None
+
+
+class WebhookService(Wire, frozen=True, kw_only=True):
+    """The Service behind a webhook."""
+
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+class WebhookClient(Wire, frozen=True, kw_only=True):
+    """How the API server reaches a webhook: a Service, or a URL."""
+
+    service: WebhookService | None = None
+    url: str = ""
+
+
+class Webhook(Wire, frozen=True, kw_only=True):
+    """A webhook; without failure policy, its failures refuse requests."""
+
+    name: str = ""
+    client_config: WebhookClient = WebhookClient()
+    failure_policy: str = "Fail"
+
+
+class WebhookConfiguration(Wire, frozen=True, kw_only=True):
+    """A ValidatingWebhookConfiguration."""
+
+    webhooks: list[Webhook] | None = None
+
+
+class WebhookConfigurations(Wire, frozen=True, kw_only=True):
+    """Some ValidatingWebhookConfigurations."""
+
+    items: list[WebhookConfiguration] | None = None
+
+
+class EndpointConditions(Wire, frozen=True, kw_only=True):
+    """How an endpoint is; `ready` None: unknown, which counts as ready (Kubernetes)."""
+
+    ready: bool | None = None
+
+
+class Endpoint(Wire, frozen=True, kw_only=True):
+    """One Pod behind a Service."""
+
+    conditions: EndpointConditions = EndpointConditions()
+
+
+class EndpointSlice(Wire, frozen=True, kw_only=True):
+    """Some endpoints of a Service."""
+
+    endpoints: list[Endpoint] | None = None
+
+
+class EndpointSlices(Wire, frozen=True, kw_only=True):
+    """Some EndpointSlices."""
+
+    items: list[EndpointSlice] | None = None

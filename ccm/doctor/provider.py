@@ -12,6 +12,7 @@ from typing import Any
 from ccm.app.clients import ProviderClient
 from ccm.app.options import names
 from ccm.app.provider import Misconfigured, context, opened_once
+from ccm.app.serving import webhooks
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ApiClient
@@ -49,11 +50,14 @@ def _only_reading(method: str, path: str) -> None:
 async def flags(case: Case) -> Finding:
     """Say which of the flags have no effect or are old; wrong ones are refused before."""
     given = len(case.options.explicit)
-    notices = case.options.notices()
-    if notices:
+    notices, unserved = case.options.notices(), webhooks.unserved(case.options)
+    if notices or unserved:
+        advice = ["leave these out, or put up with it"] if notices else []
+        if unserved:
+            advice.append("give --webhooks what it needs, or leave it out")
         return warn(
-            f"{count(given, 'setting')} given: {'; '.join(notices)}",
-            "leave these out, or put up with it",
+            f"{count(given, 'setting')} given: {'; '.join(filter(None, [*notices, unserved]))}",
+            *advice,
         )
     return ok(f"{count(given, 'setting')} given, all have an effect")
 

@@ -78,6 +78,10 @@ async def test_nothing_is_written(env: Environment) -> None:
             "warn  flags: 5 settings given: --allocate-node-cidrs has no effect: no controller",
         ),
         (
+            "--webhooks=*",
+            "warn  flags: 5 settings given: --webhooks=* has no effect: it needs --feature-gates=",
+        ),
+        (
             "--cluster-cidr=",
             "fail  controllers: node-route-controller cannot start: --cluster-cidr is not given; ",
         ),

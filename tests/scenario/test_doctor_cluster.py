@@ -21,14 +21,29 @@ from tests.scenario.examination import (
 from tests.scenario.harness import Environment
 from tests.scenario.objects import LEASES, lease
 
+IMAGE = "registry/ccm:1"
 PODS = "/api/v1/namespaces/kube-system/pods"
+NAME = "cloud-controller-manager"
+BESIDE = "1 beside this daemon: Lease kube-system"
 
 
-async def held(env: Environment, name: str, holder: str, *, silent_s: float = 0.0) -> None:
-    """A manager has a Lease."""
+async def held(
+    env: Environment, name: str, holder: str, *, silent_s: float = 0.0, program: str = "test"
+) -> None:
+    """A manager has a Lease, which it wrote under the name of that program."""
     renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent_s))
-    made = lease(name, holderIdentity=holder, leaseDurationSeconds=15, renewTime=renewed)
-    await env.cluster.create(LEASES, made)
+    made = lease(name, holderIdentity=holder, leaseDurationSeconds=60, renewTime=renewed)
+    made["metadata"]["managedFields"] = [
+        {
+            "manager": program,
+            "operation": "Update",
+            "apiVersion": "coordination.k8s.io/v1",
+            "time": f"{renewed[:19]}Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:holderIdentity": {}, "f:renewTime": {}}},
+        }
+    ]
+    await env.cluster.create(f"{LEASES}?fieldManager={program}", made)
 
 
 async def test_node_without_instance(env: Environment) -> None:
@@ -92,6 +107,7 @@ async def test_node_still_tainted(env: Environment) -> None:
     told = await finds(env, "warn  taints: 1 node still tainted as uninitialized: n1 (new)")
 
     assert "      n1: no daemon works" in told.lines
+    assert told.advice(told.troubles[0])[0].startswith("start the daemon")
 
 
 async def test_node_tainted_for_long(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +189,74 @@ async def test_another_manager_with_a_lease_of_its_own(env: Environment) -> None
     )
 
 
+@pytest.mark.both_servers
+async def test_two_daemons_with_a_lease_each_whatever_its_name(env: Environment) -> None:
+    await held(env, NAME, "ccm-1_1")
+    await held(env, "second", "ccm-2_2")
+    await env.cluster.create(PODS, pod("ccm-1", IMAGE, "sim"))
+    words = ["--leader-elect-resource-name=second"]
+    await env.cluster.create(PODS, pod("ccm-2", IMAGE, "sim", *words))
+
+    told = await finds(
+        env,
+        f"fail  managers: {BESIDE}/second, held by ccm-2_2: Pod ccm-2 ",
+    )
+    routes = await examined(env, "--controllers=route")
+    words.append("--controllers=*,-route")
+    await env.cluster.create(PODS, pod("ccm-3", IMAGE, "sim", "--leader-elect=false", *words[1:]))
+    shared = await examined(env, "--controllers=route,cloud-node")
+
+    assert any("service-lb-controller" in line and "too" in line for line in told.lines)
+    assert "--leader-elect-resource-name" in "".join(told.advice(told.troubles[0]))
+    assert "node-route-controller too" in "".join(routes.lines)
+    assert "Pod ccm-3 (registry/ccm:1, --cloud-provider=sim) without leader election: runs " in (
+        "".join(shared.lines)
+    )
+
+
+@pytest.mark.both_servers
+async def test_a_second_daemon_that_is_no_pod_is_known_by_what_it_renews(env: Environment) -> None:
+    await held(env, NAME, "host-a_1", program=NAME)
+    await held(env, "second", "host-b_2", program=NAME)
+
+    told = await examined(env)
+
+    second = f"warn  managers: {BESIDE}/second, held by host-b_2, renewed by {NAME}"
+    assert second in told.troubles
+
+
+@pytest.mark.both_servers
+async def test_leases_of_others_are_no_managers(env: Environment) -> None:
+    """Not of other controllers, of a daemon that stopped, or of ours under a second name."""
+    await held(env, NAME, "node-1_1", program=NAME)
+    await env.cluster.create(PODS, pod("ccm-1", IMAGE, "sim", node="node-1"))
+    await held(env, "kube-controller-manager", "node-1_2", program="kube-controller-manager")
+    await held(env, "cloud-provider-extraction-migration", "node-1_1", program=NAME)
+    await held(env, "second", "ccm-2_2", program=NAME, silent_s=300)
+    await held(env, "machine-controller", "host_3", program="machine-controller")
+
+    assert (await examined(env)).troubles == []
+    await finds(
+        env,
+        f"warn  managers: {BESIDE}/machine-controller, held by host_3",
+        "--controllers=*,machine",
+    )
+
+
+async def test_services_that_wait_while_no_daemon_works(env: Environment) -> None:
+    await load.create(env, load.web("web"))
+
+    told = await finds(
+        env, "warn  services: 1 Service waits for a daemon, and none works: default/web"
+    )
+    assert told.advice(told.troubles[0])[0].startswith("start the daemon")
+
+    await held(env, NAME, f"{socket.gethostname()}_1")
+    assert (await examined(env)).troubles == []
+
+
 async def test_service_of_a_class_nobody_claims(env: Environment) -> None:
+    await held(env, NAME, f"{socket.gethostname()}_1")
     await load.create(env, load.web("web", loadBalancerClass="acme.example/fast"))
 
     await finds(
@@ -205,11 +288,13 @@ async def test_namespace_of_the_lease_missing(env: Environment) -> None:
     )
 
 
-def pod(name: str, image: str, provider: str) -> dict[str, Any]:
-    container = {"name": "main", "image": image, "args": [f"--cloud-provider={provider}"]}
+def pod(name: str, image: str, provider: str, *words: str, node: str = "") -> dict[str, Any]:
+    """A Pod with a manager, in the network of its node if it is given one."""
+    container = {"name": "main", "image": image, "args": [f"--cloud-provider={provider}", *words]}
+    spec = {"nodeName": node, "hostNetwork": True} if node else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "kube-system"},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], **spec},
     }

@@ -29,10 +29,24 @@ def enabled(options: Options) -> tuple[str, ...]:
 
     `Deviation:` the Go reference opens the port without the gate, and then answers nobody.
     """
-    on = gates.build(options.feature_gates).enabled(gates.WEBHOOK) and options.webhook_secure_port
-    if not on:
-        return ()
+    return () if _obstacle(options) else _named(options)
+
+
+def unserved(options: Options) -> str:
+    """Say why webhooks that `--webhooks` names are not served; empty if they are."""
+    obstacle = _obstacle(options) if _named(options) else ""
+    return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""
+
+
+def _named(options: Options) -> tuple[str, ...]:
     return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
+
+
+def _obstacle(options: Options) -> str:
+    """What keeps all webhooks from being served; empty: nothing."""
+    if not gates.build(options.feature_gates).enabled(gates.WEBHOOK):
+        return f"it needs --feature-gates={gates.WEBHOOK}=true"
+    return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 
 
 async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
@@ -43,6 +57,8 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     """
     hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
     if not hooks:
+        if why := unserved(options):
+            log.logger("webhook").warning("webhooks are not served", reason=why)
         return
     reloader = certificates.cert_reloader(options, certificates.WEBHOOKS)
     endpoint = listener.Endpoint(

@@ -28,7 +28,7 @@ from ccm.gardener.world import World
 from ccm.machines.creation import Outcome
 from ccm.machines.freezing import SETTLING_S
 from ccm.machines.pauses import Pauses
-from ccm.machines.views import MachineView, Phase
+from ccm.machines.views import MachineView, Phase, State
 from ccm.model import Node, Secret
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import default_backoff
@@ -253,13 +253,12 @@ class MachineController:
         self._health.tell(obj, before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
-        level = self._log.info if after.status.state != "Failed" else self._log.warning
-        level(
-            "machine is in another phase",
-            machine=after.key,
-            phase=after.phase.value,
-            error=after.status.description,
-        )
+        event, text = "machine is in another phase", after.status.description
+        facts = {"machine": after.key, "phase": after.phase.value}
+        if after.status.state == State.FAILED.value:
+            self._log.warning(event, **facts, error=text)
+        else:
+            self._log.info(event, **facts, description=text)
 
     async def _joined(self, machine: MachineView) -> None:
         took_s = self._world.ages.of(machine)

@@ -225,7 +225,7 @@ class Health:
         if obj.key in self._held:
             return
         self._held.add(obj.key)
-        self._log.warning("machine is not replaced yet", machine=obj.key, error=why)
+        self._log.warning("machine is not replaced yet", machine=obj.key, reason=why)
         text = f"Its node is sick, and it is not replaced yet: {why}"
         self._events.event(views.reference(obj), WARNING, names.REASON_REPLACEMENT_HELD, text)
 

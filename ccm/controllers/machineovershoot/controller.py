@@ -196,7 +196,7 @@ class MachineOvershootController:
         word = names.REASON_FROZE_SET if frozen else names.REASON_UNFROZE_SET
         what = "frozen" if frozen else "thawed"
         if frozen:
-            self._log.warning("no more machines are made", key=obj.key, error=f"{reason}: {text}")
+            self._log.warning("no more machines are made", key=obj.key, reason=f"{reason}: {text}")
         else:
             self._log.info("machines are made again", key=obj.key)
         reference = ObjectReference(

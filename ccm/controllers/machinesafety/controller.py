@@ -232,7 +232,7 @@ class MachineSafetyController:
         texts = dict(_left_alone(found, decision, obj.namespace))
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
-            self._log.warning("VMs are left alone", key=obj.key, error=text)
+            self._log.warning("VMs are left alone", key=obj.key, reason=text)
             self._events.event(_reference(obj), WARNING, texts[text], text)
 
     # --- nodes ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock, patch
@@ -82,6 +83,23 @@ def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str)
 )
 def test_it_is_left_out(flags: list[str], offered: object) -> None:
     assert started(*flags, of=cloud(routes=offered)) == ["cloud-node"]
+
+
+@pytest.mark.parametrize(
+    ("explicit", "warned"), [(frozenset({"controllers"}), 3), (frozenset[str](), 0)]
+)
+def test_only_what_somebody_turned_off_is_warned_of(explicit: frozenset[str], warned: int) -> None:
+    """A command for machines has its controllers by itself, and never had the others."""
+    chosen = replace(options.parse(["--controllers=cloud-node"]), explicit=explicit)
+    context: Any = SimpleNamespace(handle=Handle(Cloud(name="fake")))
+
+    with capture_logs() as lines:
+        assert list(controllers.enabled(chosen, context)) == []
+
+    told = [line for line in lines if line["event"] == "controller is disabled"]
+    assert len([line for line in told if line["log_level"] == "warning"]) == warned
+    (skipped,) = (line for line in lines if line["event"] == "controller is skipped")
+    assert ("reason" in skipped, "error" in skipped) == (True, False)
 
 
 def test_it_watches_unless_the_gate_is_off() -> None:

@@ -170,6 +170,60 @@ def test_what_is_harmless_stays(said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        "m-nosecret: spec.secretRef is missing; name a Secret",
+        "m-nosecret: Secret shop/gone does not exist; create it",
+        "shop/m-nosecret: Failed: no quota",
+        "machine m-nosecret: Running",
+        "MachineClass shop/m-secret: VM (i-1) is gone",
+        "machines pool-token: Pending: Ordered, pool-passwords: VM was refused",
+        'err="m-mytoken: VM is gone"',
+        '{"msg":"m-mytoken: VM is gone"}',
+    ],
+)
+def test_a_sentence_about_an_object_stays_whatever_the_object_is_called(said: str) -> None:
+    assert redact.words(said) == said
+    assert redact.line(said.encode()) == said.encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        # The word alone, and fields that hold a secret: whatever their value looks like.
+        ("password: correct horse", f"password: {M} horse"),
+        ("secret: Stale: x", f"secret: {M} x"),
+        ("smtp-password: correct horse", f"smtp-password: {M} horse"),
+        ("dbpassword: correct horse", f"dbpassword: {M} horse"),
+        ("clientsecret: correct horse", f"clientsecret: {M} horse"),
+        ("x-vault-token: correct horse", f"x-vault-token: {M} horse"),
+        ("spec.token: correct horse", f"spec.token: {M} horse"),
+        ("mail_password: correct horse", f"mail_password: {M} horse"),
+        ("mailPassword: correct horse", f"mailPassword: {M} horse"),
+        ("PGPASSWORD: correct horse", f"PGPASSWORD: {M} horse"),
+        ("/run/token: correct horse", f"/run/token: {M} horse"),
+        # An object's name, and no sentence after it.
+        ("m-mysecret: hunter", f"m-mysecret: {M}"),
+        ("m-mysecret: hunter2 is wrong", f"m-mysecret: {M} is wrong"),
+        ("m-mysecret: hunter user: x", f"m-mysecret: {M} user: x"),
+        ("m-mysecret: hunter, next", f"m-mysecret: {M}, next"),
+        ("m-mysecret=hunter is wrong", f"m-mysecret={M} is wrong"),
+        ('m-nosecret: "hunter" is wrong', f'm-nosecret: "{M}" is wrong'),
+        ('secret: "hunter is wrong"', f'secret: "{M}"'),
+        ('"m-mysecret": hunter is wrong', f'"m-mysecret": {M} is wrong'),
+        ("m-nosecret: hunter2", f"m-nosecret: {M}"),
+        ("m-authorization: Bearer abcdef", f"m-authorization: Bearer {M}"),
+        # The sentence names a secret.
+        ("m-nosecret: password: abc", f"m-nosecret: password: {M}"),
+        ("m-nosecret: wrong token: abc", f"m-nosecret: wrong token: {M}"),
+        ("m-nosecret: token=abc", f"m-nosecret: {M}"),
+    ],
+)
+def test_a_value_after_the_name_of_a_field_or_an_object_is_masked(said: str, written: str) -> None:
+    assert redact.words(said) == written
+
+
+@pytest.mark.parametrize(
     ("name", "secret"),
     [
         ("token", True),
@@ -223,6 +277,8 @@ def test_what_is_public_is_cut_after_its_secrets_are_gone() -> None:
             "token: |\n a\n",
             "\n ",
             "pwd=/",
+            "m-token: a b ",
+            "m-token",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ccm import cloud
 from ccm.app import options
@@ -108,8 +109,27 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
     )
 
 
-async def test_nothing_is_served_unless_it_is_asked_for() -> None:
-    await webhooks.serve(parsed("--webhooks=*"), lambda: ACME)
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], None),
+        ([GATE, "--webhooks=-service-annotations"], None),
+        (["--webhooks=*"], "--webhooks=* has no effect: it needs --feature-gates="),
+        (
+            [GATE, "--webhooks=*", "--webhook-secure-port=0"],
+            "--webhooks=* has no effect: --webhook-",
+        ),
+    ],
+    ids=["none", "left out", "no gate", "no port"],
+)
+async def test_what_is_asked_for_and_not_served_is_warned_of(
+    words: list[str], why: str | None
+) -> None:
+    with capture_logs() as lines:
+        await webhooks.serve(parsed(*words), lambda: ACME)
+
+    told = [line for line in lines if line["log_level"] == "warning"]
+    assert [line["reason"][: len(why or "")] for line in told] == ([why] if why else [])
 
 
 async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:

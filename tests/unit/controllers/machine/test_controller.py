@@ -92,6 +92,25 @@ async def test_a_machine_that_never_joins() -> None:
     assert world.phase() == "Running"
 
 
+async def test_only_a_failure_is_logged_as_an_error() -> None:
+    world = World()
+    world.ready_class()
+    with capture_logs() as lines:
+        async with world.running("machine", "machineclass"):
+            world.machine(creationTimeout="5m")
+            await advance(380)
+            world.node()
+            await advance(1)
+
+    told = {line["phase"]: line for line in lines if "another phase" in line["event"]}
+    assert {phase: "error" in line for phase, line in told.items()} == {
+        "Pending": False,
+        "Failed": True,
+        "Running": False,
+    }
+    assert told["Running"]["description"]
+
+
 async def test_a_node_with_critical_components_missing_is_not_in_use() -> None:
     world = World()
     world.ready_class()
