@@ -23,6 +23,15 @@ from .marks import CLUSTER, SERVICE_UID
 AGAIN_S = 1.0
 """After so long it is asked whether the cloud has done it."""
 
+REFUSED = (
+    cloud.NotFound,
+    cloud.InvalidArgument,
+    cloud.FailedPrecondition,
+    cloud.Aborted,
+    cloud.Unknown,
+)
+"""Errors that may be about one target, such as a server that is gone: others are added even so."""
+
 
 class HcloudBalancers:
     """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
@@ -38,8 +47,9 @@ class HcloudBalancers:
         self._settings = settings
         self._network = network
         self._warn = warn
-        self._pending: dict[str, list[int]] = {}
-        """UID of a Service -> actions of ours that ran when we last heard of them."""
+        self._pending: dict[str, dict[int, int | None]] = {}
+        """UID of a Service -> actions of ours that ran when we last heard of them -> the server
+        that the action adds or removes as a target."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
         """The one that is asked for, or else `a` and the UID of the Service."""
@@ -52,7 +62,12 @@ class HcloudBalancers:
     ) -> cloud.Status | None:
         """Its status, without addresses while it is new; one request."""
         found = await self._find(service)
-        return None if found is None else recipes.status(found, service, self._settings)
+        if found is None:
+            return None
+        try:
+            return recipes.status(found, service, self._settings)
+        except cloud.InvalidArgument:  # a wrong annotation must not keep it from being deleted
+            return recipes.status(found, None, self._settings)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -63,9 +78,10 @@ class HcloudBalancers:
             InvalidArgument: the Service asks for something the cloud does not have.
             FailedPrecondition: one of another Service has the name.
             RetryAfter: the cloud works on it.
-            Aborted: the cloud failed to do something; the message has the cloud's reason.
+            Aborted: the cloud failed to do something, or refused some targets and all else is
+                done; the message has the cloud's reason.
         """
-        await self._check_settled(service)
+        refused = await self._settled(service)
         recipe = await self._recipe(service)
         held = await self._find(service) or await self._by_name(service)
         if recipe.public is False:
@@ -75,12 +91,13 @@ class HcloudBalancers:
         held = await self._marked(cluster_name, service, held)
         servers = self._members(service, nodes, recipe, held)
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        held = await self._carry_out(
-            service, held, changes.steps(held, recipe, servers, keep_ips=keep_ips)
-        )
+        steps = changes.steps(held, recipe, servers, keep_ips=keep_ips)
+        held = await self._carry_out(service, held, steps, refused)
         self._check_address(service, held)
         self._check_type(service, held)
-        return recipes.status(held, service, self._settings)
+        status = recipes.status(held, service, self._settings)
+        _check_refused(refused, nodes, status)
+        return status
 
     async def update_load_balancer(
         self,
@@ -93,16 +110,19 @@ class HcloudBalancers:
         Raises:
             NotFound: there is none.
             RetryAfter: the cloud works on it.
+            Aborted: the cloud refused some targets; the others are as they should be.
         """
-        await self._check_settled(service)
+        refused = await self._settled(service)
         held = await self._find(service)
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        recipe = await self._recipe(service)
-        servers = self._members(service, nodes, recipe, held)
+        found = recipes.members_of(held, service, nodes, self._settings)
+        kept = self._at_most(service, list(found), held.load_balancer_type.max_targets)
+        wanted = {number: found[number] for number in kept}
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        steps = list(changes.targets(held, recipe, servers, keep_ips=keep_ips))
-        await self._carry_out(service, held, steps)
+        steps = list(changes.targets(held, wanted, keep_ips=keep_ips))
+        await self._carry_out(service, held, steps, refused)
+        _check_refused(refused, nodes)
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
         """One request to find it, another to delete it; so for certificates made for it.
@@ -225,9 +245,7 @@ class HcloudBalancers:
             **_whole_order(recipe, servers),
         }
         try:
-            made, action = await self._api.create(
-                "load_balancers", "load_balancer", client.Balancer, order
-            )
+            made, action = await self._ordered(order)
         except cloud.AlreadyExists:
             # Made meanwhile by a call whose answer was lost, or by somebody else.
             found = await self._adoptable(service)
@@ -244,6 +262,17 @@ class HcloudBalancers:
         self._note(service, action)
         self._check_noted(service)
         return made
+
+    async def _ordered(self, order: Mapping[str, Any]) -> tuple[client.Balancer, client.Action]:
+        """Order a load balancer; once more without targets where one may be refused."""
+        table, key = "load_balancers", "load_balancer"
+        try:
+            return await self._api.create(table, key, client.Balancer, order)
+        except REFUSED:
+            if not order.get("targets"):
+                raise
+        # The API does not say which one it refuses. Targets follow one by one, as in any change.
+        return await self._api.create(table, key, client.Balancer, {**order, "targets": []})
 
     def _labels(self, cluster_name: str, service: cloud.Service) -> Mapping[str, str]:
         return {SERVICE_UID: service.uid, CLUSTER: label_value(cluster_name)}
@@ -265,8 +294,10 @@ class HcloudBalancers:
         recipe: recipes.Recipe,
         held: client.Balancer,
     ) -> Sequence[int]:
-        found = recipes.members(service, nodes, 0)
         most = recipes.most_targets(recipe, held)
+        return self._at_most(service, recipes.members(service, nodes, 0), most)
+
+    def _at_most(self, service: cloud.Service, found: Sequence[int], most: int) -> Sequence[int]:
         if most and len(found) > most:
             self._warn_of_targets(service, f"it may have {most} targets, for {len(found)} nodes")
         return found[:most] if most else found
@@ -277,27 +308,51 @@ class HcloudBalancers:
         self._warn(service.reference, notices.MAX_TARGETS, message)
 
     async def _carry_out(
-        self, service: cloud.Service, held: client.Balancer, steps: Sequence[changes.Step]
+        self,
+        service: cloud.Service,
+        held: client.Balancer,
+        steps: Sequence[changes.Step],
+        refused: dict[int, str],
     ) -> client.Balancer:
-        """Every step; the load balancer as it is afterwards."""
-        for action, order in steps:
-            try:
-                done = await self._api.act(f"/load_balancers/{held.id}/actions/{action}", order)
-            except cloud.ResourceExhausted as error:
-                if action != "add_target":
-                    raise
-                self._warn_of_targets(service, str(error))
+        """Take every step but those about refused targets; return the load balancer afterwards.
+
+        Args:
+            service: whose load balancer it is.
+            held: as it was before.
+            steps: in this order.
+            refused: server -> why; targets that are refused are added to it.
+        """
+        for step in steps:
+            if step.server in refused:
                 continue
-            except cloud.NotFound:
-                if action not in ("remove_target", "delete_service", "detach_from_network"):
+            try:
+                await self._act(service, held, step)
+            except REFUSED as error:
+                if step.server is None:
                     raise
-                continue  # done already, by a call whose answer was lost
-            self._note(service, done)
+                refused[step.server] = str(error)
         self._check_noted(service)
-        if any(action in changes.READ_AGAIN for action, _ in steps):
+        if any(step.action in changes.READ_AGAIN for step in steps):
             path = f"/load_balancers/{held.id}"
             return await self._api.one(path, "load_balancer", client.Balancer)
         return held
+
+    async def _act(self, service: cloud.Service, held: client.Balancer, step: changes.Step) -> None:
+        path = f"/load_balancers/{held.id}/actions/{step.action}"
+        try:
+            action = await self._api.act(path, step.order)
+        except cloud.ResourceExhausted as error:
+            if step.action != "add_target":
+                raise
+            self._warn_of_targets(service, str(error))
+        except cloud.AlreadyExists:
+            if step.action != "add_target":
+                raise  # else done already, by a call whose answer was lost
+        except cloud.NotFound:
+            if step.action not in ("remove_target", "delete_service", "detach_from_network"):
+                raise  # likewise
+        else:
+            self._note(service, action, step.server)
 
     async def _delete(self, held: client.Balancer) -> None:
         if held.protection.delete:
@@ -313,29 +368,43 @@ class HcloudBalancers:
 
     # --- actions --------------------------------------------------------------------------------
 
-    def _note(self, service: cloud.Service, action: client.Action) -> None:
+    def _note(
+        self, service: cloud.Service, action: client.Action, server: int | None = None
+    ) -> None:
         _check(action)
         if action.status == "running":
-            self._pending.setdefault(service.uid, []).append(action.id)
+            self._pending.setdefault(service.uid, {})[action.id] = server
 
     def _check_noted(self, service: cloud.Service) -> None:
         if number := len(self._pending.get(service.uid, ())):
             text = f"the cloud works on the load balancer of {service.key} ({number} actions)"
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
 
-    async def _check_settled(self, service: cloud.Service) -> None:
-        """Ask how our last actions went; one request, if there were any."""
-        ids = self._pending.get(service.uid)
-        if not ids:
-            return
-        found = await self._api.actions(ids)
-        running = [one.id for one in found if one.status == "running"]
+    async def _settled(self, service: cloud.Service) -> dict[int, str]:
+        """Ask how our last actions went; one request, if there were any.
+
+        Returns: server -> why it was refused as a target. The next steps leave it out: an action
+        about it would again lock the load balancer against those about other targets.
+        """
+        noted = self._pending.get(service.uid)
+        refused: dict[int, str] = {}
+        if not noted:
+            return refused
+        found = await self._api.actions(list(noted))
+        running = {one.id: noted[one.id] for one in found if one.status == "running"}
         self._pending[service.uid] = running
         if not running:
             del self._pending[service.uid]
         for one in found:
-            _check(one)
+            try:
+                _check(one)
+            except cloud.Aborted as error:
+                server = noted[one.id]
+                if server is None:
+                    raise
+                refused[server] = str(error)
         self._check_noted(service)
+        return refused
 
     def _check_type(self, service: cloud.Service, held: client.Balancer) -> None:
         kind = held.load_balancer_type
@@ -368,6 +437,21 @@ def _check(action: client.Action) -> None:
     if action.status == "error":
         reason = action.error.message if action.error else "no reason"
         raise cloud.Aborted(f"{action.command} failed: {reason}")
+
+
+def _check_refused(
+    refused: Mapping[int, str], nodes: Sequence[cloud.Node], status: cloud.Status | None = None
+) -> None:
+    """Raise Aborted where targets were refused; it carries the Status."""
+    if refused:
+        names = recipes.servers(nodes)
+        told = "; ".join(
+            f"node {names.get(number, 'unknown')} (server {number}): {why}"
+            for number, why in sorted(refused.items())
+        )
+        raise cloud.Aborted(
+            f"targets refused by the cloud: {told}; correct provider ID or network of the nodes"
+        ).carrying(status)
 
 
 def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str, Any]:

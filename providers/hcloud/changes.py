@@ -16,6 +16,12 @@ class Step(NamedTuple):
     action: str
     order: Mapping[str, Any] | None
 
+    @property
+    def server(self) -> int | None:
+        """ID of the server that it adds or removes as a target."""
+        about = (self.order or {}).get("server")
+        return about and int(about["id"])
+
 
 READ_AGAIN = frozenset(
     {
@@ -47,7 +53,7 @@ def steps(
         *leaving,
         *moves,
         *_ports(held, recipe),
-        *targets(held, recipe, servers, keep_ips=keep_ips),
+        *targets(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
     ]
 
 
@@ -99,12 +105,15 @@ def _ports(held: client.Balancer, recipe: recipes.Recipe) -> Iterator[Step]:
             yield Step("update_service", recipes.listener(port, found))
 
 
-def targets(
-    held: client.Balancer, recipe: recipes.Recipe, servers: Sequence[int], *, keep_ips: bool
-) -> Iterator[Step]:
-    """Members alone; a change of the way to one takes it out and in again."""
+def targets(held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool) -> Iterator[Step]:
+    """Yield the steps for members alone; a change of the way to one takes it out and in again.
+
+    Args:
+        held: the load balancer as it is.
+        wanted: ID of each server -> whether it is reached by its private address.
+        keep_ips: whether IP targets stay.
+    """
     there = recipes.held_servers(held)
-    wanted = dict.fromkeys(servers, recipe.private_targets)
     for number in sorted(there):
         if wanted.get(number) != there[number]:
             yield Step("remove_target", recipes.target(number))
@@ -113,4 +122,4 @@ def targets(
             yield Step("remove_target", {"type": "ip", "ip": one.ip})
     for number in sorted(wanted):
         if there.get(number) != wanted[number]:
-            yield Step("add_target", recipes.target(number, private=recipe.private_targets))
+            yield Step("add_target", recipes.target(number, private=wanted[number]))

@@ -72,7 +72,7 @@ def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequ
     try:
         token(credentials)
     except cloud.InvalidArgument as error:
-        found.append(cloud.Problem(field="secret", message=str(error)))
+        found.append(cloud.Problem(field="secretRef", message=str(error)))
     return found
 
 

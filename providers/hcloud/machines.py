@@ -121,7 +121,7 @@ class HcloudMachines(cloud.Driver[Clients]):
                 async with self._client(credentials, "") as api:
                     found += await _absent(api, machine_specs.read(spec))
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
-                found.append(cloud.Problem(field="secret", message=str(error)))
+                found.append(cloud.Problem(field="secretRef", message=str(error)))
         return found
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:

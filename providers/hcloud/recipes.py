@@ -195,15 +195,45 @@ def _whole(duration: timedelta | None) -> int | None:
 
 
 def members(service: cloud.Service, nodes: Iterable[cloud.Node], most: int) -> tuple[int, ...]:
-    """IDs of the servers that get traffic, at most so many of them: always the same ones."""
-    terms = parse_labels(ann.NODE_SELECTOR.read(service) or "")
-    found = {
-        number
+    """Return IDs of the servers that get traffic, at most so many of them: always the same ones.
+
+    Raises:
+        InvalidArgument: the node selector cannot be read.
+    """
+    found = sorted(servers(nodes, ann.NODE_SELECTOR.read(service)))
+    return tuple(found[:most] if most else found)
+
+
+def members_of(
+    held: client.Balancer,
+    service: cloud.Service,
+    nodes: Iterable[cloud.Node],
+    settings: config.Config,
+) -> Mapping[int, bool]:
+    """Return the members of an existing load balancer: server -> whether by its private address.
+
+    The Service may ask for what cannot be had. Targets are reached in the way they already are, and
+    an unreadable node selector selects all nodes. Present targets come before new ones.
+    """
+    there = held_servers(held)
+    ways = set(there.values())
+    private = first(ann.lenient(service, ann.USE_PRIVATE_IP), settings.balancers_use_private_ip)
+    if len(ways) == 1:
+        (private,) = ways
+    found = servers(nodes, ann.lenient(service, ann.NODE_SELECTOR))
+    ordered = sorted(found, key=lambda number: (number not in there, number))
+    return {number: there.get(number, private) for number in ordered}
+
+
+def servers(nodes: Iterable[cloud.Node], selector: str | None = None) -> Mapping[int, str]:
+    """Return the ID of the server of each selected node -> the node's name."""
+    terms = parse_labels(selector or "")
+    return {
+        number: node.name
         for node in nodes
         if all(term.matches(node.labels) for term in terms)
         for number in _server(node)
     }
-    return tuple(sorted(found)[:most] if most else sorted(found))
 
 
 def _server(node: cloud.Node) -> Iterable[int]:

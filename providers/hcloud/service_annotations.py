@@ -262,6 +262,14 @@ SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
 """All of them."""
 
 
+def lenient(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None]) -> T | None:
+    """Return the value that a Service asks for; None also where it cannot be read."""
+    try:
+        return annotation.read(service)
+    except cloud.InvalidArgument:
+        return None
+
+
 def table() -> str:
     """The annotations as a Markdown table."""
     return markdown(SCHEMA, without="as configured, or the API's")

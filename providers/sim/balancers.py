@@ -52,7 +52,8 @@ class SimBalancers:
         Raises:
             InvalidArgument: the Service asks for something the cloud does not have.
             RetryAfter: the cloud works on it.
-            Aborted: the cloud failed to make it; the message has the cloud's reason.
+            Aborted: the cloud failed to make it, or refused members and the others are there; the
+                message has the cloud's reason.
         """
         recipe = recipes.wanted(service)
         found = await self._find(cluster_name, service)
@@ -73,6 +74,7 @@ class SimBalancers:
         Raises:
             NotFound: there is none.
             RetryAfter: the cloud works on it.
+            Aborted: the cloud refused members; the others are as they should be.
         """
         found = await self._find(cluster_name, service)
         if found is None:
@@ -143,7 +145,14 @@ class SimBalancers:
     ) -> client.Balancer:
         if sorted(balancer.members) == sorted(members):
             return balancer
-        changed = await self._api.set_members(balancer.id, members)
+        try:
+            changed = await self._api.set_members(balancer.id, members)
+        except cloud.InvalidArgument as error:
+            good = [one for one in members if recipes.is_address(one)]
+            if len(good) == len(members):
+                raise
+            served = await self._with_members(balancer, good)
+            raise cloud.Aborted(f"members refused: {error}").carrying(_status(served)) from error
         _check_usable(changed)
         return changed
 

@@ -122,7 +122,7 @@ class SimMachines(cloud.Driver[Clients]):
                 async with self._client(credentials, "") as api:
                     await api.servers("none-is-named-so")
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
-                found.append(cloud.Problem(field="secret", message=str(error)))
+                found.append(cloud.Problem(field="secretRef", message=str(error)))
         return found
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:

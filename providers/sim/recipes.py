@@ -7,6 +7,7 @@ holds. Comparing two of them says what to change; hashing one gives the digest.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -63,6 +64,15 @@ def internal_ips(addresses: Iterable[cloud.NodeAddress], family: str) -> list[st
         for one in addresses
         if one.type == "InternalIP" and (":" in one.address) == is_6
     ]
+
+
+def is_address(text: str) -> bool:
+    """Return whether the cloud takes a text as a member; a kubelet may report any."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def digest(recipe: client.Recipe, members_: Sequence[str]) -> str:

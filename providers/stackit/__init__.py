@@ -83,5 +83,6 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
+            load_balancers_check_health=False,
             has_cluster_id=True,
         )

@@ -7,7 +7,7 @@ works on one, `RetryAfter` says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ccm import cloud
 from ccm.base import log
@@ -23,6 +23,9 @@ AGAIN_S = 10.0
 
 GOING_S = 5.0
 """Likewise of a deletion."""
+
+REFUSED = (cloud.InvalidArgument, cloud.FailedPrecondition, cloud.Unknown)
+"""Errors of an order that may be about one target: others are added even so."""
 
 READY, ERROR, GOING = "STATUS_READY", "STATUS_ERROR", "STATUS_TERMINATING"
 
@@ -55,9 +58,13 @@ class StackitBalancers:
         service: cloud.Service,
     ) -> cloud.Status | None:
         """Its status, without an address while it is new; one request."""
-        _check_class(service)
         found = await self._api.balancer(recipes.name_of(service))
-        return None if found is None else recipes.status(found, service)
+        if found is None:
+            return None
+        try:
+            return recipes.status(found, service)
+        except cloud.InvalidArgument:  # a wrong annotation must not keep it from being deleted
+            return recipes.status(found, None)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -67,20 +74,25 @@ class StackitBalancers:
         Raises:
             InvalidArgument: the Service asks for something the cloud does not have.
             FailedPrecondition: it asks for a change that the cloud does not make.
-            ImplementedElsewhere: its class is another controller's.
+            ImplementedElsewhere: its class is another controller's, and there is none.
             RetryAfter: the cloud works on it.
-            Aborted: the cloud failed; the message has the cloud's reason.
+            Aborted: the cloud failed, or refused some targets and all else is done; the message
+                has the cloud's reason.
         """
-        _check_class(service)
+        held = await self._found(cluster_name, recipes.name_of(service))
+        if held is None:
+            _check_class(service)
         recipe = recipes.wanted(service, nodes, self._settings)
-        held = await self._found(cluster_name, recipe.name)
         if held is None:
             _tell_of_what_has_no_effect(service)
             held = await self._create(cluster_name, recipe)
         else:
             held = await self._in_step(cluster_name, recipe, held)
         _check_ready(held)
-        return recipes.status(held, service)
+        status = recipes.status(held, service)
+        # Nothing is left to do here unless the order was refused because of its targets.
+        await self._give(held, recipes.targets(nodes), status)
+        return status
 
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -90,14 +102,13 @@ class StackitBalancers:
         Raises:
             NotFound: there is none.
             RetryAfter: the cloud works on it.
+            Aborted: the cloud refused some targets; the others are as they should be.
         """
-        _check_class(service)
-        recipe = recipes.wanted(service, nodes, self._settings)
-        held = await self._found(cluster_name, recipe.name)
+        held = await self._found(cluster_name, recipes.name_of(service))
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        for pool in recipes.pool_orders(held, recipe):
-            await self._api.replace_pool(recipe.name, pool)
+        # Every pool has the same members, whatever the Service asks for beside them.
+        await self._give(held, recipes.targets(nodes))
 
     async def ensure_load_balancer_deleted(
         self,
@@ -109,7 +120,6 @@ class StackitBalancers:
         Raises:
             RetryAfter: the cloud still works on it.
         """
-        _check_class(service)
         await self._remove(cluster_name, recipes.name_of(service), is_named=True)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
@@ -135,7 +145,6 @@ class StackitBalancers:
         nodes: Sequence[cloud.Node],
     ) -> str:
         """The digest of what `ensure_load_balancer` would make."""
-        _check_class(service)
         recipe = recipes.wanted(service, nodes, self._settings)
         shape = [ann.IP_MODE.name] if ann.IP_MODE.read(service) else []
         return recipes.digest(recipe, self._credentials.url, self._credentials.mark, *shape)
@@ -167,7 +176,11 @@ class StackitBalancers:
         metrics = await self._credentials.ensured(None, recipe.name)
         labels = self._labels(cluster_name, None)
         try:
-            return await self._api.create(recipes.order(recipe, labels, metrics))
+            return await _sent(
+                recipe,
+                None,
+                lambda asked: self._api.create(recipes.order(asked, labels, metrics)),
+            )
         except cloud.Aborted:
             # Made meanwhile by a call whose answer was lost.
             found = await self._found(cluster_name, recipe.name)
@@ -186,11 +199,16 @@ class StackitBalancers:
         metrics = await self._credentials.ensured(held, recipe.name)
         if metrics is None and (held.metrics or held.label(BALANCER_CREDENTIALS)):
             held = await self._switched_off(cluster_name, recipe, held)
-        mark = held.label(BALANCER_CREDENTIALS)
-        if recipes.fits(held, recipe, metrics) and mark == self._credentials.mark:
-            return held
+        is_marked = held.label(BALANCER_CREDENTIALS) == self._credentials.mark
         labels = self._labels(cluster_name, held)
-        return await self._api.replace(held.name, recipes.order(recipe, labels, metrics, held))
+
+        async def send(asked: recipes.Recipe) -> lbapi.Balancer:
+            if is_marked and recipes.fits(held, asked, metrics):
+                return held
+            order = recipes.order(asked, labels, metrics, held)
+            return await self._api.replace(held.name, order)
+
+        return await _sent(recipe, held, send)
 
     async def _switched_off(
         self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
@@ -198,10 +216,81 @@ class StackitBalancers:
         """Without metrics and their credentials; the label says so until it is done."""
         if held.metrics:
             labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: LEAVING}
-            order = recipes.order(recipe, labels, None, held)
-            held = await self._api.replace(held.name, order)
+            name, there = held.name, held
+            held = await _sent(
+                recipe,
+                held,
+                lambda asked: self._api.replace(name, recipes.order(asked, labels, None, there)),
+            )
         await self._credentials.remove(held.name)
         return held
+
+    async def _give(
+        self,
+        held: lbapi.Balancer,
+        targets: tuple[lbapi.Target, ...],
+        status: cloud.Status | None = None,
+    ) -> None:
+        """Give each pool these targets, where it has others.
+
+        Raises:
+            Aborted: the cloud refused some; it carries the Status.
+        """
+        refused: dict[str, str] = {}
+        for pool in held.target_pools or ():
+            if recipes.members(pool) != recipes.members(recipes.with_targets(pool, targets)):
+                try:
+                    refused |= await self._set_targets(held.name, pool, targets)
+                except REFUSED as error:
+                    refused[f"pool {pool.name}"] = str(error)
+        if refused:
+            told = "; ".join(f"{what}: {why}" for what, why in sorted(refused.items()))
+            raise cloud.Aborted(
+                f"targets refused by the cloud: {told}; correct the addresses of the nodes"
+            ).carrying(status)
+
+    async def _set_targets(
+        self, name: str, pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]
+    ) -> dict[str, str]:
+        """Set the targets of a pool; return which are refused, and why.
+
+        One request, and more where one is refused.
+        """
+        there = pool.targets or ()
+        stay = tuple(one for one in targets if one in there)
+        new = tuple(one for one in targets if one not in there)
+
+        async def put(given: tuple[lbapi.Target, ...]) -> None:
+            order = recipes.pool_order(recipes.with_targets(pool, given), pool)
+            await self._api.replace_pool(name, order)
+
+        async def split(
+            given: tuple[lbapi.Target, ...], more: tuple[lbapi.Target, ...], why: Exception
+        ) -> tuple[lbapi.Target, ...]:
+            """Halve until a refused one is alone: the API does not say which it refuses."""
+            half = len(more) // 2
+            if not half:
+                refused[f"node {more[0].display_name} ({more[0].ip})"] = str(why)
+                return given
+            for part in (more[:half], more[half:]):
+                try:
+                    await put((*given, *part))
+                    given = (*given, *part)
+                except REFUSED as error:
+                    given = await split(given, part, error)
+            return given
+
+        refused: dict[str, str] = {}
+        try:
+            await put(targets)
+        except REFUSED as error:
+            if not new:
+                raise
+            if len(new) > 1 or len(stay) < len(there):
+                # Nodes that are gone leave first. If that is refused, no new target is to blame.
+                await put(stay)
+            await split(stay, new, error)
+        return refused
 
     def _labels(self, cluster_name: str, held: lbapi.Balancer | None) -> dict[str, str]:
         """All labels of a load balancer; those that somebody else gave it stay."""
@@ -227,6 +316,21 @@ class StackitBalancers:
         if held is not None:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=GOING_S)
         await self._credentials.remove(name)
+
+
+async def _sent(
+    recipe: recipes.Recipe,
+    held: lbapi.Balancer | None,
+    send: Callable[[recipes.Recipe], Awaitable[lbapi.Balancer]],
+) -> lbapi.Balancer:
+    """Send an order; one that is refused once more without new targets."""
+    try:
+        return await send(recipe)
+    except REFUSED:
+        kept = recipes.without_new_targets(recipe, held)
+        if kept == recipe:
+            raise
+        return await send(kept)
 
 
 def _is_ours(held: lbapi.Balancer, cluster_name: str) -> bool:

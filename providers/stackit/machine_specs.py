@@ -22,6 +22,10 @@ PROJECT_ID = "project-id"
 SERVICE_ACCOUNT = "serviceaccount.json"
 """Keys of the Secret; the project is a UUID, the other one a service account's key, JSON."""
 
+CREDENTIALS = "secretRef"
+"""The field of a class that its problems with credentials are about. Never `secret`: a text after
+`secret:` is taken for one, and redacted."""
+
 _MACHINE_TYPE = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*", re.ASCII)
 _ZONE = re.compile(r"[a-z0-9]+-(?:\d+|m)", re.ASCII)
 _LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_./]*[a-zA-Z0-9])?", re.ASCII)
@@ -137,17 +141,17 @@ def _text(credentials: Mapping[str, bytes], key: str) -> str:
 def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
     said = _text(credentials, PROJECT_ID)
     if not said:
-        yield _problem("secret", f"{PROJECT_ID} is missing; give the ID of the project")
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; give the ID of the project")
     elif not UUID.fullmatch(said):
-        yield _problem("secret", f"{PROJECT_ID} is {said!r}; it must be a UUID")
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is {said!r}; it must be a UUID")
     key = _text(credentials, SERVICE_ACCOUNT)
     if not key:
-        yield _problem("secret", f"{SERVICE_ACCOUNT} is missing; give a service account's key")
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} is missing; give a service account's key")
         return
     try:
         msgspec.json.decode(key)
     except msgspec.MsgspecError:
-        yield _problem("secret", f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
 
 
 def _problem(field: str, message: str) -> cloud.Problem:

@@ -104,12 +104,13 @@ class StackitMachines(cloud.Driver[Clients]):
         if fault := machine_specs.name_fault(who):
             raise cloud.InvalidArgument(fault)
         place = Place(machine_specs.project(req.credentials), spec.region)
+        order = _order(req, spec)
         async with self._client(req.credentials, who.pool) as api:
             every = await api.servers(*place)
             server = await _adoptable(api, place, every, who)
             if server is None:
                 _check_cards(spec, every)
-                server = await api.create_server(*place, _order(req, spec))
+                server = await _ordered(api, place, order)
         return _info(server, place)
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
@@ -131,6 +132,8 @@ class StackitMachines(cloud.Driver[Clients]):
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """One request."""
+        if _was_never_ordered(req):
+            raise cloud.NotFound(f"no server of machine {req.identity.name} was ever ordered")
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
             server = await api.server(*place, server_id)
@@ -142,6 +145,8 @@ class StackitMachines(cloud.Driver[Clients]):
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Three requests, one more without a provider ID; not over before the server is gone."""
+        if _was_never_ordered(req):
+            return cloud.DeleteMachineResponse()
         async with self._client(req.credentials, req.identity.pool) as api:
             for place, server_id in await _to_delete(api, req):
                 await _gone(api, place, server_id)
@@ -163,7 +168,7 @@ class StackitMachines(cloud.Driver[Clients]):
             try:
                 found += await self._absent(machine_specs.read(spec), credentials)
             except (cloud.Unauthenticated, cloud.PermissionDenied, cloud.InvalidArgument) as error:
-                found.append(cloud.Problem(field="secret", message=str(error)))
+                found.append(cloud.Problem(field=machine_specs.CREDENTIALS, message=str(error)))
         return found
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
@@ -251,10 +256,28 @@ def _check_cards(spec: Spec, every: Sequence[iaas.Server]) -> None:
             )
 
 
+async def _ordered(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
+    """Order a server; an error carries its place, as the order may have come through."""
+    try:
+        return await api.create_server(*place, order)
+    except cloud.CloudError as error:
+        error.carrying(cloud.MachineInfo(last_known_state=_state(place)))
+        raise
+
+
 def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
-    """The order of a server; what the spec does not say is left out."""
+    """Return the order of a server; what the spec does not say is left out.
+
+    Raises:
+        InvalidArgument: there are no user data, without which no server joins a cluster.
+    """
     who = req.identity
     user_data = spec.user_data.encode() or req.user_data
+    if not user_data:
+        raise cloud.InvalidArgument(
+            "userData is missing, and the server would never join; give it in the Secret of the "
+            "class or in its providerSpec"
+        )
     networking = spec.networking
     optional = {
         "imageId": spec.image_id,
@@ -339,11 +362,35 @@ def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
 
 def _place(given: Mapping[str, Any], credentials: Mapping[str, bytes], state: str = "") -> Place:
     """Where a server is: as its machine remembers, or as its class says."""
+    return Place(machine_specs.project(credentials), _region(given, state))
+
+
+def _region(given: Mapping[str, Any], state: str) -> str:
     remembered = _STATE.search(state)
     region = remembered[1] if remembered else machine_specs.region_of(given)
     if not region:
         raise cloud.InvalidArgument("region of the class is missing; it must be such as eu01")
-    return Place(machine_specs.project(credentials), region)
+    return region
+
+
+def _state(place: Place) -> str:
+    return f"region={place.region}"
+
+
+def _was_never_ordered(req: cloud.MachineRequest) -> bool:
+    """Return whether a machine has no server: its class names no place, and it remembers none.
+
+    No server is ordered without region and project, and each order leaves a state on the Machine,
+    also one whose answer was lost. The exception is a process that dies between the order and that
+    write, with a class that is broken afterwards: the orphan controller finds that server.
+    """
+    if req.provider_id or req.last_known_state:
+        return False
+    try:
+        _place(req.provider_spec, req.credentials)
+    except cloud.InvalidArgument:
+        return True
+    return False
 
 
 async def _located(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
@@ -355,12 +402,14 @@ async def _located(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, 
 
 async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
     """By its provider ID, or else all that bear the identity; in both regions if there are two."""
-    place = _place(req.provider_spec, req.credentials, req.last_known_state)
     if req.provider_id:
         said = instances.parse_id(req.provider_id)
         if said.region:
             raise cloud.InvalidArgument(f"provider ID {req.provider_id!r} is of no machine")
-        return [(place._replace(project=said.project or place.project), said.server)]
+        project = said.project or machine_specs.project(req.credentials)
+        region = _region(req.provider_spec, req.last_known_state)
+        return [(Place(project, region), said.server)]
+    place = _place(req.provider_spec, req.credentials, req.last_known_state)
     who = req.identity
     if not who.uid or machine_specs.name_fault(who):
         return []
@@ -427,5 +476,5 @@ def _info(server: iaas.Server, place: Place) -> cloud.MachineInfo:
         addresses=instances.addresses(server),
         phase=PHASES.get(server.status or "", cloud.Phase.UNKNOWN),
         message=server.error_message or "",
-        last_known_state=f"region={place.region}",
+        last_known_state=_state(place),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -303,14 +303,20 @@ def pool_order(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
     return found
 
 
-def pool_orders(held: lbapi.Balancer, recipe: Recipe) -> Sequence[Mapping[str, Any]]:
-    """The pools whose members differ, with the members that are asked for and nothing else new."""
-    asked = {one.name: one for one in recipe.pools}
-    return [
-        pool_order(msgspec.structs.replace(one, targets=asked[one.name].targets), one)
-        for one in held.target_pools or ()
-        if one.name in asked and members(one) != members(asked[one.name])
-    ]
+def with_targets(pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]) -> lbapi.Pool:
+    """Return a pool with other targets."""
+    return msgspec.structs.replace(pool, targets=targets)
+
+
+def without_new_targets(recipe: Recipe, held: lbapi.Balancer | None) -> Recipe:
+    """Return a recipe without targets that their pool does not have yet."""
+    pools = []
+    for pool in recipe.pools:
+        present = _pool(held, pool.name)
+        there = (present and present.targets) or ()
+        targets = tuple(one for one in pool.targets or () if one in there)
+        pools.append(with_targets(pool, targets))
+    return msgspec.structs.replace(recipe, pools=tuple(pools))
 
 
 # --- status -------------------------------------------------------------------------------------

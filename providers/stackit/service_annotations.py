@@ -131,7 +131,7 @@ LISTENER_NETWORK = _annotation(
     f"{PREFIX}listener-network",
     "ID of a network",
     "Listen there, and not where the nodes are; for ever.",
-    config.parse_uuid,
+    lambda text: config.parse_uuid(text) if text else None,
 )
 
 OLD_INTERNAL = _annotation(
@@ -165,7 +165,7 @@ FLAVOR = _annotation(
 CLASS_NAME = _annotation(
     f"{LEGACY}className",
     "text",
-    "Any but `stackit` leaves the Service to another controller.",
+    "Any but `stackit` leaves the Service to another controller, unless it has one here.",
     str,
 )
 

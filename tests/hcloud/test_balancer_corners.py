@@ -94,7 +94,7 @@ async def test_a_member_goes_by_somebody_elses_hand_meanwhile(
 
     assert len(only(harness)["targets"]) == 1
     harness.service.script.add(Fault(operation="*add_target", code="not_found", status=404))
-    with pytest.raises(cloud.NotFound):
+    with pytest.raises(cloud.Aborted, match=nodes[1].name):  # NotFound: there is no load balancer
         await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes)
 
 

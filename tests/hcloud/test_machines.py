@@ -147,7 +147,16 @@ async def test_every_fault_of_a_spec_is_told(project: cloud.Cloud) -> None:
 
     told = sorted(one.field for one in found)
     assert told == sorted(
-        ["secret", "serverType", "image", "datacenter", "volumes", "labels", "networks", "flavour"]
+        [
+            "secretRef",
+            "serverType",
+            "image",
+            "datacenter",
+            "volumes",
+            "labels",
+            "networks",
+            "flavour",
+        ]
     )
 
 
@@ -163,7 +172,7 @@ async def test_a_live_look_at_a_spec(harness: HcloudHarness, project: cloud.Clou
     )
 
     assert [one.field for one in absent] == ["serverType", "location", "networks"]
-    assert [one.field for one in refused] == ["secret"]
+    assert [one.field for one in refused] == ["secretRef"]
 
 
 async def test_an_endpoint_that_is_none_is_refused() -> None:

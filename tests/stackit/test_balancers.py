@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from ccm import cloud
 from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
-from ccm.testing.contract_balancers import UDP, ensured
+from ccm.testing.contract_balancers import UDP, deleted, ensured, updated
+from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.stackit import config, recipes
 from providers.stackit import service_annotations as ann
@@ -272,16 +273,39 @@ async def test_the_status(
 @pytest.mark.row("stackit-balancer-20")
 async def test_a_class_of_another_controller(harness: StackitHarness, project: cloud.Cloud) -> None:
     balancer, asked = balancer_of(project), service({"className": "yawol"})
-    asks: list[Any] = [
-        lambda: balancer.ensure_load_balancer("c", asked, []),
-        lambda: balancer.update_load_balancer("c", asked, []),
-        lambda: balancer.ensure_load_balancer_deleted("c", asked),
-        lambda: balancer.get_load_balancer("c", asked),
-    ]
-    for ask in asks:
-        with pytest.raises(cloud.ImplementedElsewhere):
-            await ask()
-    assert harness.service.requests == 0
+    with pytest.raises(cloud.ImplementedElsewhere):
+        await balancer.ensure_load_balancer(CLUSTER, asked, [])
+    with pytest.raises(cloud.NotFound):
+        await balancer.update_load_balancer(CLUSTER, asked, [])
+    assert await balancer.get_load_balancer(CLUSTER, asked) is None
+    await deleted(balancer, asked)
 
-    await ensured(balancer, service({"className": "stackit"}), [])
-    assert only(harness)["name"] == NAME
+    assert harness.service.cloud.balancers == {}
+
+
+@pytest.mark.row("stackit-balancer-20")
+async def test_a_class_that_changes_leaves_no_load_balancer_behind(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    """One that is there by its name is served, and goes with its Service."""
+    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 2)
+    await ensured(balancer, service({"className": "stackit"}), nodes[:1])
+    asked = service({"className": "yawol"}, service_plan_id="p50")
+
+    status = await ensured(balancer, asked, nodes)
+    assert (len(status.ingress), only(harness)["planId"]) == (1, "p50")
+    (listed,) = await balancer.list_load_balancers(CLUSTER)
+    assert listed.digest == balancer.load_balancer_digest(CLUSTER, asked, nodes)
+    await updated(balancer, asked, nodes[1:])
+    assert [one["displayName"] for one in only(harness)["targetPools"][0]["targets"]] == [
+        nodes[1].name
+    ]
+    assert await balancer.get_load_balancer(CLUSTER, asked) is not None
+    await deleted(balancer, asked)
+
+    assert harness.service.cloud.balancers == {}
+
+
+@pytest.mark.row("stackit-balancer-21")
+def test_an_empty_network_of_listeners_is_none() -> None:
+    assert wanted(service(listener_network="")) == wanted(service())

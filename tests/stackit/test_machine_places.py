@@ -85,6 +85,64 @@ async def test_no_region_at_all(harness: StackitHarness, project: cloud.Cloud) -
         await group.driver.delete_machine(group.request(group.identity(), f"stackit://{SERVER}"))
 
 
+@pytest.mark.row("stackit-machine-11")
+@pytest.mark.parametrize("wrong", ["region", "project", "neither is there"])
+async def test_a_machine_that_was_never_ordered_goes(
+    harness: StackitHarness, project: cloud.Cloud, wrong: str
+) -> None:
+    """Its class names no place, so there is nothing to ask for, and nothing to correct first."""
+    group = of(project, harness, region="eu01" if wrong == "project" else "eu-01")
+    if wrong != "region":
+        group.credentials = {**harness.machine_credentials(), "project-id": b"mine"}
+    who = group.identity()
+    with pytest.raises(cloud.InvalidArgument):
+        await group.create_once(who)
+
+    with pytest.raises(cloud.NotFound):
+        await group.status(who)
+    await group.delete(who)
+
+    assert harness.service.requests == 0
+
+
+@pytest.mark.row("stackit-machine-11")
+@pytest.mark.parametrize("wrong", ["region", "project"])
+async def test_an_order_whose_answer_is_lost_is_remembered(
+    harness: StackitHarness, project: cloud.Cloud, wrong: str
+) -> None:
+    """A class that is broken since does not let its server be forgotten."""
+    group = of(project, harness)
+    who = group.identity()
+    await harness.lose_answer(1)
+    with pytest.raises(cloud.Unavailable):
+        await group.create_once(who)
+    assert len(await harness.vms()) == 1
+    broken = of(project, harness, region="eu-01" if wrong == "region" else "eu01")
+    broken.states = group.states
+    if wrong == "project":
+        broken.credentials = {**harness.machine_credentials(), "project-id": b"mine"}
+        with pytest.raises(cloud.InvalidArgument, match="project-id"):
+            await broken.delete(who)
+        broken.credentials = None
+
+    await broken.delete(who)
+
+    assert await harness.vms() == []
+
+
+@pytest.mark.row("stackit-machine-11")
+async def test_a_provider_id_says_its_project(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    group = of(project, harness)
+    made = await group.create(who := group.identity())
+    group.credentials = {**harness.machine_credentials(), "project-id": b""}
+
+    await group.delete(who, made.provider_id)
+
+    assert await harness.vms() == []
+
+
 @pytest.mark.row("stackit-machine-12")
 async def test_two_clusters_in_one_project(harness: StackitHarness, project: cloud.Cloud) -> None:
     ours, theirs = of(project, harness), of(project, harness)
@@ -246,7 +304,7 @@ async def test_a_live_look_at_a_spec(harness: StackitHarness, project: cloud.Clo
     silent = await driver.validate_spec(spec, good, live=False)
 
     assert [one.field for one in absent] == ["networking.networkId", "imageId"]
-    assert [one.field for one in refused] == ["secret"]
+    assert [one.field for one in refused] == ["secretRef"]
     assert silent == []
     assert driver.machine_metrics_labels({"machineType": "c2i.2", "availabilityZone": 7}) == {
         "size": "c2i.2",

@@ -50,7 +50,7 @@ async def test_a_bare_order(
     group = of(project, harness)
     who = group.identity()
 
-    made = await group.driver.create_machine(group.request(who))
+    made = await group.create_once(who)
 
     (held,) = harness.service.cloud.servers.values()
     assert made.provider_id == f"stackit://{PROJECT}/{held['id']}"
@@ -63,6 +63,7 @@ async def test_a_bare_order(
             "imageId": IMAGE,
             "networking": {"networkId": NETWORK},
             "bootVolume": {"deleteOnTermination": True},
+            "userData": base64.b64encode(machine_probes.USER_DATA).decode(),
             "labels": {
                 "kubernetes.io/machine": who.name,
                 "kubernetes.io/machineclass": who.pool,
@@ -118,7 +119,7 @@ async def test_an_option(
     group = of(project, harness, **spec)
     who = group.identity()
 
-    await group.driver.create_machine(group.request(who))
+    await group.create_once(who)
 
     (order,) = orders
     found = order[key]
@@ -133,13 +134,14 @@ async def test_an_option(
         "networking",
         "bootVolume",
         "labels",
+        "userData",
     } - {key}
 
 
 @pytest.mark.row("stackit-machine-04")
 @pytest.mark.parametrize(
     ("own", "secret", "sent"),
-    [("", b"", None), ("", b"secret", b"secret"), ("own", b"", b"own"), ("own", b"secret", b"own")],
+    [("", b"secret", b"secret"), ("own", b"", b"own"), ("own", b"secret", b"own")],
 )
 async def test_whose_user_data(
     harness: StackitHarness,
@@ -147,14 +149,35 @@ async def test_whose_user_data(
     orders: list[dict[str, Any]],
     own: str,
     secret: bytes,
-    sent: bytes | None,
+    sent: bytes,
 ) -> None:
     group = of(project, harness, userData=own)
 
     await group.driver.create_machine(group.request(group.identity(), user_data=secret))
 
-    found = orders[0].get("userData")
-    assert (base64.b64decode(found) if found is not None else None) == sent
+    assert base64.b64decode(orders[0]["userData"]) == sent
+
+
+@pytest.mark.row("stackit-machine-04")
+async def test_a_server_that_would_never_join_is_not_ordered(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    group = of(project, harness, userData="")
+
+    with pytest.raises(cloud.InvalidArgument, match="userData is missing"):
+        await group.driver.create_machine(group.request(group.identity(), user_data=b""))
+
+    assert harness.service.requests == 0
+
+
+@pytest.mark.row("stackit-spec-03")
+@pytest.mark.parametrize("kind", ["c2i.2", "n2.14d.g1", "n2.56d.g4"])
+async def test_the_fake_has_all_forms_of_machine_types(
+    harness: StackitHarness, project: cloud.Cloud, kind: str
+) -> None:
+    await of(project, harness, machineType=kind).create_once(of(project, harness).identity())
+
+    assert [one["machineType"] for one in harness.service.cloud.servers.values()] == [kind]
 
 
 @pytest.mark.row("stackit-machine-02")
@@ -270,7 +293,7 @@ async def test_no_card(harness: StackitHarness, project: cloud.Cloud) -> None:
 async def test_the_waits_are_steps(harness: StackitHarness, project: cloud.Cloud) -> None:
     group = of(project, harness)
     await harness.slow_vms(slow=True)
-    made = await group.driver.create_machine(group.request(who := group.identity()))
+    made = await group.create_once(who := group.identity())
     req = group.request(who, made.provider_id)
     server_id = made.provider_id.rpartition("/")[2]
     with pytest.raises(cloud.RetryAfter) as waiting:

@@ -53,13 +53,33 @@ def test_the_guides_examples_hold() -> None:
     asked = found["Service"]["metadata"]["annotations"]
     schema = {one.name: one for one in service_annotations.SCHEMA}
     secret = {"project-id": server.PROJECT.encode(), "serviceaccount.json": b"{}"}
-    (environment,) = [one["env"] for one in blocks if "env" in one]
+    (values,) = [one for one in blocks if "extraEnv" in one]
 
     given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
     assert config.read(given).file.global_.region == "eu01"
     assert [name for name, text in asked.items() if schema[name].fault(text)] == []
     assert machine_specs.problems(found["MachineClass"]["providerSpec"], secret) == []
-    assert [one["name"] for one in environment] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
+    assert values["cloud"] == {"provider": "stackit"}
+    assert [one["name"] for one in values["extraEnv"]] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
+
+
+def test_the_guides_paths_are_where_the_secret_is() -> None:
+    """Manifests and chart mount it, and the chart refuses a flag of its own for the file."""
+    guide = (reference.FOLDER / "README.md").read_text()
+    manifests = reference.FOLDER.parents[1] / "manifests"
+    deployment = yaml.safe_load((manifests / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (mounted,) = [
+        one["mountPath"] for one in container["volumeMounts"] if one["name"] == "cloud-config"
+    ]
+    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    (secret,) = [one for one in blocks if one.get("kind") == "Secret"]
+    files = {f"{mounted}/{name}" for name in secret["stringData"]}
+
+    assert set(re.findall(r"/etc/[\w./-]+\w\.\w+", guide)) == files
+    assert f"--cloud-config={mounted}/cloud.yaml" in container["args"]
+    assert f"mountPath: {mounted}\n" in (manifests / "chart/templates/deployment.yaml").read_text()
+    assert "extraArgs.cloud-config" not in guide
 
 
 def test_levels_are_done_or_say_why_not() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ccm import cloud
+from ccm.testing import machine_probes
 from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.fake_faults import Fault
 from ccm.testing.network_probes import CLUSTER
@@ -27,7 +28,7 @@ async def test_a_creation_that_was_cut_short_is_finished(
     harness: StackitHarness, project: cloud.Cloud
 ) -> None:
     group = of(project, harness)
-    request = group.request(group.identity())
+    request = group.request(group.identity(), user_data=machine_probes.USER_DATA)
 
     first = await group.driver.create_machine(request)
     again = await group.driver.create_machine(request)

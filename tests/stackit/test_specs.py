@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ccm import cloud
+from ccm.base import redact
 from providers.stackit import machine_specs
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 
@@ -174,8 +175,9 @@ def test_what_is_empty_has_three_faults() -> None:
 def test_a_secret(secret: Mapping[str, bytes], found: int) -> None:
     told = machine_specs.problems(GOOD, secret)
 
-    assert [one.field for one in told] == ["secret"] * found
+    assert [one.field for one in told] == ["secretRef"] * found
     assert "not-json-at-all" not in " ".join(map(str, told))
+    assert all(redact.words(str(one)) == str(one) for one in told)
 
 
 @pytest.mark.row("stackit-spec-13")
@@ -196,7 +198,7 @@ def test_every_fault_is_told_in_order() -> None:
         "region": "-",
     }
 
-    assert fields(wrong, {}) == ["secret", "secret", *reversed(wrong)]
+    assert fields(wrong, {}) == ["secretRef", "secretRef", *reversed(wrong)]
     with pytest.raises(cloud.InvalidArgument) as caught:
         machine_specs.read(wrong)
     assert all(name in str(caught.value) for name in wrong)

@@ -79,6 +79,8 @@ metadata: {{name: small}}
 stringData:
   project-id: {server.PROJECT}
   serviceaccount.json: {json.dumps(key.decode())}
+  userData: |
+    #cloud-config
 ---
 apiVersion: machine.sapcloud.io/v1alpha1
 kind: MachineClass

@@ -31,14 +31,16 @@ def _check(cloud: Cloud, order: Thing) -> None:
     if len(set(heard)) < len(heard) or len(pools) < len(order.get("targetPools") or ()):
         raise state.invalid("listeners", "or target pools are there twice")
     for pool in order.get("targetPools") or ():
-        _check_targets(pool)
+        _check_targets(cloud, pool)
     ref = _ref(order)
     if ref and ref not in cloud.credentials:
         raise state.invalid("options.observability", f"credentials {ref} do not exist")
 
 
-def _check_targets(pool: Thing) -> None:
+def _check_targets(cloud: Cloud, pool: Thing) -> None:
     for one in pool.get("targets") or ():
+        if one["ip"] in cloud.unreachable:
+            raise state.invalid("targets", f"{one['ip']} is not in the network")
         if not TARGET.fullmatch(one["displayName"]):
             raise state.invalid("targets", f"{one['displayName']} is no name")
 
@@ -124,7 +126,7 @@ def replace(cloud: Cloud, name: str, order: Thing) -> Thing:
 def replace_pool(cloud: Cloud, name: str, pool_name: str, order: Thing) -> Thing:
     """A pool anew."""
     made = state.get(cloud.balancers, name, "load balancer")
-    _check_targets(order)
+    _check_targets(cloud, order)
     for at, pool in enumerate(made["targetPools"]):
         if pool["name"] == pool_name:
             made["targetPools"][at] = deepcopy(order)

@@ -13,7 +13,7 @@ from . import state
 from .state import ApiError, Cloud, Thing
 
 NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?")
-MACHINE_TYPES = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*")
+MACHINE_TYPES = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*")
 MOST_LABELS = 64
 
 NO_HOST = "No valid host was found. There are not enough hosts available."

@@ -83,6 +83,8 @@ class Cloud:
         """ID of a server -> project and region."""
         self.protected: set[str] = set()
         """Names of load balancers that cannot be deleted just now."""
+        self.unreachable: set[str] = set()
+        """Addresses that no load balancer may have as targets."""
         self._numbers = itertools.count(1)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 

@@ -57,6 +57,22 @@ async def test_it_looks_once_and_then_makes_one_call_for_each_difference(
     assert made.members == ("10.0.0.1", "10.0.0.2")
 
 
+@pytest.mark.parametrize("call", ["ensure_load_balancer", "update_load_balancer"])
+async def test_a_refused_member_keeps_out_no_other(
+    service: server.Service, load_balancers: balancers.SimBalancers, call: str
+) -> None:
+    bad = builders.node("bad", addresses=[cloud.address("InternalIP", "10.0.0.1/24")])
+    await load_balancers.ensure_load_balancer(CLUSTER, WEB, [node(1)])
+    ask = getattr(load_balancers, call)
+
+    for _ in range(2):
+        with pytest.raises(cloud.Aborted, match=r"10\.0\.0\.1/24") as caught:
+            await ask(CLUSTER, WEB, [bad, node(2)])
+        assert isinstance(caught.value.partial, cloud.Status)
+
+    assert only(service).members == ("10.0.0.2",)
+
+
 async def test_while_the_cloud_works_it_says_for_how_long(
     service: server.Service, load_balancers: balancers.SimBalancers
 ) -> None:

@@ -270,7 +270,7 @@ async def test_credentials_are_checked_and_not_told(
     given = cloud.Credentials(credentials)
     (problem,) = await asking.driver.validate_spec({}, given, live=False)
 
-    assert problem.field == "secret"
+    assert problem.field == "secretRef"
     assert told in problem.message
     with pytest.raises(cloud.InvalidArgument) as raised:
         await asking.driver.create_machine(asking.request(credentials=given))
@@ -282,7 +282,7 @@ async def test_a_live_check_tries_the_credentials(asking: Asking) -> None:
 
     (problem,) = await asking.driver.validate_spec({}, wrong, live=True)
 
-    assert problem.field == "secret"
+    assert problem.field == "secretRef"
     assert await asking.driver.validate_spec({}, wrong, live=False) == []
 
 
