@@ -125,7 +125,7 @@ def _fault(found: object, method: Callable[..., Any]) -> str:
     return ""
 
 
-def _is_async(own: Callable[..., Any]) -> bool:
+def _is_async(own: Any) -> bool:
     """Whether a call can be awaited, also through decorators and of an object that is called."""
     forms = (own, inspect.unwrap(own), type(own).__call__)
     return any(inspect.iscoroutinefunction(form) for form in forms)
