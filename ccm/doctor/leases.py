@@ -151,7 +151,8 @@ async def managers(case: Case) -> Finding:
     pods = await managers_of(case, namespace)
     held = [one for one in await _leases(case, namespace) if _is_held_by_another(case, one)]
     known = list(pods or ())
-    for elsewhere in sorted({one.namespace for one in held if _is_managers(one)} - {namespace}):
+    others = {one.namespace for one in held if _is_managers(case, one)}
+    for elsewhere in sorted(others - {namespace}):
         known += await managers_of(case, elsewhere) or ()
     rivals = list(_rivals(case, held, known))
     if not rivals:
@@ -195,7 +196,7 @@ def _rivals(case: Case, held: Sequence[ManagedLease], pods: Sequence[Manager]) -
     named: list[str] = []
     for one in held:
         of = [pod for pod in pods if pod.lease == one.key]
-        if not (of or _is_managers(one)):
+        if not (of or _is_managers(case, one)):
             continue
         named.append(one.key)
         pod = pod_of(one.spec.holder_identity or "", of) or next(iter(of), None)
@@ -226,9 +227,12 @@ def _is_held_by_another(case: Case, lease: ManagedLease) -> bool:
     return bool(holder) and not is_ours and holder != case.holder and _is_fresh(case, lease)
 
 
-def _is_managers(lease: ManagedLease) -> bool:
+def _is_managers(case: Case, lease: ManagedLease) -> bool:
     """Whether the Lease is a manager's, by the program that renews it, or by its name."""
-    return any(WORD in word or word in COMMANDS for word in (lease.renewed_by, lease.name))
+    # A command for machines has its Lease in the namespace of its Machines: others are not ours.
+    is_near = lease.namespace == case.options.namespace
+    words = (lease.renewed_by, lease.name)
+    return any(WORD in word or (is_near and word in COMMANDS) for word in words)
 
 
 def _controllers(program: str, requested: str = names.ALL) -> Collection[str]:
