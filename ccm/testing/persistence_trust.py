@@ -227,7 +227,7 @@ class TrustCases:
         """A hundred, among them large ones; the event loop goes on. What blocks it does so every
         time, a busy machine does not."""
         large, found = "x" * 300_000, list[float]()
-        for _ in range(3):
+        for _ in range(10):
             async with stalls() as longest, Group() as group:
                 for at in range(100):
                     obj = thing(f"n{at}", text=large if at % 20 == 0 else "small")

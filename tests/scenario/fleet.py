@@ -118,19 +118,6 @@ class Fleet:
         """Delete the deployment."""
         await self._send("DELETE", DEPLOYMENT, {})
 
-    async def clear(self) -> None:
-        """Leave nothing behind."""
-        kinds = ("machinedeployments", "machinesets", "machines", "machineclasses")
-        for path in (*(f"{BASE}/{kind}" for kind in kinds), SECRETS, NODES):
-            async with self._session.get(path) as response:
-                items = (await response.json())["items"] if response.status == 200 else ()
-            for one in items or ():
-                target = f"{path}/{one['metadata']['name']}"
-                with contextlib.suppress(AssertionError):
-                    await self._send("PATCH", target, {"metadata": {"finalizers": None}}, MERGE)
-                    await self._send("DELETE", target, {})
-        await definitions.remove(self._session)
-
     # --- what a user sees -------------------------------------------------------------------------
 
     def watch_bounds(self) -> None:

@@ -36,7 +36,6 @@ async def fleet(env: Environment, boot_s: float) -> AsyncIterator[Fleet]:
             yield made
             daemon = env.daemons[-1]
             assert await daemon.stop() == 0
-        await made.clear()
 
 
 async def asked(env: Environment, *words: str) -> tuple[int, str]:

@@ -51,7 +51,6 @@ async def at_work(
         async with fleet.at_work():
             yield fleet
             assert await daemon.stop() == 0
-        await fleet.clear()
 
 
 @pytest.mark.row("stackit-machine-17")
