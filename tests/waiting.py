@@ -25,6 +25,16 @@ async def eventually(condition: Callable[[], object]) -> None:
             await asyncio.sleep(_POLL_S)
 
 
+async def due_by(seconds: float) -> None:
+    """Let everything happen in this event loop that falls due within this time.
+
+    For what must not happen: a busy machine may hide it, and never shows it wrongly.
+    """
+    await asyncio.sleep(seconds)
+    for _ in range(100):  # what fell due at the same time goes on, after a stall too
+        await asyncio.sleep(0)
+
+
 def eventually_blocking(condition: Callable[[], object], explanation: Callable[[], str]) -> None:
     """Wait until a condition is true, without an event loop.
 

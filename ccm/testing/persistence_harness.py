@@ -23,6 +23,9 @@ from ccm.persistence.store import Claim, Page, Record, Store
 
 HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
 LOOK_S = 0.005
+
+PATIENCE_S = 60.0
+"""Limit for an answer that comes at once where nothing is broken; a busy machine is slow."""
 LOUDEST = 10
 """Verbosity at which nothing is left out."""
 

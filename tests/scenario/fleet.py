@@ -17,6 +17,7 @@ from ccm.gardener.names import GROUP, VERSION
 from ccm.model.times import format_time
 from tests.scenario import definitions
 from tests.scenario.definitions import BASE
+from tests.waiting import DEADLINE_S
 
 MACHINES = f"{BASE}/machines"
 DEPLOYMENT = f"{BASE}/machinedeployments/workers"
@@ -124,7 +125,7 @@ class Fleet:
         """Note bounds from now on."""
         self.most, self.least = self._counts()
 
-    async def until(self, what: Callable[[Fleet], bool], *, within_s: float) -> float:
+    async def until(self, what: Callable[[Fleet], bool], *, within_s: float = DEADLINE_S) -> float:
         """Wait until the machines are so; the seconds it took."""
         began = time.monotonic()
         try:
