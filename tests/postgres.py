@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import pki
+from tests.waiting import DEADLINE_S
 
 USER = "postgres"
 BELIEVED = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
@@ -75,7 +76,7 @@ def running(*, port: int = 0, tls: pki.Files | None = None) -> Iterator[Path]:
     control = as_user(str(place / "pg_ctl"), "-D", data, "-w", "-l", log)
     init = as_user(str(place / "initdb"), "-D", data, "-U", USER, "-A", "trust", "--no-sync")
     try:
-        subprocess.run(init, check=True, capture_output=True, cwd="/", timeout=60)
+        subprocess.run(init, check=True, capture_output=True, cwd="/", timeout=DEADLINE_S)
         if tls is not None:
             (folder / "data" / "pg_hba.conf").write_text(BELIEVED)
         subprocess.run(
@@ -84,10 +85,10 @@ def running(*, port: int = 0, tls: pki.Files | None = None) -> Iterator[Path]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            timeout=60,
+            timeout=DEADLINE_S,
         )
         yield folder
     finally:
         stop = [*control, "-m", "immediate", "stop"]
-        subprocess.run(stop, check=False, capture_output=True, cwd="/", timeout=60)
+        subprocess.run(stop, check=False, capture_output=True, cwd="/", timeout=DEADLINE_S)
         shutil.rmtree(folder, ignore_errors=True)

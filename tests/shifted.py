@@ -1,16 +1,18 @@
 """Real input and output at a time that the test moves: minutes pass between two requests.
 
 For tests over sockets whose controllers wait. The loop's time runs as the machine's does,
-and `advance` moves it forward, from one timer to the next, leaving what each set off a
-moment of real time to be answered.
+and `advance` moves it forward, from one timer to the next, once all that each set off was
+answered and the loop has come to rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 from datetime import UTC, datetime, timedelta
 
 from ccm.base import clock
+from tests.faults.proxy import FaultProxy
 
 _QUIET_S = 0.02
 
@@ -20,7 +22,8 @@ class ShiftedTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.shift_s = 0.0
-        super().__init__()
+        self.selector = _Counting()
+        super().__init__(self.selector)
 
     def time(self) -> float:
         """The machine's monotonic time, shifted."""
@@ -41,11 +44,24 @@ class ShiftedTimeLoop(asyncio.SelectorEventLoop):
         return min((timer.when() for timer in timers if not timer.cancelled()), default=1e99)
 
 
+class _Counting(selectors.DefaultSelector):
+    """A selector that counts its events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(timeout)
+        self.events += len(ready)
+        return ready
+
+
 async def advance(seconds: float) -> None:
-    """Let that much time pass, timer by timer."""
+    """Let that much time pass from when the loop is at rest, timer by timer."""
     loop = _loop()
-    target = loop.time() + seconds
     await quiet()
+    target = loop.time() + seconds
     while (due := loop.next_due()) <= target:
         jump(max(0.0, due - loop.time()))
         await quiet()
@@ -59,8 +75,11 @@ def jump(seconds: float) -> None:
 
 
 async def quiet() -> None:
-    """Let everything that is due now happen."""
-    await asyncio.sleep(_QUIET_S)
+    """Let everything that is due now happen: until no request is under way, and nothing comes."""
+    loop, events = _loop(), -1
+    while events != loop.selector.events or FaultProxy.has_requests():
+        events = loop.selector.events
+        await asyncio.sleep(_QUIET_S)
 
 
 def _loop() -> ShiftedTimeLoop:

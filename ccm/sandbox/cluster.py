@@ -43,7 +43,7 @@ MACHINE_CONTROLLERS = (
 )
 """What `--controllers` says where there are Machines; they are off by themselves."""
 
-START_DEADLINE_S = 30.0
+START_DEADLINE_S = 60.0
 """How long a process of ours may take to become ready."""
 
 GRACE_S = 10.0

@@ -37,7 +37,7 @@ BINARIES = ("etcd", "kube-apiserver")
 ADMIN_GROUP = "system:masters"
 """Members may do everything, whatever RBAC says (kube-apiserver)."""
 
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = 120.0
 """How long both processes together may take to become ready."""
 
 _POLL_S = 0.05

@@ -26,7 +26,12 @@ from ccm.base.tasks import spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import MachineId, ObjectKey
 from ccm.persistence.keys import INSTANCE
-from ccm.testing.persistence_harness import ELSEWHERE, HERE, PersistenceHarness
+from ccm.testing.persistence_harness import (
+    ELSEWHERE,
+    HERE,
+    PATIENCE_S,
+    PersistenceHarness,
+)
 from ccm.testing.persistence_objects import KIND, ObjectCases, thing
 from ccm.testing.persistence_trust import TrustCases
 
@@ -211,7 +216,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await asyncio.sleep(0.01)
 
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(5):  # it hangs for ever
                 for _ in range(10):
                     await provider.instance_status(first)
         finally:
@@ -246,12 +251,14 @@ class PersistenceContract(ObjectCases, TrustCases):
 
         assert await mean() == 0.0
         await harness.hang(first)
+        began = clock.monotonic()
         put = spawn(provider.put_object(first, thing()), name="put")
         await asyncio.sleep(0.4)  # a busy machine begins late
         await harness.heal(first)
         key = await put
         waited = await mean()
-        assert 0.05 <= waited < 10  # all of it, but for what is done before
+        # All of it, but for what is done before.
+        assert 0.05 <= waited <= clock.monotonic() - began
         await provider.get_object(first, KIND, key)
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
@@ -267,5 +274,5 @@ class PersistenceContract(ObjectCases, TrustCases):
 async def _until_up(provider: Any, instance: str) -> None:
     began = clock.monotonic()
     while not (await provider.instance_status(instance)).status:
-        assert clock.monotonic() - began < 10
+        assert clock.monotonic() - began < PATIENCE_S
         await asyncio.sleep(0.01)

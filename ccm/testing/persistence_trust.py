@@ -11,7 +11,7 @@ from ccm.base import metrics
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING
-from ccm.testing.persistence_harness import HERE, PersistenceHarness, overheard, stalls
+from ccm.testing.persistence_harness import HERE, PATIENCE_S, PersistenceHarness, overheard, stalls
 from ccm.testing.persistence_objects import KIND, NEEDLE, thing
 
 WRITERS = 16
@@ -69,7 +69,7 @@ class TrustCases:
             found = await provider.get_object(first, KIND, key)
             assert found["spec"]["size"] <= at
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await provider.put_object(first, thing(size=99))
         assert await provider.get_object(first, KIND, key) == thing(size=99)
 
@@ -227,7 +227,7 @@ class TrustCases:
         """A hundred, among them large ones; the event loop goes on. What blocks it does so every
         time, a busy machine does not."""
         large, found = "x" * 300_000, list[float]()
-        for _ in range(3):
+        for _ in range(10):
             async with stalls() as longest, Group() as group:
                 for at in range(100):
                     obj = thing(f"n{at}", text=large if at % 20 == 0 else "small")

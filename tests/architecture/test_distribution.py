@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.architecture.sources import ROOT
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_the_commands_explain_themselves(module: str) -> None:
         pytest.skip(f"there is no `python -m {module}`")
     asked = [sys.executable, "-m", module, "--help"]
 
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
 
     assert answer.returncode == 0, answer.stderr
     assert "usage" in answer.stdout.lower()

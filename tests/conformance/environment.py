@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
 import aiohttp
@@ -46,10 +46,10 @@ from ccm.testing import builders
 from ccm.testing.fakes import FakeCloud
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match, Respond, RewriteLine
+from tests.waiting import DEADLINE_S, eventually
 
 NODES_PATH = "/api/v1/nodes"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
-TIMEOUT_S = 60.0
 
 WRITE_NODE = Match(method="PATCH|PUT|DELETE", path=NODES_PATH)
 MAIN_PATCH = Match(method="PATCH", path=r"nodes/[^/]+$")
@@ -122,7 +122,7 @@ class Environment:
     async def flush(self) -> None:
         """Wait until all events are delivered."""
         for recorder in self._recorders.values():
-            await recorder.flush(TIMEOUT_S)
+            await recorder.flush(DEADLINE_S)
 
     def client(self, name: str) -> Client:
         """A client that goes through the proxy."""
@@ -175,7 +175,7 @@ class NodeEnvironment(Environment):
         nodes = self.client("shared-informers").resource(NODES)
         self.informer = Informer(nodes, resource=NODES.plural)
         self.tasks.append(spawn(self.informer.run(), name="informer"))
-        await self.informer.wait_synced(TIMEOUT_S)
+        await self.informer.wait_synced(DEADLINE_S)
 
     # --- the cluster, as somebody else changes it ------------------------------------------
 
@@ -346,13 +346,6 @@ def wrapped(cause: CloudError) -> Exception:
     error = ValueError("the library failed")
     error.__cause__ = cause
     return error
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def _node(content: bytes) -> Node:

@@ -21,11 +21,11 @@ from tests.conformance.environment import (
     V4,
     NodeEnvironment,
     cloud,
-    eventually,
     row,
 )
 from tests.faults import Respond
 from tests.shifted import advance
+from tests.waiting import eventually
 
 U = UNINITIALIZED
 H = address("Hostname", "node0.cloud.internal")

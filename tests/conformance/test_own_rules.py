@@ -24,11 +24,11 @@ from tests.conformance.environment import (
     V4,
     NodeEnvironment,
     cloud,
-    eventually,
     row,
 )
 from tests.faults import Respond
 from tests.shifted import advance, jump, quiet
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.shifted_time
 

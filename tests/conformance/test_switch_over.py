@@ -15,7 +15,8 @@ from ccm.cloud import InstanceMetadata, address
 from ccm.model import Node, NodeAddress, Taint, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.environment import NodeEnvironment, eventually
+from tests.conformance.environment import NodeEnvironment
+from tests.waiting import eventually
 
 PERIOD_S = 0.05
 TOPOLOGY = {

@@ -37,6 +37,7 @@ from tests.unit.app.serving.api import Api
 from tests.unit.cloud.calls.provider import ensure
 from tests.unit.controllers.cluster import Cluster
 from tests.unit.controllers.service.world import FakeBalancers, World
+from tests.waiting import DEADLINE_S
 
 virtual_time = pytest.mark.virtual_time
 
@@ -279,7 +280,7 @@ class Daemon:
 async def test_sixteen_threads_hang_and_no_other_call_waits() -> None:
     """Calls about sixteen Services hang in threads of a synchronous library. Neither another
     Service nor a node may wait for them, and the daemon is well."""
-    async with Daemon(16).running() as daemon, asyncio.timeout(10):
+    async with Daemon(16).running() as daemon, asyncio.timeout(DEADLINE_S):
         assert await ensure(daemon.handle, "another") == Status()
         assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
         assert await daemon.ill() == (False, False)
@@ -288,7 +289,7 @@ async def test_sixteen_threads_hang_and_no_other_call_waits() -> None:
 async def test_all_threads_for_balancers_hang_and_nodes_are_looked_after(hand: HandClock) -> None:
     """All threads for one kind of call hang. Other calls must go on; it is seen at once that the
     daemon is not ready, and after five minutes it is started anew, unless they come back."""
-    async with Daemon(THREADS).running() as daemon, asyncio.timeout(10):
+    async with Daemon(THREADS).running() as daemon, asyncio.timeout(DEADLINE_S):
         assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
         assert await daemon.ill() == (True, False)
         assert sample("ccm_cloud_threads_free", operation="ensure_load_balancer") == 0

@@ -12,8 +12,8 @@ import aiohttp
 from ccm.sandbox import ports, process
 from ccm.sandbox.realserver import RealServer
 from tests.envtest import assets
+from tests.waiting import DEADLINE_S
 
-START_DEADLINE_S = 60.0
 _POLL_S = 0.05
 
 
@@ -56,7 +56,7 @@ async def open_controllers(
 async def _answers(child: process.Child, url: str) -> None:
     connector = aiohttp.TCPConnector(ssl=False)  # it signs its certificate itself
     async with (
-        asyncio.timeout(START_DEADLINE_S),
+        asyncio.timeout(DEADLINE_S),
         aiohttp.ClientSession(connector=connector) as session,
     ):
         while True:

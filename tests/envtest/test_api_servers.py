@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
 
+from ccm.gardener.names import GROUP, VERSION
+from ccm.sandbox import cluster, process
 from tests import servers
+from tests.scenario import definitions
+from tests.waiting import DEADLINE_S
+
+T = TypeVar("T")
 
 NODES = "/api/v1/nodes"
 MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -52,7 +59,7 @@ async def test_a_node_is_created_read_and_patched(api_server: servers.ApiServer)
 
 @pytest.mark.both_servers
 async def test_a_watch_tells_of_changes(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session, asyncio.timeout(10):
+    async with servers.connect(api_server) as session, asyncio.timeout(DEADLINE_S):
         made = await create(session, "alpha")
         since = made["metadata"]["resourceVersion"]
         async with session.get(f"{NODES}?watch=1&resourceVersion={since}") as response:
@@ -73,6 +80,23 @@ async def test_each_test_begins_with_no_nodes(api_server: servers.ApiServer) -> 
         await servers.wipe(api_server)
         async with session.get(NODES) as response:
             assert (await response.json())["items"] == []
+
+
+@pytest.mark.both_servers
+async def test_each_test_defines_its_own_kinds(api_server: servers.ApiServer) -> None:
+    """Those of the test before are gone, even with an object that a finalizer holds."""
+    held = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "Machine",
+        "metadata": {"name": "held", "finalizers": ["example.com/hold"]},
+        "spec": {"class": {"kind": "MachineClass", "name": "small"}},
+    }
+    async with servers.connect(api_server) as session:
+        for _ in range(2):
+            await definitions.define(session)
+            async with session.post(f"{definitions.BASE}/machines", json=held) as response:
+                assert response.status == 201, await response.text()
+            await servers.wipe(api_server)
 
 
 async def test_a_wrong_token_is_unauthorized(api_server: servers.ApiServer) -> None:
@@ -103,3 +127,27 @@ async def test_objects_survive_kill_and_start(api_server: servers.ApiServer) -> 
     await api_server.kill()
     await api_server.start()
     assert (await stored(api_server))["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+def without_the_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine while the event loop stands still."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+@servers.only_builtin
+async def test_a_client_may_post_as_soon_as_the_server_is_back(
+    api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if its event loop had no turn since the connections to the former server ended."""
+    ready = cluster.until_ready
+
+    async def until_ready(child: process.Child, within_s: float) -> dict[str, Any]:
+        return without_the_loop(ready(child, within_s))
+
+    monkeypatch.setattr(cluster, "until_ready", until_ready)
+    async with servers.connect(api_server) as session:
+        await create(session, "alpha")
+        without_the_loop(api_server.kill())
+        await api_server.start()
+        await create(session, "beta")

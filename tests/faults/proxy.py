@@ -18,7 +18,7 @@ import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import aiohttp
 import multidict
@@ -27,6 +27,7 @@ from aiohttp import web
 
 from tests.faults.actions import Action, Answer, Dropped, Point, Replied
 from tests.faults.exchange import Exchange, Match
+from tests.waiting import DEADLINE_S
 
 _LOOPBACK = "127.0.0.1"
 _OF_ONE_CONNECTION = frozenset(
@@ -73,6 +74,8 @@ class FaultProxy:
         upstream_url: base URL of the server behind.
         ca_file: certificates that prove it; None = the system's, or plain http.
     """
+
+    _under_way: ClassVar[set[int]] = set()
 
     def __init__(self, upstream_url: str, *, ca_file: Path | None = None) -> None:
         self.log: list[Exchange] = []
@@ -148,7 +151,7 @@ class FaultProxy:
         return [exchange for exchange in self.log if match.covers(exchange)]
 
     async def wait_for(
-        self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = 60.0
+        self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = DEADLINE_S
     ) -> list[Exchange]:
         """Wait until `count` matching requests have arrived; all of them.
 
@@ -171,6 +174,11 @@ class FaultProxy:
                     await self._changed.wait()
         seen = "\n".join(map(str, self.log))
         raise TimeoutError(f"no {count} requests like {match} within {timeout_s} s; seen:\n{seen}")
+
+    @classmethod
+    def has_requests(cls) -> bool:
+        """Whether a request to any proxy has no answer yet; streams count until they begin."""
+        return bool(cls._under_way)
 
     async def down(self) -> None:
         """Refuse new connections, on a port that stays ours; cut the present ones."""
@@ -202,6 +210,7 @@ class FaultProxy:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = await _receive(request)
         self.log.append(exchange)
+        self._under_way.add(id(exchange))
         actions = [rule.action for rule in self._rules if rule.claims(exchange)]
         self._notify()
         try:
@@ -213,6 +222,7 @@ class FaultProxy:
             _end(request.transport, reset=False)
         finally:
             exchange.ended_s = asyncio.get_running_loop().time()
+            self._under_way.discard(id(exchange))
             self._notify()
         # Nobody reads this: the connection is closed.
         return web.Response()
@@ -297,6 +307,8 @@ class FaultProxy:
 
     def _answered(self, exchange: Exchange, status: int) -> None:
         exchange.status = status
+        if exchange.is_stream:
+            self._under_way.discard(id(exchange))
         self._notify()
 
     def _notify(self) -> None:

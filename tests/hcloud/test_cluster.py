@@ -67,8 +67,8 @@ async def lived(
     async with (
         server.serve(fake) as endpoint,
         harness.open_environment(api_server, folder) as env,
-        installed(env, pool(fake)) as farm,
     ):
+        farm = await installed(env, pool(fake))
         env.cloud_config.write_text(program.config(endpoint, fake.token))
         costs = await life(farm, env, fake, {"flags": {**FLAGS, **flags}}, **how)
         said = "".join(one.output for one in env.daemons)

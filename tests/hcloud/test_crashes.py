@@ -47,8 +47,8 @@ async def test_a_daemon_dies_at_a_call_that_writes(
         server.serve(fake) as endpoint,
         harness.open_environment(api_server, tmp_path) as env,
         FaultProxy(endpoint.removesuffix(server.PREFIX)) as proxy,
-        installed(env, cattle) as farm,
     ):
+        farm = await installed(env, cattle)
         env.cloud_config.write_text(program.config(f"{proxy.url}{server.PREFIX}", fake.token))
         how = {"flags": {**FLAGS, **pool_crashes.FLAGS}}
         lives = pool_crashes.Lives(env, farm, proxy, held, how=how)

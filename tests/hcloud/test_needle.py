@@ -39,8 +39,8 @@ async def test_no_word_of_a_run_tells_the_token(
     async with (
         server.serve(fake) as endpoint,
         harness.open_environment(api_server, tmp_path) as env,
-        installed(env, pool(fake)) as farm,
     ):
+        farm = await installed(env, pool(fake))
         env.cloud_config.write_text(program.config(endpoint, fake.token))
         daemon = await env.start_leading(flags={**FLAGS, **more})
         cidr = "100.64.0.0/24"

@@ -18,6 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+from tests.waiting import DEADLINE_S
+
 REVIEW = "/service-annotations"
 _PAUSE_S = 0.2
 _SLOW_S = 3.0
@@ -28,7 +30,7 @@ _CONTEXT.verify_mode = ssl.CERT_NONE
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30.0)
+    return socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
 
 
 def secured(port: int) -> ssl.SSLSocket:
@@ -116,7 +118,7 @@ def one_byte(port: int, number: int) -> Iterator[socket.socket]:
             time.sleep(_BREATH_S)
 
     threading.Thread(target=flood, daemon=True).start()
-    made.wait(60)
+    made.wait(DEADLINE_S)
     yield from ()
 
 

@@ -15,6 +15,7 @@ import pytest
 from ccm.sandbox import realserver
 from tests import forkserver, servers
 from tests.kubectl.tool import Kubectl
+from tests.waiting import DEADLINE_S
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -38,7 +39,7 @@ def builtin_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
         assert process.stdout is not None
         yield Path(json.loads(process.stdout.readline())["kubeconfig"])
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=DEADLINE_S) == 0
 
 
 def _emptied(kubectl: Kubectl) -> Kubectl:

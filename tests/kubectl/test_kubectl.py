@@ -15,6 +15,7 @@ import pytest
 
 from ccm.sandbox import kubelet
 from tests.kubectl.tool import Kubectl, structure, transcript
+from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
 
@@ -60,7 +61,7 @@ def test_create_from_files_and_by_kind(kubectl: Kubectl) -> None:
     assert json.loads(data) == {"a": "b"}
     assert secret == "Yg=="
     assert names == ["configmap/cm", "secret/s", "serviceaccount/sa", "service/svc", "pod/p"]
-    kubectl("delete", "namespace", "made", "--wait", "--timeout=20s")
+    kubectl("delete", "namespace", "made", "--wait", f"--timeout={DEADLINE_S:g}s")
     assert "made" not in kubectl("get", "namespaces")
 
 
@@ -88,7 +89,7 @@ def test_delete_waits_for_finalizers(node: Kubectl) -> None:
         assert deleting.stdout.readline() == 'node "w1" deleted\n'
         assert deleting.poll() is None
         node("patch", "node", "w1", "-p", '{"metadata":{"finalizers":null}}')
-        assert deleting.wait(timeout=20) == 0
+        assert deleting.wait(timeout=DEADLINE_S) == 0
     status, output = node.run("get", "node", "w1")
     assert (status, output) == (1, 'Error from server (NotFound): nodes "w1" not found\n')
 
@@ -115,7 +116,9 @@ def test_get_with_watch_follows_changes(node: Kubectl) -> None:
 
 
 def test_wait_for_a_condition(node: Kubectl) -> None:
-    assert "condition met" in node("wait", "--for=condition=Ready=false", "node/w1", "--timeout=5s")
+    assert "condition met" in node(
+        "wait", "--for=condition=Ready=false", "node/w1", f"--timeout={DEADLINE_S:g}s"
+    )
 
 
 def test_explain(kubectl: Kubectl) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from ccm.sandbox import cluster
 from tests.kubectl.tool import Kubectl, structure
+from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
 
@@ -55,7 +56,12 @@ def test_roles_are_made_by_hand(kubectl: Kubectl) -> None:
 def _machines(kubectl: Kubectl) -> list[str]:
     """What it prints on the way of a custom object, the parts that are alike everywhere."""
     said = [kubectl("apply", "-f", "-", stdin=DEFINITION)]
-    kubectl("wait", "--for=condition=Established", "crd/machines.example.com", "--timeout=10s")
+    kubectl(
+        "wait",
+        "--for=condition=Established",
+        "crd/machines.example.com",
+        f"--timeout={DEADLINE_S:g}s",
+    )
     said.append(kubectl("apply", "-f", "-", stdin=MACHINE))
     said.append(kubectl("apply", "-f", "-", stdin=MACHINE))
     wrong = {**MACHINE, "spec": {"class": "small", "replicas": -1}}

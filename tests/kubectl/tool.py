@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import DEADLINE_S
+
 
 class Kubectl:
     """kubectl against one server, with a cache folder of its own."""
@@ -28,7 +30,7 @@ class Kubectl:
             stderr=subprocess.STDOUT,
             text=True,
             env=self._environment,
-            timeout=60,
+            timeout=DEADLINE_S,
             check=False,
         )
         return done.returncode, done.stdout

@@ -11,10 +11,10 @@ import aiohttp
 
 from tests.manifests import shipped
 from tests.manifests.shipped import Object, Right
+from tests.waiting import DEADLINE_S
 
 TOKEN_LIFE_S = 7200
 
-_IN_FORCE_S = 30.0
 _POLL_S = 0.05
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -62,7 +62,7 @@ async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
 
 async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right], user: str) -> None:
     """The authorizer learns of new roles by a watch, a moment after they were made."""
-    deadline = time.monotonic() + _IN_FORCE_S
+    deadline = time.monotonic() + DEADLINE_S
     for right in rights:
         while not await _allowed(session, right, user):
             assert time.monotonic() < deadline, f"{right} is not in force"

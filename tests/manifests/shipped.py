@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from tests import servers
+from tests.waiting import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -155,7 +156,7 @@ def run(program: str, *words: str | Path, home: Path) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "HOME": str(home)},
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     return done.returncode, done.stdout

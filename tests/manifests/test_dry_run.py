@@ -13,6 +13,7 @@ from tests.kubectl.tool import Kubectl
 from tests.manifests import shipped
 from tests.manifests.variants import VARIANTS, Values
 from tests.servers import require_assets
+from tests.waiting import DEADLINE_S
 
 CRDS = Path(__file__).parent / "monitoring-crds.yaml"
 DRY = ("apply", "--dry-run=server", "--validate=strict")
@@ -32,7 +33,9 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
         kubectl("apply", "-f", str(CRDS))
         kubectl("apply", "-f", str(ours))
         for file in (CRDS, ours):
-            kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(file))
+            kubectl(
+                "wait", "--for=condition=Established", f"--timeout={DEADLINE_S:g}s", "-f", str(file)
+            )
         yield kubectl
     finally:
         asyncio.run(server.stop())

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.manifests import shipped
+from tests.waiting import DEADLINE_S
 
 SCRIPT = shipped.ROOT / ".dev" / "manifests.py"
 BASE = shipped.only(shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment")
@@ -23,7 +24,7 @@ def judged(objects: list[shipped.Object]) -> tuple[int, str]:
         input=yaml.safe_dump_all(objects),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     return told.returncode, told.stderr

@@ -54,7 +54,7 @@ def fake(home: Path, *words: str) -> Iterator[None]:
         yield
     finally:
         child.terminate()
-        child.communicate(timeout=10)
+        child.communicate(timeout=DEADLINE_S)
 
 
 def carried_out(home: Path, words: Sequence[str], environ: Mapping[str, str]) -> str:

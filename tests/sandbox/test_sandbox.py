@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -113,8 +114,10 @@ def test_its_kubeconfig_is_one_for_another_daemon_too(
 
 
 def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
+    began = time.monotonic()
     with started(home, environment, "--nodes", "3") as sandbox:
         sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")
+        start_s = time.monotonic() - began
         commands = processes_of(home)
         assert len(commands) >= 3
         assert [each for each in commands if sys.executable in each and "\0-I\0" not in each] == []
@@ -126,7 +129,7 @@ def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, 
 
     assert sandbox.process.returncode == 0
     assert sandbox.lines[-1].startswith("done: 3 nodes initialised, ")
-    assert took_s < 10
+    assert took_s < max(10, 2 * start_s)
     assert leftovers(home) == []
 
 
@@ -207,13 +210,13 @@ def other_cloud(tmp_path: Path) -> Iterator[Path]:
         body = json.dumps({"instances": [{"name": "vm-1"}, {"name": "vm-2"}]}).encode()
         headers = {"Authorization": "Bearer t"}
         request = urllib.request.Request(f"{url}/admin/instances", body, headers)
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=DEADLINE_S):
             pass
         log.write_text(f"url: {url}\ntoken: t\n")
         yield log
     finally:
         child.terminate()
-        child.communicate(timeout=10)
+        child.communicate(timeout=DEADLINE_S)
 
 
 @only_builtin

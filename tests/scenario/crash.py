@@ -32,10 +32,7 @@ from tests.scenario.harness import Daemon, Environment
 
 POINTS_PER_CALL = len(Point)
 
-SETTLE_S = 40.0
-"""How long a daemon may take to set everything right."""
-
-STRUCK_S = 15.0
+STRUCK_S = 30.0
 """How long the call may take to come at which the daemon dies."""
 
 _QUIET_S = 0.1
@@ -217,7 +214,7 @@ class Crashes:
         await self._play.tidy()
         if story.asleep:
             await self._start(story)
-        await harness.wait_for(self._is_tidy, "all is tidied up", within_s=SETTLE_S)
+        await harness.wait_for(self._is_tidy, "all is tidied up")
         await self._settled()
 
     async def _start_over(self) -> None:
@@ -282,7 +279,7 @@ class Crashes:
         Raises:
             AssertionError: something is wrong all the time.
         """
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + harness.WAIT_S
         since = asyncio.get_running_loop().time()
         while True:
             await self._silence(quiet_s, since, deadline)

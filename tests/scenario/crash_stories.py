@@ -19,8 +19,6 @@ from tests.scenario.crash_world import Play
 
 Deed = Callable[[Play], Awaitable[None]]
 
-PATIENCE_S = 60.0
-"""How long an act waits for what the daemon has to do, perhaps after its next start."""
 
 _PERIOD_S = 0.3
 
@@ -89,13 +87,13 @@ _delete = methodcaller("delete")
 
 async def _change_of_mind(play: Play) -> None:
     await play.create()
-    await play.ordered(within_s=PATIENCE_S)
+    await play.ordered()
     await play.delete()
 
 
 async def _recreate(play: Play) -> None:
     await play.delete()
-    await play.gone(within_s=PATIENCE_S)
+    await play.gone()
     await play.create(ports=(8080,))
 
 

@@ -128,21 +128,21 @@ class Play:
         """Delete a Service; its finalizers may hold it."""
         await self.send("DELETE", f"{SERVICES}/{self.name(base)}")
 
-    async def gone(self, base: str = "web", *, within_s: float) -> None:
+    async def gone(self, base: str = "web") -> None:
         """Wait until a Service is no longer there."""
 
         async def is_gone() -> bool:
             return not await self.service(base)
 
-        await harness.wait_for(is_gone, f"{base} is gone", within_s=within_s)
+        await harness.wait_for(is_gone, f"{base} is gone")
 
-    async def ordered(self, *, within_s: float) -> None:
+    async def ordered(self) -> None:
         """Wait until the cloud has a load balancer of ours."""
 
         async def is_there() -> bool:
             return bool(self._cloud.worlds.balancers.list(cluster=CLUSTER))
 
-        await harness.wait_for(is_there, "a load balancer is ordered", within_s=within_s)
+        await harness.wait_for(is_there, "a load balancer is ordered")
 
     async def add_node(self, base: str, index: int, *, ranges: Sequence[str] = ()) -> None:
         """A machine in the cloud and its node, complete and ready.

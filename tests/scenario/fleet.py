@@ -17,6 +17,7 @@ from ccm.gardener.names import GROUP, VERSION
 from ccm.model.times import format_time
 from tests.scenario import definitions
 from tests.scenario.definitions import BASE
+from tests.waiting import DEADLINE_S
 
 MACHINES = f"{BASE}/machines"
 DEPLOYMENT = f"{BASE}/machinedeployments/workers"
@@ -118,26 +119,13 @@ class Fleet:
         """Delete the deployment."""
         await self._send("DELETE", DEPLOYMENT, {})
 
-    async def clear(self) -> None:
-        """Leave nothing behind."""
-        kinds = ("machinedeployments", "machinesets", "machines", "machineclasses")
-        for path in (*(f"{BASE}/{kind}" for kind in kinds), SECRETS, NODES):
-            async with self._session.get(path) as response:
-                items = (await response.json())["items"] if response.status == 200 else ()
-            for one in items or ():
-                target = f"{path}/{one['metadata']['name']}"
-                with contextlib.suppress(AssertionError):
-                    await self._send("PATCH", target, {"metadata": {"finalizers": None}}, MERGE)
-                    await self._send("DELETE", target, {})
-        await definitions.remove(self._session)
-
     # --- what a user sees -------------------------------------------------------------------------
 
     def watch_bounds(self) -> None:
         """Note bounds from now on."""
         self.most, self.least = self._counts()
 
-    async def until(self, what: Callable[[Fleet], bool], *, within_s: float) -> float:
+    async def until(self, what: Callable[[Fleet], bool], *, within_s: float = DEADLINE_S) -> float:
         """Wait until the machines are so; the seconds it took."""
         began = time.monotonic()
         try:

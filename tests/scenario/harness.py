@@ -35,6 +35,7 @@ from tests.faults import Exchange, FaultProxy, Match, Respond
 from tests.manifests import account
 from tests.scenario.nodes import missing, taints
 from tests.scenario.objects import LEASES
+from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
@@ -75,11 +76,10 @@ SHORT_LEASE: Mapping[str, str] = {
 }
 """For scenarios in which it is lost."""
 
-WAIT_S = 60.0
-"""How long a scenario waits for what should come at once; a busy machine is slow."""
+WAIT_S = DEADLINE_S
+"""How long a scenario waits for what should come at once."""
 
 _POLL_S = 0.02
-_STOP_S = 20.0  # Grace periods, and a busy machine
 
 
 async def wait_for(
@@ -157,7 +157,7 @@ class Daemon:
     async def stop(self) -> int:
         """SIGTERM, and its exit status; a daemon that does not end is a failure."""
         self.signal(signal.SIGTERM)
-        return await self.ended(within_s=_STOP_S)
+        return await self.ended()
 
     async def kill(self) -> None:
         """SIGKILL."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,19 +86,6 @@ class Farm:
             "secretRef": {"name": "small", "namespace": "default"},
         }
         await env.cluster.create(f"{BASE}/machineclasses", made)
-
-    async def remove(self) -> None:
-        """Leave the server as others expect it."""
-        cluster = self._env.cluster
-        for path in (MACHINES, f"{BASE}/machineclasses", NODES, SERVICES, SECRETS):
-            for one in await cluster.items(path):
-                target = f"{path}/{one['metadata']['name']}"
-                if one["metadata"]["name"] == "kubernetes":
-                    continue
-                await cluster.patch(target, {"metadata": {"finalizers": None}}, kind="merge")
-                await cluster.delete(target)
-        async with servers.connect(self._env.server) as session:
-            await definitions.remove(session)
 
     # --- what people do -----------------------------------------------------------------------
 
@@ -182,15 +168,11 @@ class Farm:
         self._lives += 1
 
 
-@contextlib.asynccontextmanager
-async def installed(env: Environment, pool: Pool) -> AsyncIterator[Farm]:
-    """With the class; nothing is left of it afterwards."""
+async def installed(env: Environment, pool: Pool) -> Farm:
+    """Return machines of the pool; its class is there."""
     farm = Farm(env, pool)
     await farm.install()
-    try:
-        yield farm
-    finally:
-        await farm.remove()
+    return farm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,7 @@ async def half_way(env: Environment) -> Rule:
     rule = env.proxy.on(harness.NODE_PATCH, Cut())
     for name in HOSTS:
         await env.node(name)
-    await env.proxy.wait_for(
-        harness.STATUS_PATCH, count=len(HOSTS), answered=True, timeout_s=harness.WAIT_S
-    )
+    await env.proxy.wait_for(harness.STATUS_PATCH, count=len(HOSTS), answered=True)
     for name in HOSTS:
         assert await env.cluster.has_taint(name, names.TAINT_UNINITIALIZED)
     return rule
@@ -41,7 +39,7 @@ async def restart(env: Environment, rule: Rule, *, down_s: float = 0.0) -> None:
 async def all_well(env: Environment) -> None:
     """Every node is complete, nothing was deleted, and a new one is served too."""
     await env.node("newcomer")
-    await env.cluster.initialised(*HOSTS, "newcomer", within_s=harness.WAIT_S)
+    await env.cluster.initialised(*HOSTS, "newcomer")
     assert env.writes(harness.NODE_DELETE) == []
 
 
@@ -86,14 +84,14 @@ async def test_an_outage_longer_than_the_lease(env: Environment) -> None:
     rule = await half_way(env)
 
     await env.server.kill()
-    assert await daemon.ended(within_s=harness.WAIT_S) == 1
+    assert await daemon.ended() == 1
     once_each(daemon, "leaderelection lost")
     env.proxy.remove(rule)
     successor = await env.start(flags=harness.SHORT_LEASE)
     await successor.says("cannot acquire or renew lease, retrying")
     await env.server.start()
 
-    await successor.says("became leader", within_s=harness.WAIT_S)
+    await successor.says("became leader")
     await all_well(env)
     once_each(
         successor,

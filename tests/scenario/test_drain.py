@@ -34,6 +34,7 @@ from tests import servers
 from tests.envtest import assets, controllers
 from tests.scenario.harness import wait_for
 from tests.unit.controllers.drains import VolumeDriver
+from tests.waiting import DEADLINE_S
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
@@ -225,7 +226,7 @@ async def cluster(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterato
 
         task = spawn(work(), name="cluster")
         try:
-            await informers.wait_synced(30)
+            await informers.wait_synced(DEADLINE_S)
             yield cluster
         finally:
             await cancel_and_join(task)

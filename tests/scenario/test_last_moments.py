@@ -20,7 +20,6 @@ from tests.scenario.harness import Environment, wait_for
 from tests.scenario.plugin import install
 from tests.scenario.watchdog import ENDS, cut_short
 
-WITHIN_S = 60.0
 FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,10 +42,10 @@ async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
     await load.add_services(env, load.named("web", 5))
     leader = await env.start(flags=FLAGS)
-    await wait_for(lambda: two_under_way(env), "two calls are under way", within_s=WITHIN_S)
+    await wait_for(lambda: two_under_way(env), "two calls are under way")
 
     leader.signal(signal.SIGTERM)
-    assert await leader.ended(within_s=WITHIN_S) == 0
+    assert await leader.ended() == 0
 
     assert len(env.calls("create_balancer")) == 2
     assert len(await served(env)) == 2
@@ -61,10 +60,10 @@ async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
     await load.add_services(env, load.named("web", 3))
     leader = await env.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
-    await wait_for(lambda: two_under_way(env), "two calls are under way", within_s=WITHIN_S)
+    await wait_for(lambda: two_under_way(env), "two calls are under way")
 
     leader.signal(signal.SIGTERM)
-    assert await leader.ended(within_s=WITHIN_S) == 0
+    assert await leader.ended() == 0
 
     assert leader.lines("changes under way are cut")[0]["count"] == 2
     assert (await env.cluster.lease()).get("holderIdentity", "") == ""
@@ -75,7 +74,7 @@ async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
     async def all_served() -> bool:
         return len(await served(env)) == 3
 
-    await wait_for(all_served, "the successor makes all", within_s=WITHIN_S)
+    await wait_for(all_served, "the successor makes all")
 
 
 @pytest.mark.row("daemon-stop-06")
@@ -90,7 +89,7 @@ async def test_nothing_of_it_is_left(env: Environment) -> None:
     before = asyncio.all_tasks()
 
     running = asyncio.create_task(daemon.run(config.effective(options.parse(argv)), {}))
-    await env.cluster.initialised("alpha", within_s=WITHIN_S)
+    await env.cluster.initialised("alpha")
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert await running == 0
@@ -164,12 +163,12 @@ async def test_a_lost_lease_ends_what_hangs(env: Environment) -> None:
     async def all_asked() -> bool:
         return len(list(notes.glob("asked-*"))) == 3
 
-    await wait_for(all_asked, "three calls hang", within_s=WITHIN_S)
+    await wait_for(all_asked, "three calls hang")
     standby = await env.start(flags=flags, env=variables)
-    await standby.says("new leader elected", within_s=WITHIN_S)
+    await standby.says("new leader elected")
 
     await env.proxies[0].down()
-    await standby.says("became leader", within_s=WITHIN_S)
+    await standby.says("became leader")
 
     assert leader.exit_code in ENDS
     assert "ccm/app/main.py" in await cut_short(leader)

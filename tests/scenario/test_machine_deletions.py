@@ -25,6 +25,7 @@ from tests.faults.exchange import Match
 from tests.scenario.harness import NODES, Environment, wait_for
 from tests.scenario.test_drain import BUDGETS, GRACE_S, PODS, Cluster
 from tests.scenario.test_machines import FLAGS, MACHINES, all_run, machines
+from tests.waiting import DEADLINE_S
 
 __all__ = ["machines"]  # a fixture
 
@@ -62,7 +63,7 @@ async def pods(machines: Environment, tmp_path: Path) -> AsyncIterator[Cluster]:
 
         task = spawn(work(), name="cluster")
         try:
-            await informers.wait_synced(30)
+            await informers.wait_synced(DEADLINE_S)
             yield cluster
         finally:
             await cancel_and_join(task)

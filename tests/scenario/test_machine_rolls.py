@@ -36,7 +36,6 @@ async def fleet(env: Environment, boot_s: float) -> AsyncIterator[Fleet]:
             yield made
             daemon = env.daemons[-1]
             assert await daemon.stop() == 0
-        await made.clear()
 
 
 async def asked(env: Environment, *words: str) -> tuple[int, str]:
@@ -75,16 +74,16 @@ async def test_a_life(
     roll_s: float,
 ) -> None:
     await fleet.deploy(count, kind="one", surge=surge, unavailable=unavailable)
-    create_s = await fleet.until(lambda one: one.all_run("one", count), within_s=60)
+    create_s = await fleet.until(lambda one: one.all_run("one", count))
     await until_complete(fleet)
     fleet.watch_bounds()
     await fleet.roll("two")
     took_s = await fleet.until(lambda one: one.all_run("two", count), within_s=roll_s)
     most, least = fleet.most, fleet.least
     await fleet.scale(few)
-    scale_s = await fleet.until(lambda one: one.all_run("two", few), within_s=60)
+    scale_s = await fleet.until(lambda one: one.all_run("two", few))
     await fleet.delete()
-    delete_s = await fleet.until(lambda one: one.all_run("two", 0), within_s=60)
+    delete_s = await fleet.until(lambda one: one.all_run("two", 0))
 
     print(f"create {create_s:.1f} s, roll {took_s:.1f} s, scale {scale_s:.1f}, {delete_s:.1f} s")
     assert most <= count + surge
@@ -119,9 +118,9 @@ async def test_steering(env: Environment, fleet: Fleet, capsys: pytest.CaptureFi
         0,
         "machinedeployment.machine.sapcloud.io/workers goes back to revision 1",
     )
-    await fleet.until(lambda one: one.all_run("one", 2), within_s=60)
+    await fleet.until(lambda one: one.all_run("one", 2))
     await fleet.delete()
-    await fleet.until(lambda one: one.all_run("one", 0), within_s=60)
+    await fleet.until(lambda one: one.all_run("one", 0))
     await wait_for(lambda: gone(fleet), "the deployment is gone")
     assert await asked(env, "status", name) == (1, "")
     assert "not found" in capsys.readouterr().err

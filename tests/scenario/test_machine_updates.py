@@ -117,7 +117,7 @@ async def deployed(env: Environment, fleet: Fleet, count: int, **update: Any) ->
     await fleet.edit(
         strategy={"type": "InPlaceUpdate", "rollingUpdate": None, "inPlaceUpdate": bounds}
     )
-    await fleet.until(lambda one: one.all_run("one", count), within_s=60)
+    await fleet.until(lambda one: one.all_run("one", count))
     await until_complete(fleet)
     machines = await env.cluster.items(MACHINES)
     for one in machines:
@@ -301,7 +301,7 @@ class TestInTheMiddle:
         await deployed(env, fleet, 3)
         await self.begun(fleet, agents, 2)
         await fleet.delete()
-        await fleet.until(lambda one: one.all_run("two", 0), within_s=60)
+        await fleet.until(lambda one: one.all_run("two", 0))
 
         async def nothing() -> bool:
             return not env.cloud.world.snapshot() and not await fleet.said()

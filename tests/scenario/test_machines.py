@@ -7,7 +7,6 @@ import asyncio
 import base64
 import io
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ ORDER = Match(method="POST", path="^/v1/instances$")
 
 
 @pytest_asyncio.fixture
-async def machines(env: Environment) -> AsyncIterator[Environment]:
+async def machines(env: Environment) -> Environment:
     """The environment knows machines, and has a class of them."""
     cluster = env.cluster
     async with servers.connect(env.server) as session:
@@ -59,14 +58,7 @@ async def machines(env: Environment) -> AsyncIterator[Environment]:
             "secretRef": {"name": "small", "namespace": "default"},
         },
     )
-    yield env
-    for path in (SETS, MACHINES, f"{BASE}/machineclasses", SECRETS, NODES):
-        for one in await cluster.items(path):
-            target = f"{path}/{one['metadata']['name']}"
-            await cluster.patch(target, {"metadata": {"finalizers": None}}, kind="merge")
-            await cluster.delete(target)
-    async with servers.connect(env.server) as session:
-        await definitions.remove(session)
+    return env
 
 
 async def in_phase(env: Environment, phase: str, count: int) -> list[dict[str, Any]]:

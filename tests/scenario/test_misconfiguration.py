@@ -16,6 +16,7 @@ from tests import forkserver
 from tests.faults import Match
 from tests.scenario import harness
 from tests.scenario.harness import Environment
+from tests.waiting import DEADLINE_S
 
 NOWHERE = "http://127.0.0.1:1"
 PROGRAM = "cloud-controller-manager: "
@@ -46,7 +47,7 @@ async def run(arguments: Sequence[str], folder: Path) -> End:
     done = await asyncio.to_thread(
         forkserver.run,
         [sys.executable, "-m", "ccm", *arguments],
-        timeout=30,
+        timeout=DEADLINE_S,
         cwd=folder,
         env={**os.environ, "PYTHONWARNINGS": "always"},
     )

@@ -190,7 +190,7 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
         return (wanted, holds) == (await happened(env, before), await held(env))
 
     try:
-        await wait_for(done, "what was planned", within_s=20.0)
+        await wait_for(done, "what was planned")
     except AssertionError:
         assert (wanted, holds) == (await happened(env, before), await held(env))
 
@@ -199,7 +199,7 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
         after = await planned(env)
         return (after.lines[-1], after.code) == ("nothing to do; 1 deletion held back", 0)
 
-    await wait_for(settled, "nothing is left to do", within_s=20.0)
+    await wait_for(settled, "nothing is left to do")
     assert await daemon.stop() == 0
 
 

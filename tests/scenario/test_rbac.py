@@ -148,9 +148,9 @@ async def nodes_services_and_routes(
     await env.node("a", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
     await create(env, web("shop"))
 
-    await env.cluster.initialised("a", within_s=30.0)
-    await wait_for(lambda: has_address(env), "the Service has an address", within_s=30.0)
-    await wait_for(lambda: has_route(env), "the node has its route", within_s=30.0)
+    await env.cluster.initialised("a")
+    await wait_for(lambda: has_address(env), "the Service has an address")
+    await wait_for(lambda: has_route(env), "the node has its route")
 
 
 async def answer_to_a_stranger(port: int) -> int:
@@ -185,21 +185,19 @@ async def hand_over(env: Environment) -> None:
     assert await leader.stop() == 0
     await standby.says("became leader")
     machine = await env.node("b")
-    await env.cluster.initialised("b", within_s=30.0)
+    await env.cluster.initialised("b")
     # A second deletion goes on the record that the first leader made.
     env.cloud.world.delete(machine.id)
     await env.cluster.set_ready("b", "Unknown")
     await env.cluster.gone("b")
     env.configure_cloud(token="wrong")
-    await standby.says("changed file rejected, keeping the previous content", within_s=30.0)
+    await standby.says("changed file rejected, keeping the previous content")
     assert await standby.stop() == 0
 
 
 async def counted_up(proxy: FaultProxy) -> list[Exchange]:
     """Wait for an event that is written again."""
-    return await proxy.wait_for(
-        Match(method="PATCH", path="/events/"), answered=True, timeout_s=60.0
-    )
+    return await proxy.wait_for(Match(method="PATCH", path="/events/"), answered=True)
 
 
 async def has_address(env: Environment) -> bool:

@@ -26,8 +26,6 @@ FLAGS: Mapping[str, str] = {
     # A busy machine must not cost the lease.
 }
 
-PATIENCE_S = 55.0
-"""A failed route is tried again after a second, then two; a busy machine takes its time."""
 
 ROUTES = "^/v1/routes"
 LIST = Step(name="list", method="GET", path=f"{ROUTES}$")
@@ -85,7 +83,7 @@ class Stay:
         await self._env.cluster.register(
             case.name, ready=names.STATUS_TRUE, podCIDR=case.cidr, podCIDRs=[case.cidr], taints=[]
         )
-        await wait_for(self.is_routed, f"{case.name} has its route", within_s=PATIENCE_S)
+        await wait_for(self.is_routed, f"{case.name} has its route")
 
     async def leave(self) -> None:
         """The node goes, and its route too."""
@@ -93,7 +91,7 @@ class Stay:
         if self.case.step is DELETE:
             self._arm(self._env.cloud_proxy, lambda one: one.path.endswith(f"/{route}"))
         await self._env.cluster.delete(f"{harness.NODES}/{self.case.name}")
-        await wait_for(self._is_unrouted, f"{self.case.name} has no route", within_s=PATIENCE_S)
+        await wait_for(self._is_unrouted, f"{self.case.name} has no route")
 
     def check(self) -> None:
         """The fault has come."""
@@ -131,8 +129,8 @@ async def begin(env: Environment, **flags: str) -> Daemon:
     """A daemon that leads and has compared once."""
     env.configure_cloud(timeout=faults.CLOUD_TIMEOUT)
     daemon = await env.start(flags={**FLAGS, **flags})
-    await daemon.says("became leader", within_s=PATIENCE_S)
-    await env.cloud_proxy.wait_for(Match(method="GET", path=LIST.path), timeout_s=PATIENCE_S)
+    await daemon.says("became leader")
+    await env.cloud_proxy.wait_for(Match(method="GET", path=LIST.path))
     return daemon
 
 

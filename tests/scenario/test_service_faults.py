@@ -28,8 +28,6 @@ FLAGS: Mapping[str, str] = {
     "load-balancer-nodes-quiet-period": "200ms",
 }
 
-PATIENCE_S = 55.0
-"""A failed Service is tried again after 5 s, then 10 s; a busy machine takes its time."""
 
 BALANCERS = "^/v1/balancers"
 FIND = Step(name="find", method="GET", path=f"{BALANCERS}$")
@@ -154,7 +152,7 @@ class Life:
         """Its end."""
         self._arm_for(DELETING)
         await load.delete(self._env, self.case.name)
-        await wait_for(self._gone, f"{self.case.name} is gone", within_s=PATIENCE_S)
+        await wait_for(self._gone, f"{self.case.name} is gone")
 
     async def served(self, port: int) -> None:
         """Wait until everything is as it should be with this port."""
@@ -169,7 +167,7 @@ class Life:
                 and is_right(self._env, held[self.balancer_name], port)
             )
 
-        await wait_for(complete, f"{self.case.name} is served at {port}", within_s=PATIENCE_S)
+        await wait_for(complete, f"{self.case.name} is served at {port}")
 
     async def _gone(self) -> bool:
         service = await self._env.cluster.get(f"{SERVICES}/{self.case.name}")
@@ -216,8 +214,8 @@ async def begin(env: Environment, *, timeout: str = faults.CLOUD_TIMEOUT) -> Dae
     for name in ("host-0", "host-1"):
         await add_node(env, name)
     daemon = await env.start(flags=FLAGS)
-    await daemon.says("became leader", within_s=PATIENCE_S)
-    await wait_for(lambda: idle(env), "the daemon watches Services", within_s=PATIENCE_S)
+    await daemon.says("became leader")
+    await wait_for(lambda: idle(env), "the daemon watches Services")
     return daemon
 
 
@@ -341,7 +339,7 @@ async def test_a_service_is_deleted_and_created_again(env: Environment, way: str
     await env.proxy.up()
 
     await second.served(80)
-    await wait_for(lambda: holds(env, second), "the old one is gone", within_s=PATIENCE_S)
+    await wait_for(lambda: holds(env, second), "the old one is gone")
     await load.quiet(env, for_s=0.5)
     assert await holds(env, second)
     assert first.balancer_name != second.balancer_name
@@ -360,7 +358,7 @@ async def test_too_many_requests_everywhere(env: Environment) -> None:
     for proxy, storm in ((env.proxy, on_api), (env.cloud_proxy, on_cloud)):
         began = time.monotonic()
         struck = Match(where=storm.fired.__contains__)
-        await proxy.wait_for(struck, count=2 * len(lives), timeout_s=PATIENCE_S)
+        await proxy.wait_for(struck, count=2 * len(lives))
         # Each Service came twice, so a second must have passed between.
         assert time.monotonic() - began >= 1.0
         proxy.remove(storm)
@@ -393,8 +391,8 @@ async def test_the_listing_at_the_start_fails_once(env: Environment, kind: str) 
     listings = Match(method="GET", path=FIND.path, query="cluster=")
     before = len(env.cloud_proxy.requests(listings))
     second = await env.start(flags=FLAGS, proxy=env.proxy)
-    await second.says("became leader", within_s=PATIENCE_S)
-    await env.cloud_proxy.wait_for(listings, count=before + 2, timeout_s=PATIENCE_S)
+    await second.says("became leader")
+    await env.cloud_proxy.wait_for(listings, count=before + 2)
     await load.quiet(env, for_s=1.0)
 
     assert strike.came
@@ -423,7 +421,7 @@ async def create_soon(env: Environment, name: str) -> dict[str, Any]:
     async def free() -> bool:
         return await env.cluster.get(f"{SERVICES}/{name}") is None
 
-    await wait_for(free, f"{name} is free", within_s=PATIENCE_S)
+    await wait_for(free, f"{name} is free")
     return await load.create(env, load.web(name))
 
 

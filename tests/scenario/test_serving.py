@@ -154,8 +154,8 @@ async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings
                 "authorization-kubeconfig": kubeconfig,
             }
         )
-        await daemon.says("serving", within_s=20.0)
-        await daemon.says("became leader", within_s=20.0)
+        await daemon.says("serving")
+        await daemon.says("became leader")
         yield Surroundings(
             env=env,
             daemon=daemon,

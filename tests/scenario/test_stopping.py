@@ -49,7 +49,7 @@ async def test_a_signal_while_the_cloud_hangs(env: Environment) -> None:
     for number in range(8):
         await env.node(f"host-{number}")
     daemon = await env.start_leading()
-    await env.cloud_proxy.wait_for(Match(), timeout_s=harness.WAIT_S)
+    await env.cloud_proxy.wait_for(Match())
 
     assert await daemon.stop() == 0
 
@@ -69,7 +69,7 @@ async def test_a_second_signal_ends_it_at_once(env: Environment) -> None:
 
     daemon.signal(signal.SIGTERM)
     await daemon.says("stopping")
-    await proxy.wait_for(EVENT_WRITE, timeout_s=harness.WAIT_S)
+    await proxy.wait_for(EVENT_WRITE)
     assert daemon.exit_code is None
     daemon.signal(signal.SIGTERM)
 
@@ -101,13 +101,13 @@ class Sleepy:
 
     async def instance_metadata(self, node):
         self._asked.touch()
-        await asyncio.to_thread(time.sleep, 60)
+        await asyncio.to_thread(time.sleep, 3600)
 
 
 async def stay():
     while True:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
 
 
 @cloud.provider(sdk="2.0")
@@ -134,4 +134,4 @@ async def test_what_nobody_ends_does_not_hold_up_the_end(env: Environment) -> No
     daemon.signal(signal.SIGTERM)
     await daemon.says("stopped")
 
-    assert await daemon.ended(within_s=3.0) == 0
+    assert await daemon.ended() == 0

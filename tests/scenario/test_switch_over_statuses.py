@@ -13,9 +13,9 @@ import pytest_asyncio
 from ccm.cloud import Ingress, PortStatus, Status, default_load_balancer_name
 from ccm.model import Service, names
 from tests import servers
-from tests.conformance.environment import eventually
 from tests.conformance.service.environment import ServiceEnvironment
 from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
+from tests.waiting import eventually
 
 F = names.FINALIZER_LOAD_BALANCER
 PORT = PortStatus(port=80, protocol="TCP")

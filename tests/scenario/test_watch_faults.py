@@ -108,7 +108,7 @@ async def test_a_watch_that_never_lasts(env: Environment) -> None:
     proxy.cut_connections()
     for name in ("one", "two", "three"):
         await env.node(name)
-    await env.cluster.initialised("early", "one", "two", "three", within_s=20.0)
+    await env.cluster.initialised("early", "one", "two", "three")
 
     intact(env, daemon)
 
@@ -210,7 +210,7 @@ async def test_a_watch_list_that_never_speaks(env: Environment) -> None:
     proxy.on(WATCH_LIST, SilentAfterLines(0))
     daemon = await env.start_leading(proxy=proxy)
 
-    await env.cluster.initialised("early", within_s=20.0)
+    await env.cluster.initialised("early")
 
     await daemon.says("server does not support watch-list, using paged lists")
     intact(env, daemon)

@@ -22,8 +22,6 @@ from tests.scenario.harness import Daemon, Environment, wait_for
 MANIFEST = Path(__file__).parents[2] / "manifests" / "webhook.yaml"
 PREFIX = service_annotations.PREFIX
 SIZE, INTERNAL = service_annotations.SIZE.name, service_annotations.INTERNAL.name
-PATIENCE_S = 30.0
-"""An API server takes its time until it heeds a new registration."""
 
 
 class Person:
@@ -62,7 +60,7 @@ async def start(env: Environment, port: int) -> Daemon:
             "webhook-cert-dir": str(env.folder / "certs"),
         }
     )
-    await daemon.says("serving webhooks", within_s=PATIENCE_S)
+    await daemon.says("serving webhooks")
     return daemon
 
 
@@ -104,7 +102,7 @@ async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environ
             )
             return said if status else ""
 
-        said = await wait_for(refused, "a wrong Service is refused", within_s=PATIENCE_S)
+        said = await wait_for(refused, "a wrong Service is refused")
         assert "denied the request" in said
         assert f"annotation {SIZE}: 'huge' is not understood; expected small or large" in said
         assert f"annotation {INTERNAL}: 'maybe' is not understood; expected true or false" in said

@@ -85,8 +85,8 @@ async def test_machines_become_nodes_with_services(
         key = tmp_path / "key.json"
         key.write_bytes(fake.account.key)
         how = {"flags": FLAGS, "env": program.variables(url, str(key))}
-        async with installed(env, pool(fake)) as farm:
-            costs = await life(farm, env, fake, how, nodes=count, services=services, rest_s=rest_s)
+        farm = await installed(env, pool(fake))
+        costs = await life(farm, env, fake, how, nodes=count, services=services, rest_s=rest_s)
         said = "".join(one.output for one in env.daemons)
 
     pem = yaml.safe_load(fake.account.key)["credentials"]["privateKey"]

@@ -35,8 +35,8 @@ async def test_a_daemon_dies_at_a_call_that_writes(
         server.serve(fake) as url,
         harness.open_environment(api_server, tmp_path) as env,
         FaultProxy(url) as proxy,
-        installed(env, pool(fake)) as farm,
     ):
+        farm = await installed(env, pool(fake))
         env.cloud_config.write_text(program.config(proxy.url))
         key = tmp_path / "key.json"
         key.write_bytes(fake.account.key)

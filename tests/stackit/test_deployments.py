@@ -51,7 +51,6 @@ async def at_work(
         async with fleet.at_work():
             yield fleet
             assert await daemon.stop() == 0
-        await fleet.clear()
 
 
 @pytest.mark.row("stackit-machine-17")
@@ -62,15 +61,15 @@ async def test_a_life(api_server: servers.ApiServer, tmp_path: Path) -> None:
         await fleet.deploy(0, kind="one", surge=1, unavailable=1)
         for count in (1, 6):
             await fleet.edit(replicas=count)
-            await fleet.until(lambda one, n=count: one.all_run("one", n), within_s=90)  # type: ignore[misc]
+            await fleet.until(lambda one, n=count: one.all_run("one", n))  # type: ignore[misc]
         await fleet.edit(replicas=2)
-        await fleet.until(lambda one: one.all_run("one", 2), within_s=90)
+        await fleet.until(lambda one: one.all_run("one", 2))
         await fleet.edit(replicas=4, template={"spec": {"class": {"name": "two"}}})
         await fleet.until(lambda one: one.all_run("two", 4), within_s=180)
         sizes = {one["machineType"] for one in fake.cloud.servers.values()}
         conditions = {one["type"] for one in (await fleet.said())["conditions"]}
         await fleet.delete()
-        await fleet.until(lambda one: one.all_run("two", 0), within_s=90)
+        await fleet.until(lambda one: one.all_run("two", 0))
 
     assert sizes == {"c2i.4"}
     assert "Frozen" not in conditions
@@ -85,16 +84,14 @@ async def test_a_cloud_without_room(api_server: servers.ApiServer, tmp_path: Pat
         await fleet.deploy(2, kind="one", surge=1, unavailable=1)
         orders = "POST /v2/projects/{projectId}/regions/{region}/servers"
         # One that runs, three in a row that do not, and what was on its way with them.
-        await fleet.until(lambda _: fake.calls[orders] >= 4, within_s=90)
-        took_s = await fleet.until(
-            lambda one: one.kinds().get("one") == {"Running": 1}, within_s=90
-        )
+        await fleet.until(lambda _: fake.calls[orders] >= 4)
+        took_s = await fleet.until(lambda one: one.kinds().get("one") == {"Running": 1})
         assert fake.calls[orders] <= 6
         assert len(fake.cloud.servers) == 1
         fake.settings.hosts = 10
         more_s = await fleet.until(lambda one: one.all_run("one", 2), within_s=150)
         print(f"{fake.calls[orders]} orders; settled after {took_s:.1f} s, {more_s:.1f} s more")
         await fleet.delete()
-        await fleet.until(lambda one: one.all_run("one", 0), within_s=90)
+        await fleet.until(lambda one: one.all_run("one", 0))
 
     assert (fake.cloud.servers, fake.cloud.nics) == ({}, {})

@@ -63,8 +63,8 @@ async def test_no_word_of_a_run_tells_a_secret(
     async with (
         server.serve(fake) as url,
         harness.open_environment(api_server, tmp_path) as env,
-        installed(env, pool(fake)) as farm,
     ):
+        farm = await installed(env, pool(fake))
         env.cloud_config.write_text(program.config(url))
         environ = {**program.variables(url, str(key)), **METRICS}
         flags = {**FLAGS, **pool_needle.flags(port)}

@@ -156,8 +156,8 @@ async def test_a_daemon_comes_after_the_vendors_managers(
     async with (
         server.serve(fake) as url,
         harness.open_environment(api_server, tmp_path) as env,
-        installed(env, pool(fake)) as farm,
     ):
+        farm = await installed(env, pool(fake))
         env.cloud_config.write_text(program.config(url))
         how: dict[str, Any] = {"flags": FLAGS, "env": program.variables(url, str(key))}
         first = await env.start_leading(**how)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import forkserver
+from tests.waiting import DEADLINE_S
 
 Start = Callable[..., Any]
 
@@ -30,7 +31,7 @@ def test_it_gets_arguments_environment_directory_and_streams(start: Start, tmp_p
     command = [sys.executable, "-m", "ccm", "--config=there.yaml"]
 
     with start(command, cwd=tmp_path, env=env, **streams) as child:
-        said, complaint = child.communicate(timeout=30)
+        said, complaint = child.communicate(timeout=DEADLINE_S)
 
     assert (child.returncode, said) == (1, "")
     assert complaint.startswith("cloud-controller-manager: --config=there.yaml")

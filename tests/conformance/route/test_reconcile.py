@@ -23,8 +23,9 @@ from ccm.controllers.route.controller import RouteController
 from ccm.kube.resources import NODES
 from ccm.model import Node, NodeAddress, names
 from ccm.model.cidr import parse_ranges
-from tests.conformance.environment import STATUS_PATCH, NodeEnvironment, eventually, row
+from tests.conformance.environment import STATUS_PATCH, NodeEnvironment, row
 from tests.unit.controllers.route.world import timed
+from tests.waiting import due_by, eventually
 
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"
 QUICK: Mapping[str, Any] = {"settle_s": 0.01, "interval_s": 0.05}
@@ -206,7 +207,7 @@ async def test_reconcile(
         await eventually(
             lambda: facts(cloud.routes) == facts(final) and conditions(env) == expected
         )
-        await asyncio.sleep(0.2)
+        await due_by(0.2)
 
     assert (facts(cloud.routes), conditions(env)) == (facts(final), expected)
     assert len(cloud.log) == calls
@@ -263,7 +264,9 @@ async def test_condition(
 
     async with running(env, cloud):
         await eventually(lambda: bool(cloud.log))
-        await asyncio.sleep(0.2)
+        if found:
+            await env.proxy.wait_for(STATUS_PATCH, answered=True)
+        await due_by(0.2)
 
     written = [body["status"]["conditions"][0]["reason"] for body in env.bodies(STATUS_PATCH)]
     assert written == ([found] if found else [])
@@ -296,11 +299,11 @@ async def test_changes_that_matter_and_that_do_not(env: NodeEnvironment) -> None
     cloud = FakeRoutes()
     async with running(env, cloud):
         await eventually(lambda: conditions(env) != {})
-        await asyncio.sleep(0.2)
+        await due_by(0.2)
         before = cloud.listed
 
         await env.change("n1", {"metadata": {"labels": {"colour": "blue"}}})
-        await asyncio.sleep(0.2)
+        await due_by(0.2)
         unrelated = cloud.listed - before
         addresses = msgspec.to_builtins([address("InternalIP", "10.0.1.9")])
         await env.change("n1", {"status": {"addresses": addresses}}, subresource="status")

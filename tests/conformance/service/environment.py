@@ -15,9 +15,10 @@ from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
-from tests.conformance.environment import NODES_PATH, TIMEOUT_S, Environment, eventually
+from tests.conformance.environment import NODES_PATH, Environment
 from tests.faults import Match
 from tests.unit.controllers.service.world import RECORD, FakeBalancers, FakeDigests
+from tests.waiting import DEADLINE_S, due_by, eventually
 
 PATH = "/api/v1/namespaces/default/services"
 WRITE = Match(method="POST|PUT|PATCH|DELETE", path="/services")
@@ -69,15 +70,25 @@ class ServiceEnvironment(Environment):
         return None if found is None else dict(json.loads(found))
 
     async def until(
-        self, *, address: bool | None = None, gone: bool = False, name: str = "web"
+        self,
+        *,
+        address: bool | None = None,
+        finalizers: Sequence[str] | None = None,
+        gone: bool = False,
+        name: str = "web",
     ) -> dict[str, Any]:
-        """Wait until a Service has an address, has none, or is gone."""
-        async with asyncio.timeout(TIMEOUT_S):
+        """Wait until a Service has an address or none, and these finalizers, or is gone."""
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 found = await self.stored(name)
                 if found is None and gone:
                     return {}
-                if found and not gone and address in (None, bool(ingress(found))):
+                if (
+                    found
+                    and not gone
+                    and address in (None, bool(ingress(found)))
+                    and finalizers in (None, found["metadata"].get("finalizers", []))
+                ):
                     return found
                 await asyncio.sleep(0.01)
 
@@ -110,7 +121,7 @@ class ServiceEnvironment(Environment):
     async def calls(self, *expected: str) -> None:
         """Wait until the cloud was called so, and for a moment in which nothing more comes."""
         await eventually(lambda: len(self.balancers.calls) >= len(expected))
-        await asyncio.sleep(0.1)
+        await due_by(0.1)
         assert self.balancers.calls == list(expected), self.balancers.calls
 
     # --- the controller ---------------------------------------------------------------------
@@ -133,7 +144,7 @@ class ServiceEnvironment(Environment):
             spawn(controller.controller.run(), name="controller"),
         ]
         try:
-            await informers.wait_synced(TIMEOUT_S)
+            await informers.wait_synced(DEADLINE_S)
             yield
             await self.flush()
             assert [task for task in tasks if task.done()] == []

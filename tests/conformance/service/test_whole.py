@@ -63,9 +63,7 @@ async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Environme
     for number in range(5):
         await address(whole, f"web{number}")
     # The node may have come late; its turn as a member is over before the restart.
-    await harness.wait_for(
-        lambda: all_have_members(whole), "every load balancer has its member", within_s=10
-    )
+    await harness.wait_for(lambda: all_have_members(whole), "every load balancer has its member")
     assert await daemon.stop() == 0
     before = len(whole.calls())
 

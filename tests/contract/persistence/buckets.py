@@ -22,6 +22,7 @@ from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
 from tests.contract.persistence.stores import MANY, PAGE, flipped
+from tests.waiting import DEADLINE_S
 
 NUMBERS = itertools.count()
 
@@ -83,7 +84,7 @@ class S3Harness(StoreHarness):
 def request(url: str, method: str = "GET", body: bytes | None = None) -> bytes:
     signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request"}
     asked = urllib.request.Request(url, data=body, method=method, headers=signed)
-    with urllib.request.urlopen(asked, timeout=5) as answer:
+    with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
         found: bytes = answer.read()
     return found
 

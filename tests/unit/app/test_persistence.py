@@ -19,6 +19,7 @@ from ccm.kube.client import Client
 from ccm.persistence.errors import BackendUnavailable, Unreachable
 from ccm.testing.persistence_harness import overheard
 from ccm.testing.persistence_objects import KIND, thing
+from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
 
@@ -113,7 +114,7 @@ async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.Monke
             return await rotate(name)
 
         monkeypatch.setattr(between.secrets, "rotate", fails_at_first)
-        async with between.opened("kubernetes", "me", 3), asyncio.timeout(10):
+        async with between.opened("kubernetes", "me", 3), asyncio.timeout(DEADLINE_S):
             while "left=0" not in logged():
                 await asyncio.sleep(0.01)
     assert "rewritten=1" in logged()
@@ -126,7 +127,7 @@ async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(persistence, "RETRY_S", 0.01)
     (tmp_path / "vault").write_text("in the way")
     made = stores(tmp_path, sealed(tmp_path, "key"))
-    async with made.opened("kubernetes", "me", 1), asyncio.timeout(10):
+    async with made.opened("kubernetes", "me", 1), asyncio.timeout(DEADLINE_S):
         (instance,) = made.secrets.instances()
         assert (await made.health()).detail == f"down: {instance}"
         (tmp_path / "vault").unlink()

@@ -18,6 +18,7 @@ import pytest
 from ccm.app import stopping
 from tests import forkserver
 from tests.unit.app import moody
+from tests.waiting import DEADLINE_S, eventually_blocking
 
 _HELD_BACK = (
     "--feature-gates=LoggingAlphaOptions=true",
@@ -26,7 +27,6 @@ _HELD_BACK = (
 )
 _STANDBY = "cannot acquire or renew lease"
 _LEADING = "list or watch failed"
-_DEADLINE_S = 50.0
 
 
 class Daemon:
@@ -39,16 +39,13 @@ class Daemon:
         return [line for line in map(json.loads, whole) if message in line["msg"]]
 
     def says(self, message: str) -> None:
-        ends = time.monotonic() + _DEADLINE_S
-        while not self.lines(message):
-            assert time.monotonic() < ends, self.log.read_text()
-            time.sleep(0.02)
+        eventually_blocking(lambda: self.lines(message), self.log.read_text)
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         os.kill(self.process.pid, number)
 
     def ended(self) -> int:
-        return self.process.wait(_DEADLINE_S)
+        return self.process.wait(DEADLINE_S)
 
 
 @contextmanager

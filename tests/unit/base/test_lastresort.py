@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import DEADLINE_S
+
 _PROGRAM = """
 import ctypes, time
 from ccm.base.lastresort import LastResort
@@ -30,7 +32,7 @@ GRIPS = "ctypes.PyDLL(None).sleep({:g})".format
         pytest.param(-1, "", WAITS(20), 1, id="too-late-already"),
         pytest.param(0.1, "last_resort.arm('lease', 20)", WAITS(10), 1, id="the-earlier-stays"),
         pytest.param(20, "last_resort.arm('lease', 0.1)", WAITS(10), 1, id="the-earlier-comes"),
-        pytest.param(0.2, "last_resort.arm('stop', 20)", WAITS(0.5), 0, id="put-off"),
+        pytest.param(1, "last_resort.arm('stop', 20)", WAITS(1.5), 0, id="put-off"),
         pytest.param(
             0.2,
             "last_resort.arm('lease', 0.1); last_resort.call_off('lease')",
@@ -39,9 +41,9 @@ GRIPS = "ctypes.PyDLL(None).sleep({:g})".format
             id="one-of-two-called-off",
         ),
         pytest.param(
-            0.2,
-            "last_resort.arm('lease', 0.1); last_resort.call_off(); last_resort.call_off()",
-            WAITS(0.5),
+            1,
+            "last_resort.arm('lease', 1); last_resort.call_off(); last_resort.call_off()",
+            WAITS(1.5),
             0,
             id="all-called-off",
         ),
@@ -51,7 +53,11 @@ def test_a_process_that_hangs_is_ended(seconds: float, then: str, hangs: str, co
     program = _PROGRAM.format(seconds=seconds, then=then, hangs=hangs)
 
     done = subprocess.run(
-        [sys.executable, "-c", program], timeout=15, check=False, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        timeout=DEADLINE_S,
+        check=False,
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == code

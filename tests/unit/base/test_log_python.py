@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+from tests.waiting import DEADLINE_S
+
 PROGRAM = """
 import sys, threading, warnings
 from ccm.base import log, redact
@@ -34,7 +36,11 @@ Odd()
 
 def test_warnings_and_errors_that_nobody_awaits_are_lines_without_secrets() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     )
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]

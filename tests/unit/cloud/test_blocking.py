@@ -17,6 +17,7 @@ from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
 from ccm.cloud.calls.handle import Handle
 from tests.handclock import HandClock
 from tests.unit.cloud.calls.provider import cloud, ensure
+from tests.waiting import DEADLINE_S
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -54,7 +55,7 @@ async def test_threads_are_bounded() -> None:
             running += 1
             most = max(most, running)
         full.release()
-        release.wait(5)
+        release.wait(DEADLINE_S)
         with lock:
             running -= 1
 
@@ -74,7 +75,7 @@ async def all_threads_taken(kind: str) -> AsyncIterator[threading.Event]:
     """Every thread for one kind of call is at work until the event is set."""
     release = threading.Event()
     KIND.set(kind)
-    holding = [asyncio.ensure_future(blocking(release.wait, 10)) for _ in range(THREADS)]
+    holding = [asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(THREADS)]
     await asyncio.sleep(0)
     try:
         yield release
@@ -86,7 +87,7 @@ async def all_threads_taken(kind: str) -> AsyncIterator[threading.Event]:
 async def test_threads_of_one_kind_that_hang_do_not_hold_up_the_others() -> None:
     async with all_threads_taken("ensure"):
         KIND.set("exists")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             assert await blocking(int, "11", base=2) == 3
 
 
@@ -127,7 +128,7 @@ async def test_threads_that_come_and_go_do_not_hang(hand: HandClock) -> None:
     """All are taken all the time, and one is taken anew."""
     KIND.set("one by one")
     events = [threading.Event() for _ in range(THREADS + 1)]
-    calls = [asyncio.ensure_future(blocking(event.wait, 10)) for event in events]
+    calls = [asyncio.ensure_future(blocking(event.wait, DEADLINE_S)) for event in events]
     await asyncio.sleep(0)
     hand.advance(100)
     events[0].set()
@@ -145,7 +146,7 @@ async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
 
     def work() -> None:
         started.set()
-        release.wait(5)
+        release.wait(DEADLINE_S)
         ended.set()
 
     call = asyncio.ensure_future(blocking(work))
@@ -156,7 +157,7 @@ async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
 
     assert not ended.is_set()
     release.set()
-    assert await blocking(ended.wait, 5)
+    assert await blocking(ended.wait, DEADLINE_S)
 
 
 async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
@@ -165,7 +166,7 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
 
     def work() -> None:
         started.set()
-        release.wait(5)
+        release.wait(DEADLINE_S)
         raise ValueError("nobody wants to know")
 
     OUTLASTED.set(True)
@@ -184,7 +185,7 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
 async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
     OUTLASTED.set(True)
     release, ran = threading.Event(), threading.Event()
-    holding = [asyncio.ensure_future(blocking(release.wait, 5)) for _ in range(THREADS)]
+    holding = [asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(THREADS)]
     await asyncio.sleep(0)
     waiting = asyncio.ensure_future(blocking(ran.set))
     await asyncio.sleep(0.01)
@@ -203,14 +204,14 @@ async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> Non
 
     def work() -> None:
         at_work.append("ensure")
-        release.wait(10)
+        release.wait(DEADLINE_S)
         at_work.remove("ensure")
 
     async def synchronous() -> Status:
         await blocking(work)
         return Status()
 
-    handle = Handle(cloud("threads", synchronous), deadline_s=0.05)
+    handle = Handle(cloud("threads", synchronous), deadline_s=0.5)
     with pytest.raises(errors.DeadlineExceeded):
         await ensure(handle, "uid-1")
 
@@ -219,7 +220,7 @@ async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> Non
     assert at_work == ["ensure"]
 
     release.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             with contextlib.suppress(errors.Aborted):
                 assert await ensure(handle, "uid-1") == Status()
@@ -232,7 +233,7 @@ async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -
     lease.extend(clock.monotonic() + 60)
     lease.govern()
     release, ran = threading.Event(), threading.Event()
-    holding = [asyncio.ensure_future(blocking(release.wait, 5)) for _ in range(THREADS)]
+    holding = [asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(THREADS)]
     waiting = asyncio.ensure_future(blocking(ran.set))
     await asyncio.sleep(0.01)
 

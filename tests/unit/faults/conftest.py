@@ -11,6 +11,7 @@ from aiohttp import web
 
 from tests import faults
 from tests.unit.faults.upstream import Environment, Upstream
+from tests.waiting import DEADLINE_S
 
 
 @pytest_asyncio.fixture
@@ -21,7 +22,7 @@ async def env() -> AsyncIterator[Environment]:
     port = listener.sockets[0].getsockname()[1]
     async with (
         faults.FaultProxy(f"http://127.0.0.1:{port}") as proxy,
-        aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=5)) as client,
+        aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=DEADLINE_S)) as client,
     ):
         # No silent second try of a request: a test wants to see the first one fail.
         client._retry_connection = False

@@ -13,6 +13,7 @@ import pytest
 
 from tests import faults
 from tests.unit.faults.upstream import ANY, DROPPED, SHORT_S, Environment
+from tests.waiting import DEADLINE_S
 
 # Without rules.
 
@@ -67,7 +68,7 @@ async def test_a_client_that_goes_away_ends_the_watch_upstream(env: Environment)
     async with env.client.get("/a?watch=1"):
         assert env.upstream.watches == 1
     await env.proxy.wait_for(faults.Match(where=lambda e: e.ended_s is not None))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         while env.upstream.watches:
             await asyncio.sleep(0.01)
 

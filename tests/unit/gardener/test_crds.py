@@ -16,6 +16,7 @@ from ccm.gardener.names import GROUP, VERSION
 from ccm.kube.resources import Kind
 from ccm.sandbox.apiserver import extensions
 from tests import servers
+from tests.waiting import DEADLINE_S
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OBJECTS = f"/apis/{GROUP}/{VERSION}/namespaces/default"
@@ -113,7 +114,7 @@ async def test_an_api_server_takes_definitions_and_samples(api_server: servers.A
 
 async def established(session: aiohttp.ClientSession) -> None:
     """A real API server serves a kind a moment after its definition was made."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while not all([await is_served(session, kind) for kind in KINDS]):
             await asyncio.sleep(0.05)
 

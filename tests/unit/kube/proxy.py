@@ -129,7 +129,7 @@ def streams(*chunks: bytes, then: Answer | None = None, hold: bool = False) -> A
         for chunk in chunks:
             await response.write(chunk)
         if hold:
-            await asyncio.sleep(30)
+            await asyncio.sleep(3600)
         if then is not None:
             await then(request)
             return response

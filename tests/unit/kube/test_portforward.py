@@ -15,6 +15,7 @@ from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.portforward import LOOPBACK, Forward, forwarded
 from ccm.kube.tls import TlsSettings
 from tests.scenario.forwarding import Kubelet
+from tests.waiting import DEADLINE_S
 
 PATH = "/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,7 +65,7 @@ async def said(forward: Forward, *lines: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(LOOPBACK, forward.port)
     for line in lines:
         writer.write(line)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         found = await reader.read()
     writer.close()
     return found

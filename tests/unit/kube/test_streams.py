@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import pytest
 from aiohttp import web
@@ -20,6 +19,7 @@ from tests.unit.kube.proxy import (
     sends,
     streams,
 )
+from tests.waiting import DEADLINE_S
 
 
 async def _read(transport: Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
@@ -63,10 +63,8 @@ async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
 ) -> None:
     monkeypatch.setattr(transport, "MAX_LINE", 1000)
     server.will(answer)
-    started = time.monotonic()
     with no_answer(kind):
         await _read(server.transport, idle_timeout_s=0.2)
-    assert time.monotonic() - started < 3
 
 
 async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
@@ -88,7 +86,7 @@ async def test_a_server_that_never_begins_its_answer_times_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(request: web.BaseRequest) -> web.StreamResponse:
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
         return web.Response()
 
     monkeypatch.setattr(transport, "WATCH_START_TIMEOUT_S", 0.1)
@@ -117,7 +115,7 @@ async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
 
     async with server.transport.stream("/", idle_timeout_s=5) as lines:
         assert await anext(lines) == b"tick"
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(DEADLINE_S):
         await ended.wait()
 
 

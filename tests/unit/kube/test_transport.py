@@ -17,6 +17,7 @@ from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors
 from ccm.kube.credentials import Fixed
 from tests.handclock import HandClock
+from tests.shifted import advance
 from tests.unit.kube.proxy import (
     Server,
     connect,
@@ -347,21 +348,25 @@ async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: H
     assert len(server.seen) == 1
 
 
+@pytest.mark.shifted_time
 async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
     """Not before, however often it is renewed meanwhile."""
 
     async def slow(_: web.BaseRequest) -> web.StreamResponse:
         arrived.set()
-        await asyncio.sleep(0.3)
+        await go_on.wait()
         return web.Response(body=b"{}")
 
-    arrived = asyncio.Event()
+    arrived, go_on = asyncio.Event(), asyncio.Event()
     server.will(slow, slow)
-    lease = governing(0.2)
+    lease = governing(10)
     change = asyncio.create_task(server.transport.do("PATCH", "/renewed"))
     await arrived.wait()
-    lease.extend(clock.monotonic() + 60)
+    lease.extend(clock.monotonic() + 600)
+    await advance(15)
+    go_on.set()
     assert await change == b"{}"
+    go_on.clear()
 
     arrived.clear()
     change = asyncio.create_task(server.transport.do("PATCH", "/lost"))

@@ -18,6 +18,7 @@ from ccm.testing.persistence_harness import overheard
 from tests import pki, postgres
 from tests.storage import Database
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("postgres")
 
@@ -56,7 +57,7 @@ async def config(database: Database, tmp_path: Path) -> AsyncIterator[PostgresCo
 async def _all_closed() -> None:
     """TLS waits for the server's goodbye, which comes late to one that was refused."""
     loop: Any = asyncio.get_running_loop()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while any(one._sock is not None for one in loop._transports.values()):
             await asyncio.sleep(0.01)
 

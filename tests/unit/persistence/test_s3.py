@@ -31,6 +31,7 @@ from ccm.testing.persistence_harness import overheard
 from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -383,7 +384,7 @@ async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
     async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
         assert config.access_key_id_file is not None
         config.access_key_id_file.write_text("another-access-key")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while "another-access-key" not in proxy.keys:
                 await asyncio.sleep(0.01)
         await store.put_object(NAME, thing())

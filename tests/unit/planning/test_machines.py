@@ -22,6 +22,7 @@ from tests.unit.controllers.machinesets import (
     TEMPLATE,
     owned_by_deployment,
 )
+from tests.waiting import eventually
 
 FLAGS = (
     "--cloud-provider=fake",
@@ -180,10 +181,9 @@ def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:
         found.ready_class()
         found.machine()
         async with found.running():
-            await asyncio.sleep(0.2)
+            await eventually(lambda: found.phase() == "Pending")
             found.node(providerID="fake:///0")
-            await asyncio.sleep(0.2)
-        assert found.phase() == "Running"
+            await eventually(lambda: found.phase() == "Running")
         found.driver.calls.clear()
         return found
 

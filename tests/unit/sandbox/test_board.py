@@ -25,6 +25,7 @@ from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS, is_settled
 from ccm.testing import builders
 from tests.unit.sandbox.views import machine
+from tests.waiting import DEADLINE_S
 
 
 def ready(name: str = "a", **more: Any) -> Node:
@@ -86,7 +87,7 @@ async def test_it_has_converged_with_the_last_expected_node() -> None:
 
     board.node_seen(ready("b"), 2.0)
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await board.wait_converged()
     assert board.counts.initialised == 2
     assert board.standing.nodes == 3
@@ -183,13 +184,13 @@ async def test_initialised_comes_before_converged() -> None:
     board = Board(["a"], routes=True)
     board.node_seen(ready(), 1.0)
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await board.wait_initialised()
     waiting = asyncio.ensure_future(board.wait_converged())
     await asyncio.sleep(0)
     assert not waiting.done()
     board.node_seen(routed(), 2.0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await waiting
 
 
@@ -284,7 +285,7 @@ async def test_a_machine_counts_once_it_ran() -> None:
         assert (board.is_converged, board.idle) == (False, ["default/m0"])
 
     board.machine_seen(machine("m0", phase=Phase.RUNNING), 4.0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await board.wait_converged()
     board.machine_seen(machine("m0", phase=Phase.RUNNING, deleting=True), 5.0)
 
@@ -327,7 +328,7 @@ async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
     assert (board.standing.machines, board.standing.nodes) == (2, 3)
     board.node_seen(routed("m1"), 4.0)
     board.machine_seen(machine("m1", phase=Phase.RUNNING), 4.0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await board.wait_initialised()
         await board.wait_converged()
     board.machine_gone("default/m1", 5.0)
@@ -344,5 +345,5 @@ async def test_the_nodes_of_machines_that_are_not_there_yet_are_waited_for() -> 
     assert not waiting.done()
     board.node_seen(routed("m0"), 2.0)
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         await waiting

@@ -21,3 +21,9 @@ def test_a_port_in_use_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ports, "_LAST", taken)
         with pytest.raises(OSError, match="no free loopback port"):
             ports.pick_port()
+
+
+def test_a_port_that_is_picked_and_not_used_yet_is_not_picked_again() -> None:
+    picked = [ports.pick_port() for _ in range(500)]
+
+    assert len(set(picked)) == len(picked)

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ccm.sandbox import process
+from tests.waiting import DEADLINE_S, eventually, eventually_blocking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
-DEADLINE_S = 10.0
 
 
 def python(code: str, log: Path) -> process.Child:
     return process.Child([sys.executable, "-c", code], log=log)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def ended(child: process.Child) -> process.Child:
-    await until(lambda: child.exit_code is not None)
+    await eventually(lambda: child.exit_code is not None)
     return child
 
 
 async def up(code: str, log: Path) -> process.Child:
     child = python(code, log)
-    await until(lambda: "up" in log.read_text())
+    await eventually(lambda: "up" in log.read_text())
     return child
 
 
@@ -93,10 +84,7 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         child = int(parent.stdout.readline())
         assert is_alive(child)
         os.kill(parent.pid, signal.SIGKILL)
-    deadline = time.monotonic() + DEADLINE_S
-    while is_alive(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually_blocking(lambda: not is_alive(child), lambda: f"process {child} still runs")
 
 
 def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ccm.serving.bodies import MAX_BODY
 from ccm.serving.connections import Stage
 from tests import pki
 from tests.unit.serving.test_http import GET, LAST, LOOPBACK, echo, exchange, serving
+from tests.waiting import due_by, eventually
 
 TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TRUST.check_hostname = False
@@ -42,7 +43,6 @@ async def come(port: int, number: int, sent: bytes = b"", **how: Any) -> list[as
         _, writer = await asyncio.open_connection("127.0.0.1", port, **how)
         writer.write(sent)
         writers.append(writer)
-    await asyncio.sleep(0.05)
     return writers
 
 
@@ -55,7 +55,6 @@ async def callers(port: int, number: int, sent: bytes = b"", **how: Any) -> Asyn
     finally:
         for writer in writers:
             writer.transport.abort()
-        await asyncio.sleep(0.05)
 
 
 async def test_who_says_nothing_costs_next_to_nothing(context: ssl.SSLContext) -> None:
@@ -78,9 +77,8 @@ async def test_who_says_nothing_costs_next_to_nothing(context: ssl.SSLContext) -
 
 async def test_an_unfinished_request_costs_a_buffer_of_one_record(context: ssl.SSLContext) -> None:
     async with serving(context=context) as port, callers(port, 1, GET, ssl=TRUST):
-        (secured,) = [
-            each for each in _living(acceptor._Secured) if each._app_transport is not None
-        ]
+        await eventually(_past_tls)
+        (secured,) = _past_tls()
         read = secured._app_transport.get_read_buffer_limits()
         written = secured._app_transport.get_write_buffer_limits()
         buffer = len(secured._ssl_buffer)
@@ -89,8 +87,11 @@ async def test_an_unfinished_request_costs_a_buffer_of_one_record(context: ssl.S
     assert (read[1], written[1]) == (2 * acceptor.CHUNK, 4 * acceptor.CHUNK)
 
 
-def _living(kind: type[Any]) -> list[Any]:
+def _past_tls() -> list[Any]:
+    return [each for each in _living(acceptor._Secured) if each._app_transport is not None]
 
+
+def _living(kind: type[Any]) -> list[Any]:
     return [each for each in gc.get_objects() if type(each) is kind]
 
 
@@ -121,10 +122,13 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
     )
     async with serving(echo, context=context) as port:
         crowd = await come(port, connections.MOST + 20, b"\x16")
+        await eventually(lambda: len(begun) >= acceptor.STARTS_OF_EACH)
+        await due_by(0.05)
         assert len(begun) == acceptor.STARTS_OF_EACH
         assert len(begun_or_waiting()) <= connections.MOST + acceptor.STARTS_OF_EACH
 
         other = await come(port, 1, b"\x16", local_addr=("127.0.0.2", 0))
+        await eventually(lambda: len(begun) > acceptor.STARTS_OF_EACH)
         assert len(begun) == acceptor.STARTS_OF_EACH + 1
         for writer in (*crowd, *other):
             writer.transport.abort()
@@ -143,10 +147,10 @@ async def test_who_hangs_up_without_a_word_leaves_no_trace(context: ssl.SSLConte
     try:
         for _ in range(20):
             socket.create_connection(opened.getsockname()).close()
-        await asyncio.sleep(0.1)
+        await due_by(0.1)
 
-        assert len(server._connections) == 0
-        assert _living(acceptor._Secured) == []
+        await eventually(lambda: len(server._connections) == 0)
+        await eventually(lambda: _living(acceptor._Secured) == [])
     finally:
         await server.close()
 
@@ -162,13 +166,12 @@ async def test_the_stages_of_a_connection(context: ssl.SSLContext) -> None:
             callers(port, 2, GET, ssl=TRUST),
             callers(port, 3, GET + b"\r\n", ssl=TRUST),
         ):
-            held = {stage: len(each) for stage, each in server._connections.by_stage.items()}
-        gone = len(server._connections)
+            held = {Stage.SILENT: 1, Stage.UNFINISHED: 2, Stage.ANONYMOUS: 3, Stage.KNOWN: 0}
+            stages = server._connections.by_stage
+            await eventually(lambda: {one: len(each) for one, each in stages.items()} == held)
+        await eventually(lambda: len(server._connections) == 0)
     finally:
         await server.close()
-
-    assert held == {Stage.SILENT: 1, Stage.UNFINISHED: 2, Stage.ANONYMOUS: 3, Stage.KNOWN: 0}
-    assert gone == 0
 
 
 class Short(socket.socket):

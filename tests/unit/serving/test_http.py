@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from ccm.serving import http, listener, policy, tls
-from ccm.serving.acceptor import CLOSE_S
 from ccm.serving.bodies import MAX_BODY, Limits
 from ccm.serving.certs import Certificates, Files
 from ccm.serving.http import Request, Response, text
 from tests import pki
+from tests.waiting import DEADLINE_S
 
 LOOPBACK = ip_address("127.0.0.1")
 
@@ -48,7 +48,7 @@ async def exchange(port: int, sent: bytes, **secured: Any) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **secured)
     try:
         writer.write(sent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             return await reader.read()
     finally:
         writer.close()
@@ -92,7 +92,7 @@ async def test_who_hangs_up_is_not_worked_for() -> None:
             ended.set()
         return text("late")
 
-    async with serving(wait) as port, asyncio.timeout(10):
+    async with serving(wait) as port, asyncio.timeout(DEADLINE_S):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET + b"\r\n")
         await begun.wait()
@@ -156,9 +156,15 @@ async def test_a_request_that_takes_long_is_not_idle() -> None:
 
 
 async def test_a_server_that_closes_lets_a_request_under_way_end() -> None:
-    async with serving(slowly) as port:
+    begun = asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        begun.set()
+        return await slowly(request)
+
+    async with serving(slow) as port:
         asked = asyncio.create_task(exchange(port, GET + b"\r\n"))
-        await asyncio.sleep(0.1)
+        await begun.wait()
 
     assert (await asked).endswith(b"done")
 
@@ -304,12 +310,15 @@ async def test_a_body_is_not_unpacked() -> None:
     assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
 
 
-async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(tmp_path: Path) -> None:
+async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CLOSE_S", 3600)
     files = pki.Authority(tmp_path, "ca").server("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.chain, files.key)
 
-    async with asyncio.timeout(CLOSE_S / 2):
+    async with asyncio.timeout(DEADLINE_S):
         async with serving(size, context=context) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.sleep(0.05)

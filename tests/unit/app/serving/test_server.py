@@ -27,6 +27,7 @@ from ccm.sandbox.realserver import write_kubeconfig
 from tests import pki
 from tests.unit.app.serving.api import Api
 from tests.unit.kube.proxy import connect, serve
+from tests.waiting import DEADLINE_S
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -140,7 +141,7 @@ async def test_a_port_that_is_taken_is_said_at_once() -> None:
 )
 async def test_what_is_wrong_ends_the_task_with_a_message(flag: str, told: str) -> None:
     async with running(*flag.split()) as (task, _):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.wait({task})
         with pytest.raises(Misconfigured, match=told) as refused:
             task.result()
@@ -178,6 +179,6 @@ async def test_what_says_how_to_ask_about_callers_is_followed(
         )
         assert transport is not None
         write_kubeconfig(file, url=api.url, token="another-token")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while await transport.config.credentials.current() != bearer("another-token"):
                 await asyncio.sleep(0.01)

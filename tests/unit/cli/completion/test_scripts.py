@@ -14,8 +14,8 @@ import pytest
 
 from ccm.cli import completion
 from ccm.cli.completion import words
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 SET_UP = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "source {script}"),
     "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -D; source {script}"),

@@ -13,6 +13,7 @@ import pytest_asyncio
 from ccm import cloud
 from providers import sim
 from providers.sim import server, world
+from tests.waiting import DEADLINE_S
 
 
 class Remote:
@@ -56,7 +57,7 @@ async def url(service: server.Service) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture
 async def remote(url: str) -> AsyncIterator[Remote]:
-    timeout = aiohttp.ClientTimeout(total=5)
+    timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
     async with aiohttp.ClientSession(url, timeout=timeout) as session:
         yield Remote(session)
 
@@ -64,6 +65,6 @@ async def remote(url: str) -> AsyncIterator[Remote]:
 @pytest_asyncio.fixture
 async def provider(url: str) -> AsyncIterator[cloud.Cloud]:
     """The provider, opened on that cloud."""
-    context = cloud.Context(config=f"url: {url}\ntoken: a-tokens-text\ntimeout: 2s".encode())
+    context = cloud.Context(config=f"url: {url}\ntoken: a-tokens-text\ntimeout: 2m".encode())
     async with sim.open_cloud(context) as found:
         yield found

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from providers.sim import __main__ as command
+from tests.waiting import DEADLINE_S
 
 COMMAND = [sys.executable, "-m", "providers.sim"]
 
@@ -21,7 +22,7 @@ def ask(url: str, body: str | None = None) -> dict[str, object]:
     request = urllib.request.Request(
         url, data=body.encode() if body else None, headers={"Authorization": "Bearer a-tokens-text"}
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
         answer: dict[str, object] = json.load(response)
         return answer
 
@@ -47,7 +48,7 @@ def test_it_says_where_it_is_and_ends_cleanly(
     settings = ask(f"{ready['url']}/admin/settings")
 
     process.send_signal(number)
-    code = process.wait(timeout=10)
+    code = process.wait(timeout=DEADLINE_S)
 
     assert ready["token"] == "a-tokens-text"
     assert (settings["latency_s"], settings["page_size"]) == (0.001, 7)

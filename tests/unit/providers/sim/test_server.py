@@ -11,6 +11,7 @@ import pytest
 from ccm import cloud
 from providers.sim import api, faults, server, world
 from tests.unit.providers.sim.conftest import Remote
+from tests.waiting import DEADLINE_S
 
 
 def fill(service: server.Service, number: int) -> None:
@@ -89,13 +90,13 @@ async def test_changing_one_setting_keeps_the_others(remote: Remote) -> None:
 async def test_latency_precedes_every_answer_but_the_administrators(remote: Remote) -> None:
     await remote.ok("PATCH", "/admin/settings", {"latency_s": 0.1})
 
-    took = []
-    for path in ("/v1/instances", "/admin/snapshot"):
-        start = time.monotonic()
-        await remote.ok("GET", path)
-        took.append(time.monotonic() - start)
+    start = time.monotonic()
+    await remote.ok("GET", "/v1/instances")
+    took_s = time.monotonic() - start
+    await remote.ok("PATCH", "/admin/settings", {"latency_s": 3600})
+    await remote.ok("GET", "/admin/snapshot")
 
-    assert took[0] >= 0.1 > took[1]
+    assert took_s >= 0.1
 
 
 async def test_the_log_holds_cloud_calls_only_and_in_order(remote: Remote) -> None:
@@ -184,16 +185,16 @@ async def test_clearing_the_faults_lets_hanging_calls_go(remote: Remote) -> None
     await remote.ok("DELETE", "/admin/faults")
 
     with pytest.raises(aiohttp.ClientError):
-        await asyncio.wait_for(hanging, 2)
+        await asyncio.wait_for(hanging, DEADLINE_S)
 
 
 async def test_a_caller_who_hangs_up_early_changes_nothing(
     service: server.Service, remote: Remote
 ) -> None:
-    await remote.ok("PATCH", "/admin/settings", {"latency_s": 5.0})
+    await remote.ok("PATCH", "/admin/settings", {"latency_s": 3600})
 
     calling = asyncio.create_task(remote.call("POST", "/v1/instances", {"name": "a"}))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(DEADLINE_S):
         while not service.calls.entries:
             await asyncio.sleep(0.01)
         calling.cancel()
@@ -225,7 +226,7 @@ async def test_a_closed_service_ends_a_hanging_call(service: server.Service) -> 
             while not service.calls.entries:
                 await asyncio.sleep(0.01)
         with pytest.raises(aiohttp.ClientError):
-            await asyncio.wait_for(hanging, 2)
+            await asyncio.wait_for(hanging, DEADLINE_S)
 
 
 async def test_listing_five_thousand_instances_is_cheap(

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from ccm.sandbox.apiserver import server, store
+from tests.waiting import DEADLINE_S
 
 MERGE = "application/merge-patch+json"
 
@@ -40,6 +41,6 @@ async def serving(objects: store.Store | None = None, **options: Any) -> AsyncIt
     """A client of a server of its own."""
     async with (
         server.serve(objects or store.Store(), **options) as url,
-        aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=5)) as session,
+        aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_S)) as session,
     ):
         yield Client(session)

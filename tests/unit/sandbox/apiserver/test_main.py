@@ -11,6 +11,8 @@ import sys
 import pytest
 import yaml
 
+from tests.waiting import DEADLINE_S
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("token", ["", "secret"])
@@ -25,7 +27,7 @@ def test_it_says_where_it_is_and_ends_cleanly(
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         process.send_signal(number)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=DEADLINE_S) == 0
 
     config = yaml.safe_load(pathlib.Path(ready["kubeconfig"]).read_text())
     assert ready["token"] == (token or None)

@@ -12,6 +12,7 @@ import pytest
 
 from ccm.sandbox.apiserver import server, store
 from tests.unit.sandbox.apiserver.client import serving
+from tests.waiting import DEADLINE_S
 
 NODES = "/api/v1/nodes"
 N1 = {"metadata": {"name": "n1"}}
@@ -125,9 +126,9 @@ async def test_stopping_ends_watches_cleanly() -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession(url))
         async with session.get(f"{NODES}?watch=true&resourceVersion=1") as response:
             reading = asyncio.create_task(response.content.read())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)
             await serving.aclose()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(DEADLINE_S):
                 assert await reading == b""
 
 
@@ -137,6 +138,6 @@ async def test_a_watcher_that_leaves_is_forgotten() -> None:
         before = len(asyncio.all_tasks())
         response = await session.get(f"{NODES}?watch=true&resourceVersion=1")
         response.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(DEADLINE_S):
             while len(asyncio.all_tasks()) > before:
                 await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ import pytest
 from ccm.sandbox.apiserver import kinds, query, render, store, watch
 from tests.unit.sandbox.apiserver import requests
 from tests.unit.sandbox.apiserver.requests import at
+from tests.waiting import DEADLINE_S
 
 
 class World(requests.Requests):
@@ -52,7 +53,7 @@ def brief(event: dict[str, Any]) -> tuple[str, str, int]:
 
 
 async def take(events: AsyncIterator[dict[str, Any]], count: int) -> list[tuple[str, str, int]]:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(DEADLINE_S):
         return [brief(await anext(events)) for _ in range(count)]
 
 
@@ -157,7 +158,7 @@ async def test_a_watch_ends_after_its_time() -> None:
     world = World()
     revision = world.add("a")
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(DEADLINE_S):
         told = [brief(event) async for event in world.watch(timeoutSeconds="1")]
 
     assert told == [("ADDED", "a", revision)]
@@ -171,7 +172,7 @@ async def test_a_watch_ends_when_the_store_is_closed() -> None:
 
     world.store.close()
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         assert await waiting is None
 
 
