@@ -1,4 +1,4 @@
-"""A trouble that lasts is said when it begins and when it ends, not at every attempt."""
+"""A trouble that lasts is logged when it begins, every few minutes, and when it ends."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 from ccm.base import clock
 from ccm.base.log import Logger
 
+REPEAT_S = 300.0
+"""Shortest time between two warnings about one trouble."""
+
 
 class Outage:
     """Whether a trouble lasts, and the lines about it.
 
     Args:
         log: where the lines go.
-        begins: the line at the start, a warning; repeated as `debug` while it lasts.
+        begins: the line at the start, a warning; repeated while it lasts, as a warning every
+            `REPEAT_S`, else as `debug`.
         ends: the line at the end, an `info`; it says how long the trouble was.
     """
 
@@ -23,6 +27,7 @@ class Outage:
         self._ends = ends
         self.since: float | None = None
         """Monotonic time when it began; None: all is well."""
+        self._warned_at = 0.0
         self.last = (0.0, 0.0)
         """When the last one that is over began and ended; zeros: there was none."""
 
@@ -32,9 +37,13 @@ class Outage:
 
     def goes_on(self, **facts: Any) -> None:
         """There is trouble, just begun or not."""
-        level = self._log.debug if self else self._log.warning
-        self.since = clock.monotonic() if self.since is None else self.since
-        level(self._begins, **facts)
+        now = clock.monotonic()
+        if self.since is not None and now < self._warned_at + REPEAT_S:
+            self._log.debug(self._begins, **facts)
+            return
+        self.since = now if self.since is None else self.since
+        self._warned_at = now
+        self._log.warning(self._begins, **facts)
 
     def is_over(self, **facts: Any) -> None:
         """There is none, or none any more."""

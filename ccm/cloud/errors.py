@@ -13,7 +13,7 @@ CloudError
 ├─ Uninitialized                          event; back off, and initialise it again
 ├─ Unimplemented                          the capability counts as absent; event; retry slowly
 ├─ ImplementedElsewhere                   leave alone, no event
-├─ RetryAfter(seconds)                    come back then; not a failure
+├─ RetryAfter(seconds)                    come back then, later if it lasts; not a failure
 └─ Internal, DataLoss, Canceled, Unknown  event; back off
 ```
 
@@ -162,7 +162,7 @@ class Retry(Enum):
     SLOW = "slow"
     """Every ten minutes, and at once when the object changes."""
     AFTER = "after"
-    """When the error says, without an event."""
+    """When the error says, and more rarely the longer it lasts; after a minute with an event."""
     NEVER = "never"
     """Not at all and without an event: the error is an answer."""
 

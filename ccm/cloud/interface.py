@@ -156,7 +156,8 @@ class LoadBalancer(Protocol):
     usually `Aborted`. From `ensure_load_balancer` that error carries the Status of the load
     balancer (`error.carrying(status)`), so that the Service is served meanwhile.
 
-    `RetryAfter` from any of the calls means "come back then" and makes no event;
+    `RetryAfter` from any of the calls means "come back then" and makes no event in its first
+    minute; the longer it lasts, the later the next call comes, up to 5 min.
     `ImplementedElsewhere` leaves the Service to another controller. Any other error makes a
     Warning event about the Service and is tried again according to its class: what back-off
     suits after 5 s, 10 s, ... 5 min, refused credentials and quotas after half a minute and
@@ -309,9 +310,10 @@ class Routes(Protocol):
     something at once, never two about overlapping ranges. It compares what is listed with
     the Pod ranges of the nodes whenever nodes change, and now and then anyway.
 
-    `RetryAfter` means "come back then" and makes no event. Any other error pauses the one
-    route according to its class, 1 s, 2 s, ... 5 min where back-off suits; the comparison
-    after the pause decides by a new listing whether the call is made again.
+    `RetryAfter` means "come back then" and makes no event in its first minute; the longer it
+    lasts, the later the next call comes, up to 5 min. Any other error pauses the one route
+    according to its class, 1 s, 2 s, ... 5 min where back-off suits; the comparison after the
+    pause decides by a new listing whether the call is made again.
     """
 
     @operation(deadline_s=LISTING_S)

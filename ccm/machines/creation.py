@@ -98,12 +98,14 @@ class Outcome:
         after_s: when it comes back though nothing changes; None = never.
         punctual: that time is a promise, such as a timeout; others may be a little later.
         joined: its node is in use now, so that its bootstrap token has served.
+        busy: the answer of a cloud that works on it, whose time `after_s` is.
     """
 
     status: Status | None = None
     after_s: float | None = None
     punctual: bool = False
     joined: bool = False
+    busy: errors.RetryAfter | None = None
 
 
 REST = Outcome()
@@ -232,7 +234,7 @@ def failed(
     if isinstance(error, errors.RetryAfter):
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
-        return Outcome(status=kept, after_s=error.seconds)
+        return Outcome(status=kept, after_s=error.seconds, busy=error)
     code, text = codes.code_of(error).name, told_of(error)
     description = f"Cloud provider message - {text}"
     if initializing:

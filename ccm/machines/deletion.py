@@ -174,6 +174,7 @@ class Event:
         code: name of the code that the cloud refused it with.
         known_state: what the driver wants to remember; None = as it was.
         eager: whether it may come back before that: a look costs nothing.
+        busy: the answer of a cloud that works on it, whose time `after_s` is.
     """
 
     cause: Cause
@@ -182,6 +183,7 @@ class Event:
     code: str = ""
     known_state: str | None = None
     eager: bool = False
+    busy: errors.RetryAfter | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -363,7 +365,7 @@ def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
     """What an error of the driver means."""
     told = known(error).last_known_state
     if isinstance(error, errors.RetryAfter):
-        return Event(cause=Cause.GOING, after_s=error.seconds, known_state=told)
+        return Event(cause=Cause.GOING, after_s=error.seconds, known_state=told, busy=error)
     return Event(
         cause=cause,
         said=told_of(error),

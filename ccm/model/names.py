@@ -70,6 +70,9 @@ ADDRESS_INTERNAL_IP = "InternalIP"
 ADDRESS_EXTERNAL_IP = "ExternalIP"
 
 CONDITION_READY = "Ready"
+CONDITION_TERMINATING = "Terminating"
+"""On a node that is being drained to be deleted (Gardener)."""
+
 STATUS_TRUE = "True"
 STATUS_FALSE = "False"
 STATUS_UNKNOWN = "Unknown"

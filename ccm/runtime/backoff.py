@@ -34,6 +34,10 @@ LONG = Exponential(base_s=30.0, cap_s=600.0)
 LEAST_AFTER_S = 1.0
 """Shortest delay of `Retry.AFTER`: "at once", said again and again, would spin."""
 
+BUSY_SHARE = 0.2
+"""A cloud that stays busy is left alone for this share of the time it has been busy, so that work
+of minutes ends at most so much later than its provider's own delays would notice."""
+
 AFTER_JITTER = 0.2
 """Whoever is told when to come back comes up to this part later: many are told the same."""
 
@@ -58,6 +62,8 @@ class RetryDecision:
         retry: the kind of delay.
         after_s: seconds until the next try, where the error says so.
         event: whether people should get a Warning event.
+        report: whether the cause is new for the object, or has lasted, so that a line is due; set
+            by the controller.
         eager: `Retry.SLOW` comes sooner, because the object is new.
         outage: the other side was unreachable or overloaded, which passes for all keys at
             once.
@@ -67,6 +73,7 @@ class RetryDecision:
     retry: Retry
     after_s: float | None = None
     event: bool = True
+    report: bool = False
     eager: bool = False
     outage: bool = False
     defect: bool = False
@@ -135,6 +142,7 @@ class ItemBackoff(Generic[K]):
         self._turns = turns
         self._failures: dict[K, int] = {}
         self._until: dict[K, float] = {}
+        self._busy_since: dict[K, float] = {}
         self._outage: set[K] = set()
         self._woken_at = -math.inf
 
@@ -155,11 +163,16 @@ class ItemBackoff(Generic[K]):
             self._outage.discard(key)
         seconds = decision.delay_s(self._failures.get(key, 0))
         if decision.retry is Retry.AFTER and seconds is not None:
+            busy_s = now - self._busy_since.setdefault(key, now)
+            seconds = max(seconds, min(busy_s * BUSY_SHARE, self._policy.cap_s))
             seconds = jittered(seconds, AFTER_JITTER, self._rng)
+        else:
+            self._busy_since.pop(key, None)
         return self._pause(key, seconds, now)
 
     def postponed(self, key: K, now: float) -> float:
         """The item is not ready, which is no fault; the seconds until the next try."""
+        self._busy_since.pop(key, None)
         return self._pause(key, None, now)
 
     def recovered(self, key: K, now: float) -> Sequence[K]:
@@ -194,7 +207,12 @@ class ItemBackoff(Generic[K]):
         """Start counting anew: the item is fine, changed or gone."""
         self._failures.pop(key, None)
         self._until.pop(key, None)
+        self._busy_since.pop(key, None)
         self._outage.discard(key)
+
+    def busy_s(self, key: K, now: float) -> float:
+        """Seconds since the first `Retry.AFTER` of those in a row; 0 = the last was another."""
+        return now - self._busy_since.get(key, now)
 
     def keep(self, keys: Collection[K]) -> None:
         """Forget all others: nothing is to be done about them any more."""

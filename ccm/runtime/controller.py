@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base import clock, drain, log
@@ -20,7 +20,7 @@ from ccm.base.outage import Outage
 from ccm.base.recent import Recent
 from ccm.base.tasks import Group
 from ccm.cloud.calls.history import text_of
-from ccm.cloud.errors import CloudError, Retry
+from ccm.cloud.errors import CloudError, Retry, RetryAfter
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
 from ccm.runtime.account import Account, Explain, Facts, Last
@@ -31,6 +31,7 @@ from ccm.runtime.backoff import (
     classify,
     default_backoff,
 )
+from ccm.runtime.reports import FailureReports
 from ccm.runtime.sync import until_synced
 from ccm.runtime.workers import Workers
 
@@ -47,12 +48,16 @@ class Result:
         punctual: come back at that time and not later: it was promised to somebody.
         back_off: come back as after a failure, but without reporting one.
         idle: there was nothing to do, so that it ended quickly proves nothing.
+        failing: the last error of the key still holds: its back-off and its count go on.
+        busy: the cloud works on it: the back-off is that of this error, raised.
     """
 
     after_s: float | None = None
     punctual: bool = False
     back_off: bool = False
     idle: bool = False
+    failing: bool = False
+    busy: RetryAfter | None = None
 
 
 DONE = Result()
@@ -155,6 +160,7 @@ class Controller:
         says_outages: log the beginning and the end of an outage; False where the controller has
             better words.
         on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
+        reports: decides which failures are logged as a warning.
         rng: jitter of the passes, and of keys that come back.
     """
 
@@ -173,6 +179,7 @@ class Controller:
         on_error: OnError | None = None,
         says_outages: bool = True,
         on_retry: Callable[[], None] = _nothing,
+        reports: FailureReports[str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._workers = Workers(name, queue=queue, take=self._take, count=workers)
@@ -187,6 +194,7 @@ class Controller:
         self._on_error = on_error
         self._on_retry = on_retry
         self._says_outages = says_outages
+        self._reports = reports or FailureReports()
         self._rng = rng or random.Random()
         self._ids = random.Random()
         self._given_up: set[str] = set()
@@ -305,11 +313,20 @@ class Controller:
                 except Exception as error:  # noqa: BLE001 - the one place where it may fail
                     self._failed(key, error)
                     return False
-                self._succeeded(key, result)
+                if result.busy is not None:
+                    self._failed(key, result.busy)
+                else:
+                    self._succeeded(key, result)
                 return not result.idle
 
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()
+        if result.failing:
+            until = self.backoff.until(key)
+            for due_s in (result.after_s, None if until is None else until - now):
+                if due_s is not None:
+                    self.queue.add_after(key, due_s)
+            return
         self._given_up.discard(key)
         self._outcomes.note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
@@ -319,26 +336,39 @@ class Controller:
         if result.back_off:
             self.queue.add_after(key, self.backoff.postponed(key, now))
             return
+        self._reports.forget(key)
         self.backoff.forget(key)
         if result.after_s is not None:
             jitter = 0.0 if result.punctual else AFTER_JITTER
             self.queue.add_after(key, jittered(result.after_s, jitter, self._rng))
 
     def _failed(self, key: str, error: Exception) -> None:
-        decision = self._classify(key, error)
+        decision, now = self._classify(key, error), clock.monotonic()
         self._note(key, error)
-        if self._on_error is not None:
-            self._on_error(key, error, decision)
-        if decision.defect:
-            self._log.error("reconcile failed unexpectedly", exc_info=error)
         if decision.retry is Retry.NEVER:
             self.backoff.forget(key)
+            self._reports.forget(key)
             self._given_up.add(key)
         else:
-            delay = self.backoff.failed(key, decision, clock.monotonic())
+            report = self._reports.is_due(key, error, decision, now)
+            decision = replace(decision, report=report)
+            delay = self.backoff.failed(key, decision, now)
             self.queue.add_after(key, delay)
-            self._log.debug("reconcile failed", error=str(error), after_s=round(delay, 3))
+            self._log_failure(error, decision, delay)
+        if self._on_error is not None:
+            self._on_error(key, error, decision)
         self._note_outage(error if decision.outage else None)
+
+    def _log_failure(self, error: Exception, decision: RetryDecision, delay_s: float) -> None:
+        if decision.defect:
+            self._log.error("reconcile failed unexpectedly", exc_info=error)
+            return
+        # An outage has a line of its own for all keys together.
+        is_loud = decision.report and not decision.outage
+        level = self._log.warning if is_loud else self._log.debug
+        is_busy = decision.retry is Retry.AFTER
+        event = "still told to retry later" if is_busy else "reconcile failed"
+        level(event, error=str(error), after_s=round(delay_s, 3))
 
     def _note(self, key: str, error: Exception) -> None:
         now, before = clock.monotonic(), self._outcomes.of(key)

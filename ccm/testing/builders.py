@@ -36,6 +36,7 @@ def node(  # noqa: PLR0913 - a builder names every field
     addresses: Sequence[NodeAddress] = (),
     pod_cidrs: Sequence[str] = (),
     ready: str | None = names.STATUS_TRUE,
+    conditions: Sequence[NodeCondition] = (),
     uid: str | None = None,
     resource_version: str = "1",
     created: str = CREATED,
@@ -51,11 +52,13 @@ def node(  # noqa: PLR0913 - a builder names every field
         addresses: `status.addresses`.
         pod_cidrs: `spec.podCIDRs`.
         ready: status of the Ready condition, `True`, `False` or `Unknown`; None = no condition.
+        conditions: further conditions.
         uid: its UID; None = made from the name.
         resource_version: the version of this state.
         created: creation time, RFC 3339.
     """
-    conditions = [NodeCondition(type=names.CONDITION_READY, status=ready)] if ready else None
+    given = [NodeCondition(type=names.CONDITION_READY, status=ready)] if ready else []
+    given += conditions
     return Node(
         metadata=ObjectMeta(
             name=name,
@@ -70,7 +73,7 @@ def node(  # noqa: PLR0913 - a builder names every field
             taints=list(taints) or None,
             pod_cidrs=list(pod_cidrs) or None,
         ),
-        status=NodeStatus(addresses=list(addresses) or None, conditions=conditions),
+        status=NodeStatus(addresses=list(addresses) or None, conditions=given or None),
     )
 
 

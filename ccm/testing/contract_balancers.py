@@ -28,6 +28,9 @@ HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
 UDP = ServicePort(name="mdns", protocol="UDP", port=5353, target_port=5353, node_port=30953)
 """Behind the plain port in every order, so that nothing but the protocol tells it from TCP."""
 
+SCTP = ServicePort(name="signal", protocol="SCTP", port=2905, target_port=2905, node_port=30290)
+"""Few clouds have load balancers for it."""
+
 MOST_WRITES = 12
 """Writes after which a crash is tried at most."""
 
@@ -139,6 +142,45 @@ class BalancerCases:
         for members in ([], nodes):
             await ensured(balancer, service, members)
             await _holds(harness, balancer, [(service, members)])
+
+    async def test_members_follow_although_ensure_refuses(
+        self, cloud: Cloud, harness: Harness
+    ) -> None:
+        """A Service that asks for what cannot be had keeps its ports, and gets other members."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+        await ensured(balancer, service, nodes[:1])
+        wrong = build_service(ports=[DEFAULT_PORT, SCTP])
+        try:
+            await ensured(balancer, wrong, nodes[:1])
+        except errors.CloudError:
+            await updated(balancer, wrong, nodes[1:])
+            await _holds(harness, balancer, [(service, nodes[1:])])
+        else:
+            pytest.skip("the cloud has load balancers for SCTP, so that nothing is refused")
+
+    async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
+        """A node whose instance is gone is refused or a member; the others are members anyway."""
+        balancer = network_probes.balancer_of(cloud)
+        service, made = build_service(), await harness.create()
+        stale = await network_probes.node_of(cloud, made)
+        nodes = await network_probes.nodes(cloud, harness, 3)
+        await harness.delete(made)
+
+        for members in (nodes[:1], nodes[:2]):
+            try:
+                status: object = await ensured(balancer, service, [stale, *members])
+            except errors.CloudError as error:
+                assert stale.name in str(error), f"the error does not name {stale.name}: {error}"
+                status = error.partial
+            assert isinstance(status, Status), f"no Status of what serves: {status}"
+            assert status.ingress, "a load balancer without an address"
+            await _holds_beside(harness, balancer, service, members, stale)
+
+        found = await outcome(lambda: updated(balancer, service, [stale, *nodes]))
+        if isinstance(found, probes.Raised):
+            probes.check_error(found, (errors.CloudError,), "update with a refused node")
+        await _holds_beside(harness, balancer, service, nodes, stale)
 
     async def test_a_node_without_address_disturbs_nobody(
         self, cloud: Cloud, harness: Harness
@@ -384,6 +426,20 @@ async def _ensured_in_vain(
 
     same(0 if free else await harness.writes(), before, "writes after a second ensure")
     await _holds(harness, balancer, [(service, nodes)])
+
+
+async def _holds_beside(
+    harness: Harness,
+    balancer: LoadBalancer,
+    service: Service,
+    nodes: Sequence[Node],
+    other: Node,
+) -> None:
+    """Fail unless these nodes are the members of a load balancer, and at most one node beside."""
+    held = await network_probes.held(harness, balancer, service)
+    # Where an address makes a member, it may be known by nothing else when its node is gone.
+    beside = {other.name, *(each.address for each in other.addresses)}
+    same(held.members - beside, {node.name for node in nodes}, "members beside a refused node")
 
 
 async def _holds(

@@ -39,6 +39,7 @@ ERRORS: Mapping[int, type[errors.CloudError]] = {
     404: errors.NotFound,
     409: errors.ResourceExhausted,
     412: errors.AlreadyExists,
+    422: errors.InvalidArgument,
     423: errors.FailedPrecondition,
     429: errors.ResourceExhausted,
     503: errors.Unavailable,

@@ -28,6 +28,8 @@ from ccm.testing.memory import (
     translated,
 )
 
+PROTOCOLS = ("TCP", "UDP")
+
 Ports = tuple[tuple[str, int, int], ...]
 
 
@@ -74,6 +76,11 @@ class MemoryNetworkApi(MemoryApi):
     routes: dict[str, MemoryRoute] = field(default_factory=dict)
     _serial: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the instances."""
+        return {one.name for one in self.instances.values()}
+
     def heal(self) -> None:
         """End the fault."""
         self.lost = None
@@ -107,10 +114,12 @@ class MemoryNetworkApi(MemoryApi):
         self._written()
 
     async def put_members(self, token: str, name: str, members: tuple[str, ...]) -> None:
-        """Replace members. Raises MemoryApiError."""
+        """Replace members; one that is no instance is 422. Raises MemoryApiError."""
         await self.request(token)
         if name not in self.balancers:
             raise MemoryApiError(404)
+        if not self.names.issuperset(members):
+            raise MemoryApiError(422)
         self.balancers[name].members = members
         self._written()
 
@@ -154,6 +163,10 @@ class MemoryNetworkApi(MemoryApi):
             raise MemoryApiError(503)
 
 
+class RefusedMembers(errors.Aborted):
+    """The cloud refused some nodes; the others are members."""
+
+
 class MemoryNetwork:
     """`LoadBalancer` with digests, and `Routes`."""
 
@@ -173,7 +186,11 @@ class MemoryNetwork:
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> Status:
-        """Ports and source ranges first, then members; each only if it differs."""
+        """Ports and source ranges first, then members; each only if it differs.
+
+        Raises:
+            RefusedMembers: with the status of the load balancer, which serves.
+        """
         name = self.get_load_balancer_name(cluster_name, service)
         wanted = _ports(service), _ranges(service)
         found = await self._find(cluster_name, service)
@@ -181,23 +198,41 @@ class MemoryNetwork:
             if found is not None:
                 _check(found)
             await translated(self.api.put_balancer(self._token, name, cluster_name, *wanted))
-        await self.update_load_balancer(cluster_name, service, nodes)
+        refused: RefusedMembers | None = None
+        try:
+            await self.update_load_balancer(cluster_name, service, nodes)
+        except RefusedMembers as error:
+            refused = error
         found = await self._find(cluster_name, service)
         if found is None:
             raise errors.Aborted(f"load balancer {name} is gone again")
+        if refused is not None:
+            raise refused.carrying(_status(found))
         return _status(found)
 
     async def update_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> None:
-        """Members, if they differ."""
+        """Members, if they differ; without those that the cloud refuses, which an error names."""
         found = await self._find(cluster_name, service)
         if found is None:
             raise errors.NotFound("no such load balancer")
         _check(found)
-        members = _members(nodes)
-        if found.members != members:
-            await translated(self.api.put_members(self._token, found.name, members))
+        wanted = _members(nodes)
+        try:
+            await self._put_members(found, wanted)
+        except errors.InvalidArgument as error:
+            listing = await MemoryProvider(self.api).list_instances()
+            living = {one.name for one in listing.instances}
+            await self._put_members(found, tuple(name for name in wanted if name in living))
+            refused = ", ".join(name for name in wanted if name not in living)
+            raise RefusedMembers(
+                f"load balancer {found.name}: {refused} are no instances; delete their nodes"
+            ) from error
+
+    async def _put_members(self, balancer: MemoryBalancer, members: tuple[str, ...]) -> None:
+        if balancer.members != members:
+            await translated(self.api.put_members(self._token, balancer.name, members))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Delete what is there."""
@@ -236,7 +271,7 @@ class MemoryNetwork:
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         """All of the cluster; without an instance a route leads nowhere."""
         found = await translated(self.api.all_routes(self._token))
-        living = {one.name for one in self.api.instances.values()}
+        living = self.api.names
         return [
             Route(
                 destination_cidr=one.cidr,
@@ -287,6 +322,11 @@ def _check(balancer: MemoryBalancer) -> None:
 
 
 def _ports(service: Service) -> Ports:
+    for port in service.ports:
+        if port.protocol not in PROTOCOLS:
+            raise errors.InvalidArgument(
+                f"port {port.port}: no load balancers for {port.protocol}; use TCP or UDP"
+            )
     return tuple(sorted((port.protocol, port.port, port.node_port) for port in service.ports))
 
 

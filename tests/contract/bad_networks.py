@@ -12,6 +12,7 @@ import msgspec
 
 from ccm.base.tasks import spawn
 from ccm.cloud import (
+    Aborted,
     AlreadyExists,
     CloudError,
     InvalidArgument,
@@ -24,7 +25,7 @@ from ccm.cloud import (
     Status,
 )
 from ccm.testing.contract import HeldBalancer
-from ccm.testing.memory_network import MemoryNetwork
+from ccm.testing.memory_network import MemoryNetwork, RefusedMembers
 from tests.contract.defects import noticed_by
 from tests.contract.test_memory_network import NetworkHarness
 
@@ -89,6 +90,41 @@ class MembersOnlyGrow(MemoryNetwork):
     ) -> None:
         if nodes:
             await super().update_load_balancer(cluster_name, service, nodes)
+
+
+@noticed_by("test_members_follow_although_ensure_refuses")
+class UpdateReadsAll(MemoryNetwork):
+    """New members need a Service that is right in everything."""
+
+    async def update_load_balancer(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> None:
+        self.load_balancer_digest(cluster_name, service, nodes)
+        await super().update_load_balancer(cluster_name, service, nodes)
+
+
+@noticed_by("test_a_refused_node_keeps_out_no_other")
+class AllMembersOrNone(MemoryNetwork):
+    """A node that the cloud refuses keeps out all others."""
+
+    async def update_load_balancer(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> None:
+        living = self.api.names
+        if refused := [node.name for node in nodes if node.name not in living]:
+            raise InvalidArgument(f"no such instances: {refused}")
+        await super().update_load_balancer(cluster_name, service, nodes)
+
+
+@noticed_by("test_a_refused_node_keeps_out_no_other")
+class RefusalWithoutStatus(MemoryNetwork):
+    """The error about a refused node does not say where the load balancer can be reached."""
+
+    async def ensure_load_balancer(self, *args: Any) -> Status:
+        try:
+            return await super().ensure_load_balancer(*args)
+        except RefusedMembers as error:
+            raise Aborted(str(error)) from error
 
 
 @noticed_by(

@@ -115,7 +115,7 @@ class SimHarness(Harness):
             HeldBalancer(
                 name=one.name,
                 ports=frozenset((e.protocol, e.port, e.target_port) for e in one.listeners),
-                members=frozenset(owners[member] for member in one.members),
+                members=frozenset(owners.get(member, member) for member in one.members),
                 source_ranges=frozenset(one.source_ranges),
             )
             for one in balancers

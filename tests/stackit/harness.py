@@ -149,7 +149,9 @@ class StackitHarness(Harness):
                     for each in one["listeners"]
                 ),
                 members=frozenset(
-                    names[each["ip"]] for pool in pools.values() for each in pool["targets"]
+                    names.get(each["ip"], each["ip"])
+                    for pool in pools.values()
+                    for each in pool["targets"]
                 ),
             )
             for one in self.service.cloud.balancers.values()

@@ -212,7 +212,10 @@ class MachineController:
             self._terminations.handed_over(key)
         if outcome.after_s is None:
             return DONE
-        return Result(after_s=outcome.after_s, punctual=outcome.punctual)
+        # Where something else is due before, that comes first.
+        is_busy = outcome.busy is not None and outcome.after_s == outcome.busy.seconds
+        busy = outcome.busy if is_busy else None
+        return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
         if origin := self._world.new_origins.get(obj.uid):

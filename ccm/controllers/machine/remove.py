@@ -15,7 +15,7 @@ import msgspec
 
 from ccm.base import clock, log
 from ccm.cloud import errors
-from ccm.cloud.errors import CloudError
+from ccm.cloud.errors import CloudError, RetryAfter
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     MachineDriver,
@@ -137,10 +137,15 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """How a pass ended: when it comes back, and whether it may come back before that."""
+    """How a pass ended: when it comes back, and whether it may come back before that.
+
+    Attributes:
+        busy: see `deletion.Event`.
+    """
 
     after_s: float | None = None
     eager: bool = False
+    busy: RetryAfter | None = None
 
 
 class Remover:
@@ -229,7 +234,7 @@ class _Pass:
             self._known.move = deletion.moved(stage, event, self._machine)
             if self._known.move.to is stage:
                 await self._rests(event)
-                return Rest(after_s=event.after_s, eager=event.eager)
+                return Rest(after_s=event.after_s, eager=event.eager, busy=event.busy)
             self._note(stage=self._known.move.to)
         await self._announce()
         finalizer = self._rules.finalizer

@@ -110,7 +110,9 @@ class Terminations:
             # The change that made it stale comes, or came, as a key of its own.
             return IDLE
         self._pause(obj, rest)
-        return Result(after_s=rest.after_s) if rest.after_s is not None else DONE
+        if rest.after_s is None:
+            return DONE
+        return Result(after_s=rest.after_s, busy=rest.busy)
 
     def _pause(self, obj: Machine, rest: Rest) -> None:
         self._pauses.end(obj.key)

@@ -30,6 +30,7 @@ from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import RetryDecision, classify, default_backoff
 from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result, Watch
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.reports import FailureReports
 from ccm.runtime.writer import Step, Writer, Writes
 
 QUEUE_NAME = "Nodes"
@@ -98,7 +99,6 @@ class NodeController:
         self._settings = settings
         self._log = log.logger(names.COMPONENT_NODE)
         self._waiting: set[str] = set()
-        self._told: dict[str, tuple[str, float]] = {}
         self._writer = Writer(
             api, cache=nodes.store, attempts=WRITE_ATTEMPTS, pause_s=WRITE_PAUSE_S, rng=rng
         )
@@ -117,6 +117,7 @@ class NodeController:
             passes=[Pass(work=self.update_addresses, period_s=settings.status_period_s)],
             classify=self._classify,
             on_error=self._failed,
+            reports=FailureReports(repeat_s=SAME_EVENT_S),
         )
 
     async def sync_node(self, name: str) -> Result:
@@ -205,7 +206,6 @@ class NodeController:
 
     def _initialized(self, before: Node, after: Node) -> None:
         name = before.name
-        self._told.pop(name, None)
         delay_s = max(0.0, age_s(before, clock.now()) or 0.0)
         metrics.TAINT_REMOVAL_DELAY.observe(delay_s)
         metrics.INITIAL_SYNC_DELAY.observe(delay_s)
@@ -220,27 +220,17 @@ class NodeController:
         return replace(classify(error), eager=age is not None and age < YOUNG_S)
 
     def _failed(self, name: str, error: Exception, decision: RetryDecision) -> None:
-        if decision.retry is Retry.AFTER:
-            return
-        node = self._nodes.store.get(name)
+        node, is_busy = self._nodes.store.get(name), decision.retry is Retry.AFTER
         if node is None or not is_uninitialized(node):
-            if not decision.outage:
-                self._log.warning("node could not be synced", node=name, error=str(error))
             return
-        metrics.INITIALIZATION_FAILURES.labels(type(error).__name__).inc()
-        message = f"Initialization failed: {error}"
-        now = clock.monotonic()
-        # Passing trouble is told by its kind: its words may carry a request ID of each attempt.
-        subject = message if decision.retry is Retry.SLOW else type(error).__name__
-        told, when = self._told.get(name, ("", float("-inf")))
-        if told == subject and now - when < SAME_EVENT_S:
-            return
-        self._told[name] = (subject, now)
-        level = self._log.debug if decision.outage else self._log.warning
-        level("node could not be initialised", node=name, error=str(error))
-        if decision.event:
+        if not is_busy:
+            metrics.INITIALIZATION_FAILURES.labels(type(error).__name__).inc()
+        if decision.report and (decision.event or is_busy):
             self._events.event(
-                _reference(node), names.WARNING, names.REASON_INITIALIZATION_FAILED, message
+                _reference(node),
+                names.WARNING,
+                names.REASON_INITIALIZATION_FAILED,
+                f"Initialization failed: {error}",
             )
 
     # --- labels and addresses ---------------------------------------------------------------
@@ -303,7 +293,6 @@ class NodeController:
 
     def _forget(self, name: str) -> None:
         self._waiting.discard(name)
-        self._told.pop(name, None)
         self._writer.forget(name)
         metrics.UNINITIALIZED.set(len(self._waiting))
 

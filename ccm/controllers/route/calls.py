@@ -29,8 +29,9 @@ from ccm.controllers.route.overlaps import Overlaps
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.cidr import Network
-from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify
+from ccm.runtime.backoff import ItemBackoff, classify
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.reports import FailureReports
 
 BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
 """Pauses of one route that failed."""
@@ -77,6 +78,7 @@ class RouteChanges:
     backoff: ItemBackoff[plan.Key]
     ownership: Ownership
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
+    _reports: FailureReports[plan.Key] = field(init=False, default_factory=FailureReports)
     _group: Group | None = field(init=False, default=None)
     _under_way: Counter[Change] = field(init=False, default_factory=Counter)
     _queue: deque[Queued] = field(init=False, default_factory=deque)
@@ -135,6 +137,7 @@ class RouteChanges:
                 self._queue.append(Queued(change, begin))
             await _breathe(len(keys))
         self.backoff.keep(keys)
+        self._reports.keep(keys)
         self._feed()
 
     def distrust(self, before: Sequence[Change]) -> None:
@@ -242,7 +245,7 @@ class RouteChanges:
                     return False
             except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
                 facts = {"node": change.node, "cidr": creation.cidr}
-                if self._failed(creation.key, error, facts).event:
+                if self._failed(creation.key, error, facts):
                     self._tell(creation, error, clock.monotonic() - started)
                 return False
             self._log.info("route created", node=change.node, cidr=creation.cidr)
@@ -267,20 +270,23 @@ class RouteChanges:
         await self.handle.call(Routes.create_route, self.handle.cluster_name, node.uid, route)
         return True
 
-    def _failed(self, key: plan.Key, error: Exception, facts: Mapping[str, str]) -> RetryDecision:
-        decision = classify(error)
-        seconds = self.backoff.failed(key, decision, clock.monotonic())
+    def _failed(self, key: plan.Key, error: Exception, facts: Mapping[str, str]) -> bool:
+        """Record a failure; return whether it deserves an event."""
+        decision, now = classify(error), clock.monotonic()
+        report = self._reports.is_due(key, error, decision, now)
+        seconds = self.backoff.failed(key, decision, now)
         if decision.defect:
             self._log.error("route call failed unexpectedly", **facts, call=key[0], exc_info=error)
         else:
-            level = self._log.warning if decision.event else self._log.info
+            level = self._log.warning if report else self._log.debug
             said = {"call": key[0], "error": str(error), "after_s": round(seconds, 3)}
             level("route call failed", **facts, **said)
         self.retry(seconds)
-        return decision
+        return decision.event or report
 
     def _succeeded(self, key: plan.Key) -> None:
         self.backoff.forget(key)
+        self._reports.forget(key)
         if self.backoff.end_outage(clock.monotonic()):
             self.soon()
 

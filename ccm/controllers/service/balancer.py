@@ -8,13 +8,14 @@ that nothing is left.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ccm.base import clock, log
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.interface import LoadBalancer
+from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.nodes import Members, shown
 from ccm.controllers.service.record import Record, State
@@ -62,45 +63,59 @@ class Balancers:
         """Bring the load balancer in step; `record.status` then says what to show.
 
         Raises:
-            CloudError: the provider failed; KubeError: the finalizer was not written.
+            CloudError: the provider failed, perhaps with a Status that is in `record.status` then.
+            KubeError: the finalizer was not written.
             StaleObject: the Service is another by now.
         """
         resumed = record.resumes(ENSURE)
         if not (resumed or record.silent):
             self._tell(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
+        record.applied = service
+        record.invalidate()
+        with suppress(ImplementedElsewhere), self._operation(ENSURE, record):
+            service = record.applied = await self._with_finalizer(service)
+            await self._ensure(service, record, resumed=resumed)
+
+    async def _with_finalizer(self, service: Service) -> Service:
         with self._reporting(
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
         ):
             held = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
         if held.obj is None:
             raise StaleObject
-        service = held.obj
-        members, fingerprint = self.members.all, self.members.fingerprint
+        return held.obj
+
+    async def _ensure(self, service: Service, record: Record, *, resumed: bool) -> None:
+        pool = self.members.of(service)
+        members, fingerprint, burst = pool.all, pool.fingerprint, pool.bursts
         if not (members or resumed):
             self._warn_of_no_members(service)
-        record.applied = service
-        record.burst = self.members.bursts
-        record.invalidate()
+        if record.absent:
+            # What this call may leave half made has these members.
+            record.absent = False
+            record.took(fingerprint, burst)
         opening = self.handle.opening
         try:
-            with (
-                self._reporting(
-                    service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} ensure load balancer"
-                ),
-                self._operation(ENSURE, record),
+            with self._reporting(
+                service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} ensure load balancer"
             ):
                 change = LoadBalancer.ensure_load_balancer
                 status = await self.handle.call(change, self.handle.cluster_name, service, members)
         except ImplementedElsewhere:
-            record.confirm(service, fingerprint, None, opening=opening)
-            return
+            record.confirm(service, fingerprint, burst, None, opening=opening)
+            raise
         except RetryAfter:
             record.waiting = ENSURE
+            raise
+        except CloudError as error:
+            if isinstance(error.partial, Status):
+                record.status = error.partial
+                record.took(fingerprint, burst)
             raise
         if not record.silent:
             self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
         self._log.info("load balancer ensured", service=service.key)
-        record.confirm(service, fingerprint, status, opening=opening)
+        record.confirm(service, fingerprint, burst, status, opening=opening)
 
     async def update(self, service: Service, record: Record) -> None:
         """Give the load balancer the members of this moment.
@@ -108,9 +123,10 @@ class Balancers:
         Raises:
             CloudError: the provider failed; tried again, in the end by `ensure`.
         """
-        members, fingerprint = self.members.all, self.members.fingerprint
+        pool = self.members.of(service)
+        members, fingerprint, burst = pool.all, pool.fingerprint, pool.bursts
         record.applied = service
-        record.members, record.burst = "", self.members.bursts
+        record.members, record.burst = "", burst
         metrics.HOST_UPDATES.inc()
         started = clock.monotonic()
         try:
@@ -126,7 +142,9 @@ class Balancers:
             if await self._exists_for_all_we_know(service):
                 self._update_failed(service, record, members, error)
                 raise
+            record.absent = True
         else:
+            record.absent = False
             self._log.info("members changed", service=service.key, members=len(members))
             if members:
                 text = "Updated load balancer with new hosts"
@@ -135,8 +153,7 @@ class Balancers:
                 self._warn_of_no_members(service)
         finally:
             metrics.HOST_UPDATE.observe(clock.monotonic() - started)
-        record.members = fingerprint
-        record.update_failures = 0
+        record.took(fingerprint, burst)
 
     async def remove(self, service: Service, record: Record) -> None:
         """Remove the load balancer, then our finalizer and the status.
@@ -145,6 +162,7 @@ class Balancers:
             CloudError, KubeError: something may be left; the finalizer is still there.
         """
         reason = names.REASON_SYNC_BALANCER_FAILED
+        record.failing = False
         with self._operation(DELETE, record):
             with self._reporting(
                 service, reason, f"{_SYNC} check if load balancer exists before cleanup"
@@ -166,6 +184,7 @@ class Balancers:
             CloudError: something may be left.
         """
         service = record.applied
+        record.failing = False
         self._announce_deletion(service, record)
         with (
             self._reporting(
@@ -285,6 +304,8 @@ class Balancers:
         try:
             yield
             outcome = "success"
+        except StaleObject:
+            raise
         except Exception as error:
             outcome = next((text for kind, text in _OUTCOMES if isinstance(error, kind)), "error")
             raise

@@ -21,28 +21,31 @@ from dataclasses import dataclass
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import RetryAfter
+from ccm.cloud.errors import CloudError, RetryAfter
 from ccm.cloud.interface import LoadBalancerDigests
 from ccm.cloud.services import load_balancer_status
+from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers
 from ccm.controllers.service.bursts import Bursts
 from ccm.controllers.service.doubts import Doubts
 from ccm.controllers.service.listing import Listing, Verdict, listed, listed_in_time
-from ccm.controllers.service.nodes import Members, is_excluded, matters
+from ccm.controllers.service.nodes import Members, is_excluded, is_fit, matters
 from ccm.controllers.service.orphans import Orphans
 from ccm.controllers.service.plan import Action
 from ccm.controllers.service.record import Record, State
 from ccm.controllers.service.vanished import Vanished
+from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
-from ccm.runtime.backoff import ItemBackoff, RetryDecision
+from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.holds import Holds, mass_guard
 from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.reports import PATIENCE_S, FailureReports
 from ccm.runtime.writer import Writer, Writes
 
 QUEUE_NAME = "service"
@@ -53,6 +56,9 @@ BACKOFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
 
 REPAIR_PAUSE_S = 5.0
 """Shortest time between two repairs of one Service: somebody else may insist."""
+
+BESIDE_FAILING = (Action.NOTHING, Action.UPDATE, Action.WAIT)
+"""Actions that leave the back-off of a failing ensure alone."""
 
 STALE = Result(after_s=1.0)
 """A Service that changed under a write is looked at again when the cache has the change."""
@@ -117,14 +123,19 @@ class ServiceController:
         rng: random.Random | None = None,
     ) -> None:
         self._services = services
+        self._nodes = nodes
         self._handle = handle
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
-        self._members = Members()
+        by_health = not handle.cloud.load_balancers_check_health
+        self._members = Members(by_health=by_health)
         self._writer = Writer(api, cache=services.store)
         self._balancers = Balancers(
             handle=handle, writer=self._writer, events=events, members=self._members
         )
+        self._events = events
+        self._updates: ItemBackoff[str] = ItemBackoff(BACKOFF, rng=rng)
+        self._update_reports: FailureReports[str] = FailureReports()
         self._records: dict[str, Record] = {}
         self._vanished = Vanished(
             Holds("Service", events, record),
@@ -174,7 +185,7 @@ class ServiceController:
             passes=[*looks, *([drift] if settings.drift_period_s > 0 else [])],
             tasks={"start": self._verify_all},
             on_error=self._failed,
-            on_retry=self._drop_listing,
+            on_retry=self._retry,
             rng=rng,
         )
 
@@ -207,8 +218,12 @@ class ServiceController:
                 self._forget(key)
             elif action is Action.FORGET:
                 self._forget(key)
-            elif service is None or action is Action.NOTHING:
-                return DONE if service is None else result
+            elif service is None:
+                return DONE
+            elif record is not None and record.failing and action in BESIDE_FAILING:
+                return await self._beside_failing(service, record, action)
+            elif action is Action.NOTHING:
+                return result
             elif action is Action.WAIT:
                 return Result(after_s=MEMBERS_PAUSE_S, idle=True)
             elif action is Action.VERIFY and record is not None:
@@ -218,12 +233,7 @@ class ServiceController:
             elif action is Action.REPAIR and record is not None:
                 return await self._repair(service, record)
             else:
-                if record is None or not record.may_exist:
-                    record = self._records[key] = Record(applied=service)
-                if action is Action.REMOVE:
-                    await self._balancers.remove(service, record)
-                else:
-                    await self._ensure(service, record)
+                await self._ensure_or_remove(service, record, action)
                 return DONE
             result = DONE
 
@@ -236,23 +246,94 @@ class ServiceController:
             service,
             record,
             self._rules,
-            members_due=record is not None and self._members.are_due(record.members, record.burst),
+            members_due=record is not None and self._are_due(record),
             members_known=self._doubts.are_known(),
+            ensure_waits=service is not None and self._ensure_waits(service, record),
             was_foreign=service is not None and service.uid in self._foreign,
         )
         return service, record, action
 
+    async def _ensure_or_remove(
+        self, service: Service, record: Record | None, action: Action
+    ) -> None:
+        if record is None or not record.may_exist:
+            is_absent = not plan.looks_served(service)
+            record = self._records[service.key] = Record(applied=service, absent=is_absent)
+        if action is Action.REMOVE:
+            await self._balancers.remove(service, record)
+        else:
+            await self._ensure(service, record)
+
+    async def _beside_failing(self, service: Service, record: Record, action: Action) -> Result:
+        """Do what is due while the ensure fails; its back-off goes on."""
+        if action is Action.UPDATE:
+            await self._follow(service, record)
+        # A quick change of members does not prove that the ensure would not hang.
+        after_s = MEMBERS_PAUSE_S if action is Action.WAIT else None
+        return Result(after_s=after_s, idle=True, failing=True)
+
+    def _are_due(self, record: Record) -> bool:
+        """Whether an update has to give a load balancer other members now."""
+        if record.failing and (record.absent or record.not_before > clock.monotonic()):
+            return False
+        return self._members.of(record.applied).are_due(record.members, record.burst)
+
+    def _ensure_waits(self, service: Service, record: Record | None) -> bool:
+        """Whether the ensure failed for the Service as it is, and its back-off lasts."""
+        if record is None or not record.failing:
+            return False
+        waits = self.controller.backoff.waits(service.key, clock.monotonic())
+        return waits and not plan.needs_ensure(record.applied, service, self._rules.prefixes)
+
     async def _ensure(self, service: Service, record: Record) -> None:
-        await self._balancers.ensure(service, record)
+        try:
+            await self._balancers.ensure(service, record)
+        except (CloudError, KubeError) as error:
+            busy_s = self.controller.backoff.busy_s(service.key, clock.monotonic())
+            # A busy cloud is asked again soon, with the members of that moment.
+            record.failing = not isinstance(error, RetryAfter) or busy_s >= PATIENCE_S
+            if record.failing:
+                await self._serve_anyway(service, record, error)
+            raise
+        self._updated(service.key)
         # What others took away during the call, and our own write of the finalizer, are
         # newer than what we came with.
         cached = self._services.store.get(service.key)
         if cached is not None and cached.uid == service.uid:
             service = cached
         await self._balancers.restore(self._writer.newest(service), record)
-        if self._members.are_due(record.members, record.burst):
+        if self._are_due(record):
             # A burst ended when there was nothing yet that could be given its members.
             self.controller.queue.add(service.key, background=True)
+
+    async def _serve_anyway(self, service: Service, record: Record, error: Exception) -> None:
+        """After a failed ensure, give the members if they are due, and write the Status it had."""
+        service = self._writer.newest(service)
+        waits = self._updates.waits(service.key, clock.monotonic())
+        if self._are_due(record) and self._doubts.are_known() and not waits:
+            await self._follow(service, record)
+        if isinstance(error, CloudError) and isinstance(error.partial, Status):
+            await self._balancers.restore(self._writer.newest(service), record)
+
+    async def _follow(self, service: Service, record: Record) -> None:
+        """Give members while the ensure fails; an error has a back-off of its own."""
+        key = service.key
+        try:
+            await self._balancers.update(service, record)
+        except CloudError as error:
+            decision, now = classify(error), clock.monotonic()
+            pause_s = self._updates.failed(key, decision, now)
+            if isinstance(error, RetryAfter):
+                record.not_before = now + pause_s
+            self.controller.queue.add_after(key, pause_s)
+            if self._update_reports.is_due(key, error, decision, now):
+                self._log.warning("members not changed", service=key, error=str(error))
+        else:
+            self._updated(key)
+
+    def _updated(self, key: str) -> None:
+        self._updates.forget(key)
+        self._update_reports.forget(key)
 
     async def _repair(self, service: Service, record: Record) -> Result:
         rest_s = record.repaired_at + REPAIR_PAUSE_S - clock.monotonic()
@@ -266,13 +347,17 @@ class ServiceController:
 
     def _forget(self, key: str) -> None:
         self._vanished.forget(self._records.pop(key))
+        self._updated(key)
 
     def _failed(self, key: str, error: Exception, decision: RetryDecision) -> None:
         record = self._records.get(key)
-        if record is not None and isinstance(error, RetryAfter):
-            record.not_before = clock.monotonic() + error.seconds
-        retry = decision.retry.value
-        self._log.debug("service not settled", key=key, error=str(error), retry=retry)
+        if record is None or not isinstance(error, RetryAfter):
+            return
+        record.not_before = self.controller.backoff.until(key) or record.not_before
+        if decision.report:
+            message = f"Error syncing load balancer: the cloud is still busy: {error}"
+            reason = names.REASON_SYNC_BALANCER_FAILED
+            self._events.event(record.applied.reference, names.WARNING, reason, message)
 
     # --- start ------------------------------------------------------------------------------
 
@@ -284,9 +369,14 @@ class ServiceController:
             self.controller.queue.add(key, background=True)
         self._to_verify = []
 
-    def _drop_listing(self) -> None:
+    def _retry(self) -> None:
         """Another cloud may answer now: what the former one listed says nothing any more."""
         self._listing = None
+        self._updates.release()
+        by_health = not self._handle.cloud.load_balancers_check_health
+        if by_health != self._members.by_health:
+            self._members.rebuild(self._nodes.store.list(), by_health=by_health)
+            self._bursts.note()
 
     async def _verify(self, service: Service, record: Record) -> None:
         """Spare the ensure of a Service whose load balancer is as it should be."""
@@ -296,14 +386,15 @@ class ServiceController:
             return
         # Digests cost time and no call; between two of them others get their turn.
         await asyncio.sleep(0)
-        members, fingerprint = self._members.all, self._members.fingerprint
-        verdict, status = self._listing.compare(service, members)
+        pool = self._members.of(service)
+        fingerprint, burst = pool.fingerprint, pool.bursts
+        verdict, status = self._listing.compare(service, pool.all)
+        record.absent = verdict is Verdict.MISSING
         metrics.STARTUP.labels(verdict.value).inc()
         if status is not None and not status.ingress:
             status = load_balancer_status(service)  # what was written stays, or it is ensured
         if verdict is Verdict.ELSEWHERE or (status is not None and status.ingress):
-            record.burst = self._members.bursts
-            record.confirm(service, fingerprint, status, opening=self._handle.opening)
+            record.confirm(service, fingerprint, burst, status, opening=self._handle.opening)
 
     # --- drift ------------------------------------------------------------------------------
 
@@ -347,10 +438,11 @@ class ServiceController:
         await asyncio.sleep(0)
         if not self._is_at_rest(key, record) or record.touched_at >= since:
             return False
-        if record.members != self._members.fingerprint:
+        pool = self._members.of(record.applied)
+        if record.members != pool.fingerprint:
             # Its members are about to be changed anyway.
             return False
-        verdict, status = listing.compare(record.applied, self._members.all)
+        verdict, status = listing.compare(record.applied, pool.all)
         if status is not None and status.ingress and record.status is not None:
             return not plan.same_status(status, record.status)
         return verdict in (Verdict.DIFFERENT, Verdict.MISSING)
@@ -402,9 +494,12 @@ class ServiceController:
             return False
         if initial:
             # An earlier process may have served it, so it counts as served until verified.
-            self._records[service.key] = Record(applied=service, state=State.UNVERIFIED)
+            is_served = plan.looks_served(service)
+            self._records[service.key] = Record(
+                applied=service, state=State.UNVERIFIED, absent=not is_served
+            )
             # A listing can spare nothing for one that nobody ever served.
-            if plan.looks_served(service) and not service.is_deleting:
+            if is_served and not service.is_deleting:
                 self._to_verify.append(service.key)
                 return False
         return True
@@ -417,6 +512,7 @@ class ServiceController:
             self._foreign.discard(service.uid)
 
     def _nodes_synced(self) -> None:
+        self._members.adopt_unknown(self._nodes.store.list())
         self._members.end_burst()
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
@@ -427,8 +523,10 @@ class ServiceController:
             self._doubts.gone(old.name)
         if waits := len(self._members.unsettled) - waited:
             self._bursts.wave(goes_on=waited + waits > 0)
-        if old is None or new is None or matters(old, new):
-            self._bursts.note(leaves=new is None or is_excluded(new))
+        by_health = self._members.by_health
+        if old is None or new is None or matters(old, new, by_health=by_health):
+            leaves = new is None or is_excluded(new) or (by_health and not is_fit(new, local=False))
+            self._bursts.note(leaves=leaves)
         return False
 
     def _passed(self, took_s: float) -> None:
@@ -438,11 +536,15 @@ class ServiceController:
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
         self._doubts.settle()
-        fingerprint, now = self._members.fingerprint, clock.monotonic()
+        now = clock.monotonic()
         changed = self._members.end_burst()
-        due = [key for key, each in self._records.items() if each.wants_members(fingerprint, now)]
+        due = [
+            key
+            for key, each in self._records.items()
+            if each.wants_members(self._members.of(each.applied).fingerprint, now)
+        ]
         if changed and self._records:
-            self._log.info("nodes changed", members=len(self._members.all), load_balancers=len(due))
+            self._log.info("nodes changed", members=len(self._members), load_balancers=len(due))
         if due:
             self._bursts.passes()
         self._timer.started(due, joins=True)

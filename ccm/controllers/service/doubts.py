@@ -1,8 +1,8 @@
-"""Whether it is known who may be a member: some nodes cannot be decoded, others are missing.
+"""Whether it is known which nodes may be members: some cannot be decoded, are missing or unfit.
 
-A load balancer without members serves nobody. So nodes that a new list merely lacks stay members
+A load balancer without members serves no client. So nodes that a new list merely lacks stay members
 while they are many: an API server restored from a backup, or one that lists nothing, has deleted
-no node.
+no node. Nodes that are not Ready, where that counts, stay for a while likewise.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from ccm.base import clock, log
 from ccm.base.outage import Outage
-from ccm.controllers.service.nodes import Members, are_known
+from ccm.controllers.service.nodes import Members, Pool, are_known
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.runtime.controller import Pass
 from ccm.runtime.holds import ALLOW, Holds
-from ccm.runtime.massguard import MassGuard, is_mass
+from ccm.runtime.massguard import DOUBT_S, MassGuard, is_mass
 
 REASON = "nodes_missing"
 """Why they stay, as metrics name it."""
@@ -60,8 +60,14 @@ class Doubts:
         self.look = Pass(work=self._look, period_s=LOOK_S, at_once=False)
         self._deleted: set[str] = set()
         self._missing_since = math.inf
+        logger = log.logger(names.COMPONENT_SERVICE)
+        self._unfit = Outage(
+            logger,
+            begins="nodes that are not ready stay members of load balancers, too many are at once",
+            ends="members of load balancers are ready again",
+        )
         self._undecodable = Outage(
-            log.logger(names.COMPONENT_SERVICE),
+            logger,
             begins="members of load balancers stay as they are, too many nodes cannot be decoded",
             ends="enough nodes can be decoded again to change members",
         )
@@ -88,8 +94,13 @@ class Doubts:
         self._members.put(node)
 
     def settle(self) -> None:
-        """Let those that are missing be members no more, unless they are too many."""
+        """Let those that are missing or unfit be members no more, unless they are too many."""
         missing, now = len(self._members.missing), clock.monotonic()
+        stay = [pool for pool in self._members.pools if _unfit_stay(pool, now)]
+        if not stay:
+            self._unfit.is_over()
+        else:
+            self._unfit.goes_on(nodes=max(len(pool.unfit) for pool in stay))
         if missing and self._stay(missing, now):
             return
         self._members.believe()
@@ -107,11 +118,11 @@ class Doubts:
         return known
 
     async def _look(self) -> None:
-        if self._members.missing:
+        if self._members.missing or any(pool.unfit for pool in self._members.pools):
             self._again()
 
     def _stay(self, missing: int, now: float) -> bool:
-        among = len(self._members.all)
+        among = len(self._members)
         many = missing == among or is_mass(missing, among)
         # A cluster without any node needs no other members.
         lasts = not len(self._nodes.store) or now < self._missing_since + LONGEST_S
@@ -119,6 +130,26 @@ class Doubts:
         if wait_s and self._guard.in_doubt:
             self._holds.hold(self._about, REASON, _message(missing, among))
         return wait_s > 0
+
+
+def _unfit_stay(pool: Pool, now: float) -> bool:
+    """Remove unfit members from a pool; return True where they stay.
+
+    An API server that loses its nodes makes all of them unfit, one after the other. So many within
+    `DOUBT_S` stay as long, and the last ones until another node is fit.
+    """
+    if not pool.unfit:
+        pool.unfit_since = math.inf
+        return False
+    pool.unfit_since = min(pool.unfit_since, now)
+    pool.left_at = [left_at for left_at in pool.left_at if now < left_at + DOUBT_S]
+    left = len(pool.left_at)
+    is_doubtful = is_mass(len(pool.unfit) + left, len(pool) + left)
+    is_doubtful = is_doubtful and now < pool.unfit_since + DOUBT_S
+    if is_doubtful or len(pool.unfit) == len(pool):
+        return True
+    pool.drop_unfit(now)
+    return False
 
 
 def _message(missing: int, among: int) -> str:

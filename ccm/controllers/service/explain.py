@@ -33,6 +33,8 @@ def explain(
         action: the one thing to do now.
         classes: load balancer classes that are ours.
     """
+    if action is Action.NOTHING and record is not None and record.failing:
+        action = Action.ENSURE  # after its back-off
     doing = _PLANS.get(action, "")
     if service is None:
         left = record is not None and record.may_exist

@@ -1,17 +1,20 @@
 """Which nodes are members of load balancers, and whether that changed. Pure.
 
-All Services have the same members. The set is kept up to date node by node, so that a
-change costs one look at the changed node, however many nodes and Services there are.
+All Services have the same members; where load balancers do not check health, all of one
+externalTrafficPolicy. A pool is kept up to date node by node, so that a change costs one look at
+the changed node, however many nodes and Services there are.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 from ccm.base.booleans import parse_bool
-from ccm.model import Node, names
+from ccm.model import Node, Service, names
 from ccm.model.node import is_uninitialized
+from ccm.model.service import POLICY_LOCAL
 
 NAMES_SHOWN = 20
 """Most node names in a message (Go cloud-provider, service controller)."""
@@ -20,8 +23,8 @@ NAMES_SHOWN = 20
 def is_member(node: Node) -> bool:
     """Whether load balancers may send traffic to the node.
 
-    Readiness, cordoning and the provider ID do not count: the health checks of the load
-    balancer decide who gets traffic (KEP-3458).
+    Cordoning and the provider ID do not count, nor does readiness: the health checks of the load
+    balancer decide which members get traffic (KEP-3458). For one without, see `is_fit`.
     """
     return (
         node.metadata.deletion_timestamp is None
@@ -36,12 +39,34 @@ def is_excluded(node: Node) -> bool:
     return value is not None and parse_bool(value) is not False
 
 
-def matters(old: Node, new: Node) -> bool:
+def is_fit(node: Node, *, local: bool) -> bool:
+    """Whether a member may get traffic where the load balancer does not check its health.
+
+    Args:
+        node: the member.
+        local: for policy Local. A node that is being drained goes on serving its own Pods then;
+            for policy Cluster the others serve them.
+    """
+    if node.ready != names.STATUS_TRUE:
+        return False
+    return local or node.condition_status(names.CONDITION_TERMINATING) != names.STATUS_TRUE
+
+
+def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
     """Whether an update of a node is a reason to look at the members of all load balancers.
 
     Taints and a deletion that has begun are none: they count as soon as there is another.
+
+    Args:
+        old: the node before.
+        new: the node now.
+        by_health: whether unfit nodes are no members.
     """
-    return is_excluded(old) != is_excluded(new) or old.provider_id != new.provider_id
+    if is_excluded(old) != is_excluded(new) or old.provider_id != new.provider_id:
+        return True
+    return by_health and any(
+        is_fit(old, local=local) != is_fit(new, local=local) for local in (False, True)
+    )
 
 
 def shown(members: Sequence[Node]) -> str:
@@ -61,53 +86,58 @@ def are_known(missing: int, nodes: int) -> bool:
     return missing * 3 <= missing + nodes
 
 
-class Members:
-    """The members, told of every change of a node."""
+class Pool:
+    """The members of load balancers of one kind."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._sorted: tuple[Node, ...] | None = ()
         self._fingerprint: str | None = None
         self._at_burst = ""
+        self.unfit_since = math.inf
+        """Monotonic time since which there are unfit members."""
+        self.left_at: list[float] = []
+        """Monotonic times at which unfit members were removed lately."""
         self.bursts = 0
         """How many bursts of changes are over."""
-        self.unsettled: set[str] = set()
-        """Names of those whose initialisation will change them: they have no provider ID yet."""
-        self.missing: set[str] = set()
-        """Names of those that are merely not there any more: nobody saw them deleted."""
+        self.unfit: set[str] = set()
+        """Names of members that should get no traffic any more; they stay until `drop_unfit`."""
 
-    def put(self, node: Node) -> None:
-        """A node appeared or changed."""
-        if not is_member(node):
-            self.remove(node.name)
-            return
-        self.missing.discard(node.name)
+    def __len__(self) -> int:
+        """Members."""
+        return len(self._nodes)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the node of that name is a member."""
+        return name in self._nodes
+
+    def put(self, node: Node, *, fit: bool = True) -> None:
+        """Add or replace a member; an unfit node that is none is not added."""
         old = self._nodes.get(node.name)
+        if fit:
+            self.unfit.discard(node.name)
+        elif old is None:
+            return
+        else:
+            self.unfit.add(node.name)
         self._nodes[node.name] = node
-        waits = is_uninitialized(node) and not node.provider_id
-        (self.unsettled.add if waits else self.unsettled.discard)(node.name)
         self._sorted = None
         if old is None or old.provider_id != node.provider_id:
             self._fingerprint = None
 
     def remove(self, name: str) -> None:
-        """A node is gone, or no member any more."""
-        self.unsettled.discard(name)
-        self.missing.discard(name)
+        """Remove a member."""
+        self.unfit.discard(name)
         if self._nodes.pop(name, None) is not None:
             self._sorted = None
             self._fingerprint = None
 
-    def miss(self, name: str) -> None:
-        """A node is not there any more, which may be wrong: it stays a member until `believe`."""
-        self.unsettled.discard(name)
-        if name in self._nodes:
-            self.missing.add(name)
-
-    def believe(self) -> None:
-        """Those that are missing are gone."""
-        for name in tuple(self.missing):
+    def drop_unfit(self, now: float) -> None:
+        """Remove unfit members at this monotonic time."""
+        for name in tuple(self.unfit):
             self.remove(name)
+            self.left_at.append(now)
+        self.unfit_since = math.inf
 
     @property
     def all(self) -> Sequence[Node]:
@@ -149,3 +179,95 @@ class Members:
         if known in ("", self.fingerprint):
             return not known
         return burst != self.bursts and known != self._at_burst
+
+
+class Members:
+    """The members of all load balancers, told of every change of a node.
+
+    Args:
+        by_health: whether unfit nodes are no members: load balancers do not check their health.
+    """
+
+    def __init__(self, *, by_health: bool = False) -> None:
+        self.unsettled: set[str] = set()
+        """Names of those whose initialisation will change them: they have no provider ID yet."""
+        self.missing: set[str] = set()
+        """Names of those that are merely not there any more: nobody saw them deleted."""
+        self._use(by_health=by_health)
+
+    def _use(self, *, by_health: bool) -> None:
+        self.by_health = by_health
+        self._cluster = Pool()
+        self._local = Pool() if by_health else self._cluster
+
+    def rebuild(self, nodes: Collection[Node], *, by_health: bool) -> None:
+        """Begin anew with these nodes: the load balancers are of another kind."""
+        self._use(by_health=by_health)
+        self.missing.clear()
+        for node in nodes:
+            self.put(node)
+        self.adopt_unknown(nodes)
+
+    def adopt_unknown(self, nodes: Collection[Node]) -> None:
+        """At a start without a fit node, make nodes of unknown health members until one is fit.
+
+        An API server that lost its nodes must not empty the load balancers of a new leader.
+        """
+        for pool in self.pools:
+            if self.by_health and not pool:
+                for node in nodes:
+                    if is_member(node) and node.ready == names.STATUS_UNKNOWN:
+                        pool.put(node)
+                        pool.put(node, fit=False)
+
+    def __len__(self) -> int:
+        """Nodes that are members of some load balancer."""
+        # Each member for policy Cluster is one for policy Local, unless it stays though unfit.
+        return max(len(pool) for pool in self.pools)
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Each pool once."""
+        return (self._cluster, self._local) if self.by_health else (self._cluster,)
+
+    def of(self, service: Service) -> Pool:
+        """The members of a Service's load balancer."""
+        is_local = service.spec.external_traffic_policy == POLICY_LOCAL
+        return self._local if is_local else self._cluster
+
+    def put(self, node: Node) -> None:
+        """A node appeared or changed."""
+        if not is_member(node):
+            self.remove(node.name)
+            return
+        self.missing.discard(node.name)
+        waits = is_uninitialized(node) and not node.provider_id
+        (self.unsettled.add if waits else self.unsettled.discard)(node.name)
+        if self.by_health:
+            self._cluster.put(node, fit=is_fit(node, local=False))
+            self._local.put(node, fit=is_fit(node, local=True))
+        else:
+            self._cluster.put(node)
+
+    def remove(self, name: str) -> None:
+        """A node is gone, or no member any more."""
+        self.unsettled.discard(name)
+        self.missing.discard(name)
+        for pool in self.pools:
+            pool.remove(name)
+
+    def miss(self, name: str) -> None:
+        """A node is not there any more, which may be wrong: it stays a member until `believe`."""
+        self.unsettled.discard(name)
+        if any(name in pool for pool in self.pools):
+            self.missing.add(name)
+
+    def believe(self) -> None:
+        """Those that are missing are gone."""
+        for name in tuple(self.missing):
+            self.remove(name)
+
+    def end_burst(self) -> bool:
+        """A burst of changes is over; whether it left other members than the one before."""
+        changed = [pool for pool in self.pools if pool.end_burst()]
+        return bool(changed)

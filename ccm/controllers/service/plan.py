@@ -73,6 +73,7 @@ def decide(
     *,
     members_due: bool,
     members_known: bool = True,
+    ensure_waits: bool = False,
     was_foreign: bool = False,
 ) -> Action:
     """The one thing to do about a Service now.
@@ -88,6 +89,7 @@ def decide(
         members_due: whether its load balancer has to be given other members.
         members_known: False while so many nodes cannot be decoded that giving members would
             take traffic from nodes that are well.
+        ensure_waits: whether its last ensure failed and is not to be repeated yet.
         was_foreign: whether its class was another controller's when last seen with one, whose
             finalizer it then is that it carries.
     """
@@ -101,14 +103,24 @@ def decide(
     if service.is_deleting or not wants_balancer(service, rules.classes):
         return Action.REMOVE if served else Action.NOTHING
     if record is None or record.state in (State.PENDING, State.REMOVED):
-        return Action.ENSURE
+        if not ensure_waits:
+            return Action.ENSURE
+        # An annotation that is refused is no reason to keep nodes that are gone.
+        return _about_members(due=members_due, known=members_known)
     if record.state is State.UNVERIFIED:
         return Action.VERIFY if members_known else Action.WAIT
     if needs_ensure(record.applied, service, rules.prefixes):
         return Action.ENSURE
-    if members_due:
-        return Action.UPDATE if members_known else Action.WAIT
-    return Action.REPAIR if is_damaged(service, record.status) else Action.NOTHING
+    action = _about_members(due=members_due, known=members_known)
+    if action is Action.NOTHING and is_damaged(service, record.status):
+        return Action.REPAIR
+    return action
+
+
+def _about_members(*, due: bool, known: bool) -> Action:
+    if not due:
+        return Action.NOTHING
+    return Action.UPDATE if known else Action.WAIT
 
 
 def is_relevant(

@@ -45,6 +45,8 @@ class Record:
         waiting: the operation about which the provider said "come back later"; empty = none.
         silent: ensure it without telling people: nobody knows of a change.
         update_failures: failed changes of the members in a row.
+        failing: the last ensure failed, so that only updates change the members until the next.
+        absent: there is no load balancer in the cloud, so that there is nothing to update.
         not_before: monotonic time before which a change of nodes is no reason to call.
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair.
@@ -60,6 +62,8 @@ class Record:
     waiting: str = ""
     silent: bool = False
     update_failures: int = 0
+    failing: bool = False
+    absent: bool = False
     not_before: float = LONG_AGO
     touched_at: float = LONG_AGO
     repaired_at: float = LONG_AGO
@@ -72,22 +76,27 @@ class Record:
         return self.state is not State.REMOVED
 
     def wants_members(self, fingerprint: str, now: float) -> bool:
-        """Whether an applied one has to be given other members, and may be now."""
-        is_applied = self.state is State.APPLIED
-        return is_applied and self.members != fingerprint and self.not_before <= now
+        """Whether it has to be given other members by an update, and may be now."""
+        follows = self.state is State.APPLIED or (self.failing and not self.absent)
+        return follows and self.members != fingerprint and self.not_before <= now
 
     def confirm(
-        self, service: Service, members: str, status: Status | None, *, opening: int
+        self, service: Service, members: str, burst: int, status: Status | None, *, opening: int
     ) -> None:
         """The load balancer is known to be as this Service and these members want it."""
         self.applied = service
         self.opening = opening
         self.state = State.APPLIED
-        self.members = members
+        self.took(members, burst)
         self.status = status
-        self.update_failures = 0
+        self.failing = self.absent = False
         self.silent = False
         self.waiting = ""
+
+    def took(self, members: str, burst: int) -> None:
+        """The load balancer has these members."""
+        self.members, self.burst = members, burst
+        self.update_failures = 0
 
     def changed(self) -> None:
         """Somebody changed the Service: people are told, and no listing says how it should be."""

@@ -30,3 +30,14 @@ def test_a_trouble_is_said_when_it_begins_and_when_it_is_over(hand: HandClock) -
         ("info", "found"),
     ]
     assert lines[-1]["after_s"] == 2.5
+
+
+def test_a_trouble_that_lasts_is_a_warning_every_few_minutes(hand: HandClock) -> None:
+    outage = Outage(logger("test"), begins="lost", ends="found")
+    with capture_logs() as lines:
+        for minute in range(12):
+            outage.goes_on(minute=minute)
+            hand.advance(60.0)
+
+    warned = [line["minute"] for line in lines if line["log_level"] == "warning"]
+    assert warned == [0, 5, 10]

@@ -14,6 +14,7 @@ from ccm.cloud.errors import InvalidArgument, Retry, Unavailable
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
     AFTER_JITTER,
+    BUSY_SHARE,
     FIRST_TRIES,
     LEAST_AFTER_S,
     LONG,
@@ -206,3 +207,35 @@ def test_a_bucket_hands_out_tokens_to_come() -> None:
     assert not bucket.take(3600.0)
     assert bucket.missing_s(3600.0) == pytest.approx(0.1)
     assert bucket.take(3600.1)
+
+
+def test_a_busy_side_is_asked_more_and_more_rarely() -> None:
+    backoff, now = made(), 0.0
+    pauses: list[float] = []
+    while now < 200.0:
+        pauses.append(backoff.failed("a", after(1.0), now))
+        now += pauses[-1]
+
+    assert all(1.0 <= pause <= 1.0 + AFTER_JITTER for pause in pauses[:5])
+    assert pauses[-1] >= 10.0, "up to the cap of the policy"
+    assert max(pauses) <= 10.0 * (1 + AFTER_JITTER)
+    early = [p for p in pauses if p < 10.0]
+    assert sum(early) >= 10.0 / BUSY_SHARE - 10.0
+
+
+@pytest.mark.parametrize("answer", ["failure", "not ready", "success"])
+def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
+    backoff = made()
+    for now in (0.0, 100.0):
+        backoff.failed("a", after(1.0), now)
+    assert backoff.busy_s("a", 100.0) == 100.0
+
+    if answer == "failure":
+        backoff.failed("a", BACK_OFF, 100.0)
+    elif answer == "not ready":
+        backoff.postponed("a", 100.0)
+    else:
+        backoff.forget("a")
+
+    assert backoff.busy_s("a", 200.0) == 0.0
+    assert backoff.failed("a", after(1.0), 200.0) <= 1.0 + AFTER_JITTER

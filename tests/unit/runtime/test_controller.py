@@ -270,6 +270,7 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
     told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
     assert told == [
         "cannot use cloud or API server, retrying",
+        "reconcile failed",
         "cloud and API server can be used again",
     ]
 
@@ -360,3 +361,49 @@ async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
     assert passes == 2
     assert [line["event"] for line in lines] == ["pass failed unexpectedly"] * 2
     assert lines[0]["log_level"] == "error"
+
+
+async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
+    works = Works(a=Internal("x"))
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(3.5)
+        assert works.times("a") == [0, 1, 3]
+        works.answers["a"] = Result(failing=True)
+        queue.add("a")
+        await settle()
+        works.answers["a"] = Internal("x")
+        await advance(12)
+
+        assert works.times("a") == [0, 1, 3, 3.5, 7, 15]
+
+
+async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
+    busy = RetryAfter("works on it", seconds=2)
+    works = Works(a=Result(after_s=2, busy=busy))
+    async with running(works) as queue:
+        queue.add("a")
+        with capture_logs() as lines:
+            await advance(100)
+
+        assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+            "still told to retry later"
+        ]
+        assert 2 <= works.times("a")[1] <= 2.4
+        assert works.times("a")[-1] - works.times("a")[-2] >= 8
+
+
+async def test_a_cause_is_a_warning_once_for_each_object() -> None:
+    works = Works(a=FailedPrecondition("wrong"), b=FailedPrecondition("wrong"))
+    async with running(works) as queue:
+        with capture_logs() as lines:
+            for _ in range(3):
+                for key in "ab":
+                    queue.add(key)
+                await advance(10)
+            await advance(600)
+        works.answers = {}
+
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        "reconcile failed"
+    ] * 4

@@ -317,9 +317,10 @@ async def test_definitions_that_are_missing_are_waited_for() -> None:
             await advance(60)
 
     said = [line for line in lines if line["log_level"] == "warning"]
-    assert [line["event"] for line in said] == [
+    assert {line["event"] for line in said} == {
         "machine controllers wait for what they need, retrying"
-    ]
+    }
+    assert 6 <= len(said) <= 12, "once every five minutes at most"
     assert "apply manifests/crds.yaml" in said[0]["error"]
     assert asked < 150
     assert world.phase() == "Pending"

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.cloud import Ingress, PortStatus, Service, Status
 from ccm.controllers.service import plan
-from ccm.controllers.service.nodes import Members, is_member, matters, shown
+from ccm.controllers.service.nodes import Members, Pool, is_member, matters, shown
 from ccm.controllers.service.plan import Action, Rules
 from ccm.controllers.service.record import Record, State
 from ccm.model import Taint, names
@@ -350,25 +350,26 @@ def test_readiness_and_taints_do_not_count(old: dict[str, Any], new: dict[str, A
 @pytest.mark.row("service-nodes-03")
 def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
     members = Members()
+    (pool,) = members.pools
     for name in ("b", "a"):
         members.put(node(name))
-    first = members.fingerprint
-    assert [each.name for each in members.all] == ["a", "b"]
+    first = pool.fingerprint
+    assert [each.name for each in pool.all] == ["a", "b"]
 
     members.put(node("a", labels={"x": "y"}, ready="False"))
-    assert members.fingerprint == first
-    assert members.all[0].labels == {"x": "y"}
+    assert pool.fingerprint == first
+    assert pool.all[0].labels == {"x": "y"}
     members.put(node("a", provider_id="fake://1"))
-    second = members.fingerprint
+    second = pool.fingerprint
     members.put(node("a", provider_id="fake://2"))
-    assert len({first, second, members.fingerprint}) == 3
+    assert len({first, second, pool.fingerprint}) == 3
     members.put(node("a"))
-    assert members.fingerprint == first
+    assert pool.fingerprint == first
     members.remove("b")
     members.remove("never there")
-    assert members.fingerprint != first
+    assert pool.fingerprint != first
     members.put(node("a", labels={EXCLUDE: ""}))
-    assert (members.all, members.fingerprint) == ((), Members().fingerprint)
+    assert (pool.all, pool.fingerprint) == ((), Pool().fingerprint)
 
 
 def test_only_some_names_are_shown() -> None:
