@@ -157,8 +157,8 @@ class Controller:
         tasks: other work that runs all the time: name -> coroutine function.
         classify: what follows from an error about a key.
         on_error: told of every failed reconcile, for events and counters.
-        says_outages: log the beginning and the end of an outage; False where the controller has
-            better words.
+        logs_failures: log failures, and the beginning and the end of an outage; False where the
+            controller has better words.
         on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
         reports: decides which failures are logged as a warning.
         rng: jitter of the passes, and of keys that come back.
@@ -177,7 +177,7 @@ class Controller:
         tasks: Mapping[str, Work] | None = None,
         classify: Classify = _by_class,
         on_error: OnError | None = None,
-        says_outages: bool = True,
+        logs_failures: bool = True,
         on_retry: Callable[[], None] = _nothing,
         reports: FailureReports[str] | None = None,
         rng: random.Random | None = None,
@@ -193,7 +193,7 @@ class Controller:
         self._classify = classify
         self._on_error = on_error
         self._on_retry = on_retry
-        self._says_outages = says_outages
+        self._logs_failures = logs_failures
         self._reports = reports or FailureReports()
         self._rng = rng or random.Random()
         self._ids = random.Random()
@@ -364,7 +364,7 @@ class Controller:
             self._log.error("reconcile failed unexpectedly", exc_info=error)
             return
         # An outage has a line of its own for all keys together.
-        is_loud = decision.report and not decision.outage
+        is_loud = decision.report and not decision.outage and self._logs_failures
         level = self._log.warning if is_loud else self._log.debug
         is_busy = decision.retry is Retry.AFTER
         event = "still told to retry later" if is_busy else "reconcile failed"
@@ -378,7 +378,7 @@ class Controller:
 
     def _note_outage(self, error: Exception | None) -> None:
         """Said once at the start of an outage and at its end, not once per key and attempt."""
-        if not self._says_outages:
+        if not self._logs_failures:
             return
         if error is not None:
             side = "cloud" if isinstance(error, CloudError) else "API server"

@@ -68,7 +68,7 @@ async def endure(env: Environment, daemon: Daemon, node: str, *, times: int) -> 
 def complaints(daemon: Daemon) -> Counter[tuple[str, str]]:
     """How often each warning was logged about each node; those about settings apart."""
     return Counter(
-        (line["msg"], line.get("node", ""))
+        (line["msg"], line.get("node", line.get("key", "")))
         for line in daemon.lines()
         if line["level"] in ("warning", "error") and line["logger"] != "daemon"
     )

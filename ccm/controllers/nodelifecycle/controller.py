@@ -130,7 +130,7 @@ class NodeLifecycleController:
             passes=[Pass(work=self._queue_suspects, period_s=rules.period_s)],
             tasks={"shown": self._until_end},
             on_error=self._failed,
-            says_outages=False,
+            logs_failures=False,
         )
 
     async def monitor_node(self, name: str) -> Result:
