@@ -202,7 +202,7 @@ async def test_a_node_deleted_during_its_back_off_is_forgotten(env: NodeEnvironm
     await env.node(taints=[U])
     controller = env.node_controller(fake)
     async with env.running(controller):
-        await eventually(lambda: len(fake.calls) == 1)
+        await eventually(lambda: len(fake.calls) >= 1)  # the next one may come meanwhile
         await env.delete()
         await eventually(lambda: not env.informer.store.keys())
         asked = len(fake.calls)
