@@ -6,8 +6,6 @@ stand in `ccm.model.names`.
 
 from __future__ import annotations
 
-from ccm.model import names as kubernetes
-
 GROUP = "machine.sapcloud.io"
 VERSION = "v1alpha1"
 CLASS_KIND = "MachineClass"
@@ -133,7 +131,6 @@ TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"
 TAINT_OLD_SET = "deployment.machine.sapcloud.io/prefer-no-schedule"
 TAINT_PRESERVED = "node.machine.sapcloud.io/preserved"
 
-CONDITION_TERMINATING = kubernetes.CONDITION_TERMINATING
 CONDITION_IN_PLACE = "InPlaceUpdate"
 CONDITION_PRESERVED = "Preserved"
 """Types of conditions that are written on Nodes."""

@@ -65,6 +65,7 @@ class MemoryNetworkApi(MemoryApi):
         writes: how many requests changed something.
         lost: the answer to the write of this number is lost; None = of none.
         slow: new load balancers stay `pending`.
+        any_member: members need not be instances.
         balancers: by name.
         routes: by ID.
     """
@@ -72,6 +73,7 @@ class MemoryNetworkApi(MemoryApi):
     writes: int = 0
     lost: int | None = None
     slow: bool = False
+    any_member: bool = False
     balancers: dict[str, MemoryBalancer] = field(default_factory=dict)
     routes: dict[str, MemoryRoute] = field(default_factory=dict)
     _serial: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -118,7 +120,7 @@ class MemoryNetworkApi(MemoryApi):
         await self.request(token)
         if name not in self.balancers:
             raise MemoryApiError(404)
-        if not self.names.issuperset(members):
+        if not (self.any_member or self.names.issuperset(members)):
             raise MemoryApiError(422)
         self.balancers[name].members = members
         self._written()

@@ -256,12 +256,10 @@ class MachineController:
         self._health.tell(obj, before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
-        event, text = "machine is in another phase", after.status.description
-        facts = {"machine": after.key, "phase": after.phase.value}
-        if after.status.state == State.FAILED.value:
-            self._log.warning(event, **facts, error=text)
-        else:
-            self._log.info(event, **facts, description=text)
+        is_failed = after.status.state == State.FAILED.value
+        level = self._log.warning if is_failed else self._log.info
+        text = {"error" if is_failed else "description": after.status.description}
+        level("machine is in another phase", machine=after.key, phase=after.phase.value, **text)
 
     async def _joined(self, machine: MachineView) -> None:
         took_s = self._world.ages.of(machine)

@@ -17,7 +17,6 @@ from ccm.base import clock, log, waiting
 from ccm.base.tasks import Group, bounded, first_of, leaves
 from ccm.controllers.machine.attachments import Attachments, Mounted
 from ccm.controllers.machine.budgets import Budgets, Refused
-from ccm.gardener.names import CONDITION_TERMINATING
 from ccm.gardener.world import World
 from ccm.kube.client import Client
 from ccm.kube.errors import (
@@ -34,7 +33,7 @@ from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
 from ccm.machines.ages import Ages
 from ccm.machines.draining import DrainTask
-from ccm.model import Node, Pod
+from ccm.model import Node, Pod, names
 from ccm.model.patches import Patch
 from ccm.runtime.borrowed import following
 from ccm.runtime.sync import until_synced
@@ -157,7 +156,7 @@ class Evictions:
         write = Writer(self._tools.client.resource(NODES))
 
         def going(one: Node) -> Patch | None:
-            return drain.condition_patch(one, CONDITION_TERMINATING, clock.now())
+            return drain.condition_patch(one, names.CONDITION_TERMINATING, clock.now())
 
         try:
             if self._task.terminating:

@@ -8,6 +8,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.cloud import errors
 from ccm.gardener import names
 from ccm.machines.deletion import MARKERS, Stage
+from ccm.model.names import CONDITION_TERMINATING
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import NONE, M, goes, left
 from tests.unit.controllers.drains import Drains
@@ -50,7 +51,7 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
         (text,) = [
             one["message"]
             for one in world.node_object(M)["status"]["conditions"]
-            if one["type"] == names.CONDITION_TERMINATING
+            if one["type"] == CONDITION_TERMINATING
         ]
 
     assert "being deleted" in text

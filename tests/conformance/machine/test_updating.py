@@ -15,6 +15,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.gardener import names
 from ccm.gardener.views import UPDATE
 from ccm.kube.errors import Unreachable
+from ccm.model.names import CONDITION_TERMINATING
 from ccm.model.times import format_time
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
@@ -105,7 +106,7 @@ async def test_a_node_is_emptied_and_handed_over() -> None:
     text = "Machine m0 is undergoing an in-place update"
     assert world.operation_said() == ("InPlaceUpdate", "Processing", text)
     kinds = {one["type"] for one in world.node_object()["status"]["conditions"]}
-    assert names.CONDITION_TERMINATING not in kinds
+    assert CONDITION_TERMINATING not in kinds
 
 
 @row(3)

@@ -57,7 +57,8 @@ class Town:
     listing: bool = False
     record: Mapping[str, str] | None = None
     malformed: Sequence[str] = ()
-    api: MemoryNetworkApi = field(default_factory=MemoryNetworkApi)
+    # A plan cannot know which members a cloud refuses.
+    api: MemoryNetworkApi = field(default_factory=lambda: MemoryNetworkApi(any_member=True))
     nodes: dict[str, Node] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
 
