@@ -428,18 +428,23 @@ async def test_a_vm_whose_machine_lost_its_finalizers(rights: str) -> None:
     assert cloud.uids[-1] == uid
 
 
+async def delete_beside_a_hidden_twin(world: World, cloud: NamedVMs, path: str) -> None:
+    """Delete a Machine whose VM has a twin that the cloud lists only after the deletion."""
+    cloud.vms["fake:///twin"] = "m0"
+    cloud.hidden.add("fake:///twin")
+    world.server.drop(path)
+    await advance(30)
+    assert (world.get(), list(cloud.vms)) == ({}, ["fake:///twin"])
+    cloud.hidden.clear()
+    await advance(200)
+
+
 @pytest.mark.row("machine-orphans-16")
 async def test_a_twin_that_a_listing_did_not_show() -> None:
     world, cloud = by_name()
     path = await made(world)
-    cloud.vms["fake:///twin"] = "m0"
-    cloud.hidden.add("fake:///twin")
     async with world.running():
-        world.server.drop(path)
-        await advance(30)
-        assert (world.get(), list(cloud.vms)) == ({}, ["fake:///twin"])
-        cloud.hidden.clear()
-        await advance(200)
+        await delete_beside_a_hidden_twin(world, cloud, path)
 
     assert cloud.vms == {}
     assert reasons(world) == ["DeletedOrphanVM"]
@@ -469,13 +474,7 @@ async def test_a_twin_of_a_vm_whose_provider_id_its_deletion_stored() -> None:
         path = world.machine()
         await advance(1)
         assert (len(cloud.vms), started(world)) == (1, True)
-        cloud.vms["fake:///twin"] = "m0"
-        cloud.hidden.add("fake:///twin")
-        world.server.drop(path)
-        await advance(30)
-        assert (world.get(), list(cloud.vms)) == ({}, ["fake:///twin"])
-        cloud.hidden.clear()
-        await advance(200)
+        await delete_beside_a_hidden_twin(world, cloud, path)
 
     assert cloud.vms == {}
 
