@@ -6,13 +6,11 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ccm.base.outage import REPEAT_S
 from ccm.cloud.errors import Retry
 from ccm.runtime.backoff import RetryDecision
 
 K = TypeVar("K", bound=Hashable)
-
-REPEAT_S = 300.0
-"""Shortest time between two warnings with one cause about one object."""
 
 PATIENCE_S = 60.0
 """Age at which an error without an event is worth a warning: a busy cloud, a conflict."""
