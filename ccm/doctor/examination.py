@@ -95,6 +95,7 @@ CHECKS = (
     Check("persistence", "where copies are kept", storage.persistence, needs=("identity",)),
     Check("services", "unclaimed Services", services.unclaimed, needs=("identity", "cloud-config")),
     Check("machines", "how Machines are", machines.machines, needs=("identity", "cloud-config")),
+    Check("machine-crds", "whether Machines stay", machines.crds, needs=("machines",)),
     Check("machine-classes", "what Machines are made of", machines.classes, needs=("machines",)),
     Check("machine-vms", "whose the VMs are", machines.vms, needs=("machines",)),
 )

@@ -20,16 +20,17 @@ from ccm.controllers.machine.manifest import MANIFEST
 from ccm.doctor import clusters, provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
-from ccm.gardener import names, served, views
+from ccm.gardener import crdguard, names, served, views
 from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.types import MachineClass
 from ccm.gardener.world import marker
-from ccm.kube.errors import Forbidden
-from ccm.kube.resources import SECRETS, Kind
+from ccm.kube.errors import Forbidden, NotFound
+from ccm.kube.resources import CRDS, SECRETS, Kind
 from ccm.machines import orphans
 from ccm.machines.views import ClassView, MachineView, Phase, State
-from ccm.model.names import STATUS_FALSE
+from ccm.model import CustomResourceDefinition
+from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
 MOST_ASKED = 50
 """Machines about each of which the cloud is asked, where a listing lacks their VMs."""
@@ -76,18 +77,54 @@ async def machines(case: Case) -> Finding:
     )
 
 
+async def crds(case: Case) -> Finding:
+    """See whether the CRDs of Machines stay, and with them all Machines."""
+    if not provider.works(case, MANIFEST):
+        return ok(_OFF)
+    client = await clusters.at(case, CONTROL)
+    found = list[CustomResourceDefinition]()
+    for kind in (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS, MACHINE_CLASSES):
+        try:
+            found.append(await client.resource(CRDS).get(crdguard.name_of(kind)))
+        except NotFound:
+            continue
+        except Forbidden:
+            # The daemon's own account may read those only whose objects it deletes.
+            if kind is not MACHINE_CLASSES:
+                raise
+    if deleted := [one for one in found if one.is_deleting]:
+        return fail(
+            f"being deleted, with all their objects: {some([one.name for one in deleted])}",
+            'keep the daemon as it is: it deletes no VM for that; then "A deleted '
+            'CustomResourceDefinition" in manifests/README.md',
+            details=[f"{one.name}: since {one.metadata.deletion_timestamp}" for one in deleted],
+        )
+    if allowing := [one.name for one in found if one.allows_deletion]:
+        return warn(
+            f"{some(allowing)}: if it is deleted, all VMs are, by its annotation "
+            f"{ANNOTATION_ALLOW_DELETION}",
+            "take the annotation away, unless that is what you want",
+        )
+    if unkept := [one.name for one in found if _is_deleted_by_helm(one)]:
+        return warn(
+            f"helm uninstall would delete all Machines, with {some(unkept)}",
+            'see "From a chart that does not keep them" in manifests/README.md',
+        )
+    return ok(f"{count(len(found), 'CustomResourceDefinition')}, none is being deleted")
+
+
+def _is_deleted_by_helm(one: CustomResourceDefinition) -> bool:
+    by_helm = one.labels.get(LABEL_MANAGED_BY) == "Helm"
+    return by_helm and not names.KEPT_BY_HELM.items() <= one.annotations.items()
+
+
 async def classes(case: Case) -> Finding:
     """See whether VMs can be made of the MachineClasses."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     found, faults = await _classes(case), dict[str, str]()
     for obj, view in found:
-        refused = [
-            one.message
-            for one in obj.status.conditions or ()
-            if (one.type, one.status) == (names.CONDITION_SPEC_VALID, STATUS_FALSE)
-        ]
-        if told := [*view.faults] or refused:
+        if told := view.faults or views.class_refusals(obj):
             faults[obj.name] = redact.words("; ".join(told))
     if not faults:
         return ok(f"VMs can be made of {count(len(found), 'MachineClass', 'MachineClasses')}")

@@ -15,6 +15,7 @@ from ccm.app.clusters import OWN, counts_deletions, elsewhere
 from ccm.app.options import Options, names
 from ccm.app.serving import trust
 from ccm.gardener.flags import CONTROL
+from ccm.kube.events import DEFAULT_NAMESPACE
 from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
 
@@ -96,6 +97,10 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
     for verb, resource in manifest.acts:
         group = _group(manifest, resource)
         yield manifest.name, Need(verb=verb, resource=resource, group=group, account=account)
+    for verb, resource, name in manifest.named:
+        group = _group(manifest, resource)
+        need = Need(verb=verb, resource=resource, group=group, name=name, account=account)
+        yield manifest.name, need
     for verb, resource, namespace in manifest.local(options):
         yield (
             manifest.name,
@@ -122,10 +127,15 @@ def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tupl
     """Where the objects are that events are about: those of machines are in one namespace."""
     is_wide = any(OWN in one.roles(options, "events", "") for one in running)
     places = {(OWN, "" if is_wide else options.leader_elect_resource_namespace)}
-    if any(CONTROL in one.roles(options, "events", options.namespace) for one in running):
+    machines = [
+        one for one in running if CONTROL in one.roles(options, "events", options.namespace)
+    ]
+    if machines:
         cluster = CONTROL if CONTROL in elsewhere(options) else OWN
         if cluster or not is_wide:
             places.add((cluster, options.namespace))
+            # Where events about objects without a namespace are, such as CRDs.
+            places |= {(cluster, DEFAULT_NAMESPACE) for one in machines if one.named}
     for cluster, namespace in sorted(places):
         for verb in ("create", "patch"):
             need = Need(verb=verb, resource="events", namespace=namespace, cluster=cluster)

@@ -16,9 +16,13 @@ from ccm.app.clusters import OWN
 from ccm.app.machines.commands import COMMANDS, Command
 from ccm.doctor.needs import Need, needs
 from ccm.gardener.flags import CONTROL, TARGET
+from ccm.kube.events import DEFAULT_NAMESPACE
 from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 
 FOLDER = Path(__file__).parents[2] / "manifests"
+
+_PLACEHOLDER = "NAMESPACE"
+"""Stands for the namespace of Machines, which is a value of the chart."""
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERBS = ("list", "watch", "get", "create", "update", "patch", "delete")
@@ -31,10 +35,10 @@ _ABOUT = {
 Object = dict[str, Any]
 
 
-def needed(command: Command) -> dict[str, list[Need]]:
-    """What a command needs, by what the cluster is to it."""
+def needed(command: Command, *given: str) -> dict[str, list[Need]]:
+    """What a command needs with these flags, by what the cluster is to it."""
     # Two clusters, so that each right is seen to belong to one.
-    words = [f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET)]
+    words = [*given, *(f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET))]
     options = command.read([*words, *(["--cloud-provider=any"] if command.has_cloud else [])])
     assert not isinstance(options, str)
     found = needs(options)
@@ -48,28 +52,40 @@ def files(command: Command) -> dict[Path, str]:
     """The files of a command, by their paths; none for one that has no controllers."""
     if not command.controllers:
         return {}
-    found = {role: _written(command.name, role, each) for role, each in needed(command).items()}
+    found = _texts(command)
     chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
     return {
         **{FOLDER / command.name / f"{role}.yaml": text for role, text in found.items()},
-        chart: _in_the_chart(command.name, found),
+        chart: _in_the_chart(command.name, _texts(command, _PLACEHOLDER)),
     }
 
 
-def objects(name: str, role: str, found: Iterable[Need]) -> Iterator[Object]:
+def _texts(command: Command, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
+    return {
+        role: _written(command.name, role, each, home)
+        for role, each in needed(command, f"--namespace={home}").items()
+    }
+
+
+def objects(
+    name: str, role: str, found: Iterable[Need], home: str = DEFAULT_NAMESPACE
+) -> Iterator[Object]:
     """Roles and bindings of an account.
 
     Args:
         name: of the account, and in the names of its roles.
         role: what the cluster is to it.
         found: what it needs there.
+        home: the namespace of Machines. Several may be in one cluster, each with an account of its
+            own, so that the names of roles elsewhere in that cluster end with it.
     """
     by_place: dict[str, list[Need]] = {}
     for need in found:
         by_place.setdefault(need.namespace, []).append(need)
     for namespace, there in sorted(by_place.items()):
         kind = "Role" if namespace else "ClusterRole"
-        metadata: Object = {"name": f"system:{name}:{role}"}
+        suffix = f":{home}" if role == CONTROL and namespace != home else ""
+        metadata: Object = {"name": f"system:{name}:{role}{suffix}"}
         if namespace:
             metadata["namespace"] = namespace
         metadata["labels"] = {LABEL_APP: name, LABEL_INSTANCE: name}
@@ -95,7 +111,7 @@ def _rules(found: Iterable[Need]) -> Iterator[Object]:
         yield {**rule, "verbs": sorted(of, key=_VERBS.index)}
 
 
-def _written(name: str, role: str, found: Iterable[Need]) -> str:
+def _written(name: str, role: str, found: Iterable[Need], home: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
@@ -105,7 +121,7 @@ def _written(name: str, role: str, found: Iterable[Need]) -> str:
             """Never one."""
             return True
 
-    made = list(objects(name, role, found))
+    made = list(objects(name, role, found, home))
     text = yaml.dump_all(made, Dumper=Plain, sort_keys=False, default_flow_style=None, width=100)
     return (
         f"# What {name} asks of {_ABOUT[role]}\n"
@@ -119,7 +135,8 @@ def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
     account = f"name: {name}, namespace: "
     parts = {
-        role: text.replace("  namespace: default\n", f"  namespace: {{{{ {values}.namespace }}}}\n")
+        role: _events_apart(text, values)
+        .replace(_PLACEHOLDER, f"{{{{ {values}.namespace }}}}")
         .replace(f"{account}{ACCOUNTS_NAMESPACE}}}", f"{account}{{{{ .Release.Namespace }}}}}}")
         .strip()
         for role, text in found.items()
@@ -129,6 +146,17 @@ def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
         f"{{{{- if not {values}.targetKubeconfigSecret }}}}\n---\n{parts[TARGET]}\n"
         "{{- end }}\n{{- end }}\n"
     )
+
+
+def _events_apart(text: str, values: str) -> str:
+    """The roles in the namespace of events about CRDs, unless Machines are in that one, too."""
+    head, *others = text.split("---\n")
+    apart = [one for one in others if f"  namespace: {DEFAULT_NAMESPACE}\n" in one]
+    found = "---\n".join([head, *(one for one in others if one not in apart)])
+    if not apart:
+        return found
+    condition = f'{{{{- if ne {values}.namespace "{DEFAULT_NAMESPACE}" }}}}'
+    return "---\n".join([f"{found}{condition}\n", *apart]) + "{{- end }}\n"
 
 
 if __name__ == "__main__":

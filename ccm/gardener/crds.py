@@ -17,7 +17,7 @@ from typing import Any
 import msgspec.inspect as wire
 import yaml
 
-from ccm.gardener import kinds
+from ccm.gardener import kinds, names
 from ccm.kube.resources import Kind
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -99,16 +99,19 @@ DEFINITIONS = (
 )
 
 
-def written() -> str:
-    """What stands in `manifests/crds.yaml`."""
-    parts = [yaml.safe_dump(manifest(one), sort_keys=False, width=100) for one in DEFINITIONS]
+def written(annotations: Mapping[str, str] | None = None) -> str:
+    """What stands in `manifests/crds.yaml`, with these annotations on each."""
+    parts = list[str]()
+    for one in map(manifest, DEFINITIONS):
+        metadata = one["metadata"] | ({"annotations": annotations} if annotations else {})
+        parts.append(yaml.safe_dump({**one, "metadata": metadata}, sort_keys=False, width=100))
     return "---\n".join([_HEAD + parts[0], *parts[1:]])
 
 
 def in_the_chart() -> str:
-    """The same as a template of the chart."""
+    """The same as a template of the chart, which Helm never deletes."""
     begin, end = _IN_THE_CHART
-    return begin + written() + end
+    return begin + written(names.KEPT_BY_HELM) + end
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ccm.gardener import names, rolloutstatus
+from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import ObjectCondition
 from ccm.gardener.world import World
@@ -28,6 +29,7 @@ _ADVICE = {
 }
 """Conditions that keep a set from its work -> what to do. The first that holds is told."""
 
+_CLASS = "correct the class or its Secret as it says; its Machines are tried again at once then"
 _RESUME = "kube-ccm rollout resume machinedeployment/{}"
 _LATE = "kubectl get machines, and kube-ccm explain machine of those that do not run"
 
@@ -54,15 +56,17 @@ def unknown(key: str, world: World) -> Facts:
     )
 
 
-def machine_set(key: str, world: World) -> Facts:
+def machine_set(key: str, world: World, guard: CRDGuard) -> Facts:
     """How a set stands; `key` is `namespace/name`."""
     obj = world.machine_sets.store.get(key)
     if obj is None:
         return unknown(key, world)
+    if (facts := guard.explain(obj)) is not None:
+        return facts
     owner = controller_of(obj)
     of = f" of {owner.kind} {owner.name}" if owner is not None else ""
     there, ready = obj.status.replicas, obj.status.ready_replicas
-    blocked, advice = next(_obstacles(obj), ("", ""))
+    blocked, advice = next(_set_obstacles(obj, world), ("", ""))
     return Facts(
         state=f"{there} of {obj.spec.replicas} machines{of}, {ready} run",
         plan=_set_plan(obj),
@@ -71,14 +75,16 @@ def machine_set(key: str, world: World) -> Facts:
     )
 
 
-def machine_deployment(key: str, world: World) -> Facts:
+def machine_deployment(key: str, world: World, guard: CRDGuard) -> Facts:
     """How a deployment stands; `key` is `namespace/name`."""
     obj = world.machine_deployments.store.get(key)
     if obj is None:
         return unknown(key, world)
+    if (facts := guard.explain(obj)) is not None:
+        return facts
     status, wanted = obj.status, obj.spec.replicas
     sets = [one for one in world.machine_sets.store.list() if controller_uid(one) == obj.uid]
-    blocked, advice = next(_hindrances(obj, sets), ("", ""))
+    blocked, advice = next(_hindrances(obj, sets, world), ("", ""))
     return Facts(
         state=f"{status.updated_replicas} of {wanted} machines new, {status.available_replicas} "
         f"available, {status.replicas} there",
@@ -113,9 +119,31 @@ def _machines(count: int) -> str:
     return f"{count} machine{'' if count == 1 else 's'}"
 
 
-def _hindrances(obj: MachineDeployment, sets: list[MachineSet]) -> Iterator[tuple[str, str]]:
+def _set_obstacles(obj: MachineSet, world: World) -> Iterator[tuple[str, str]]:
+    """What keeps a set from its work, each with what to do."""
+    yield from _obstacles(obj)
+    if obj.spec.replicas and obj.status.ready_replicas < obj.spec.replicas:
+        yield from _class_obstacles(obj, world)
+
+
+def _class_obstacles(
+    obj: MachineSet | MachineDeployment, world: World
+) -> Iterator[tuple[str, str]]:
+    made_of = obj.spec.template.spec.class_
+    if obj.is_deleting or made_of.kind != names.CLASS_KIND or not made_of.name:
+        return
+    if faults := world.class_faults(obj.namespace, made_of.name):
+        told = "; ".join(faults)
+        yield f"no VM can be created of MachineClass {made_of.name}: {told}", _CLASS
+
+
+def _hindrances(
+    obj: MachineDeployment, sets: list[MachineSet], world: World
+) -> Iterator[tuple[str, str]]:
     """What keeps a deployment from its work, each with what to do."""
     yield from _obstacles(obj)
+    if not rolloutstatus.progress_of(obj).done:
+        yield from _class_obstacles(obj, world)
     for one in sets:
         for said, advice in _obstacles(one):
             yield f"MachineSet {one.name}: {said}", advice

@@ -22,7 +22,8 @@ SECTION = Section("machine-controller")
 OURS = Section("machines", ours=True)
 
 _OBJECTS = ("machines", "machinesets", "machinedeployments", "machineclasses")
-GROUPS = dict.fromkeys(_OBJECTS, GROUP)
+_CRDS = "customresourcedefinitions"
+GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
 """`Manifest.groups` of controllers of these objects."""
 
 _FOLLOWS = ("machines", "machineclasses", "secrets")
@@ -142,6 +143,11 @@ class GardenerFlags:
     )
 
 
+def reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
+    """`Manifest.named` of a controller that deletes objects of this kind."""
+    return (("get", _CRDS, f"{plural}.{GROUP}"),)
+
+
 def local(
     *acts: tuple[str, str], tokens: Iterable[str] = (), follows: Iterable[str] = _FOLLOWS
 ) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
@@ -168,7 +174,7 @@ def local(
 def roles(flags: GardenerFlags, resource: str, namespace: str) -> Collection[str]:
     """`Manifest.roles` of a machine controller."""
     found = []
-    if namespace == flags.namespace:
+    if namespace == flags.namespace or resource == _CRDS:
         found.append(CONTROL)
     is_theirs = resource.partition("/")[0] not in GROUPS and namespace in ("", _TOKENS)
     if is_theirs and flags.target_kubeconfig != NO_TARGET:

@@ -11,6 +11,10 @@ VERSION = "v1alpha1"
 CLASS_KIND = "MachineClass"
 """What `spec.class.kind` has to be to count."""
 
+KEPT_BY_HELM = {"helm.sh/resource-policy": "keep"}
+"""Annotation of the chart's CRDs: `helm uninstall`, `upgrade` and `rollback` leave them alone, as
+deleting a CRD deletes all its objects."""
+
 FINALIZER = "machine.sapcloud.io/machine-controller-manager"
 """On Machine, MachineSet, MachineDeployment and MachineClass."""
 
@@ -203,8 +207,9 @@ CONDITION_SLOWED = "CreationSlowed"
 
 REASON_FAILED_CREATE = "FailedCreate"
 REASON_FAILED_DELETE = "FailedDelete"
-REASON_INVALID_SET = "InvalidSpec"
-"""Why `ReplicaFailure`; the last one is ours: nothing can be done with the set as it is."""
+REASON_INVALID = "InvalidSpec"
+"""Why `ReplicaFailure`; the last one is ours: nothing can be done with the set as it is. Also the
+reason of a Warning event on that set, and on a Machine of which no VM can be created."""
 
 REASON_REPEATED_FAILURES = "RepeatedFailures"
 """Why `CreationSlowed`. Ours."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import field
 from msgspec.structs import replace
 
@@ -17,7 +19,7 @@ from ccm.gardener.types import (
 )
 from ccm.machines import fleet
 from ccm.model import ObjectMeta
-from ccm.model.meta import KubeObject, Wire
+from ccm.model.meta import KubeObject, Wire, enum
 from ccm.model.selectors import LabelSelector
 
 ROLLING = fleet.Strategy.ROLLING.value
@@ -31,13 +33,13 @@ def wants_unfreeze(obj: KubeObject) -> bool:
 
 
 class MachineSummary(Wire, frozen=True, kw_only=True):
-    """A machine that failed.
+    """A Machine that failed.
 
     Attributes:
-        name: of the machine.
-        provider_id: of its VM.
-        last_operation: what was done last about it.
-        owner_ref: what it belongs to.
+        name: name of the Machine.
+        provider_id: cloud ID of its VM.
+        last_operation: last operation on the Machine, and its result.
+        owner_ref: name of its MachineSet.
     """
 
     name: str = ""
@@ -47,15 +49,17 @@ class MachineSummary(Wire, frozen=True, kw_only=True):
 
 
 class MachineSetSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a set.
+    """Desired state of a MachineSet.
 
     Attributes:
-        replicas: how many machines.
-        selector: which are its own.
-        machine_class: of old; not used.
-        template: what its machines are made of.
-        min_ready_seconds: how long a machine has to run before it counts as available.
-        auto_preserve_failed_machine_max: most failed machines that are preserved by themselves.
+        replicas: desired number of Machines.
+        selector: selects the Machines of the set by their labels; the labels of the template have
+            to match it.
+        machine_class: has no effect; spec.template.spec.class counts.
+        template: template that the Machines are created from.
+        min_ready_seconds: seconds for which a Machine has to run to count as available.
+        auto_preserve_failed_machine_max: maximum number of failed Machines that are preserved
+            automatically.
     """
 
     replicas: Int32 = 0
@@ -67,19 +71,20 @@ class MachineSetSpec(Wire, frozen=True, kw_only=True):
 
 
 class MachineSetStatus(Wire, frozen=True, kw_only=True):
-    """What is known of a set.
+    """Observed state of a MachineSet.
 
     Attributes:
-        replicas: machines that are there.
-        fully_labeled_replicas: those with all labels of the template.
-        ready_replicas: those that run.
-        available_replicas: those that run for long enough.
-        preserved_failed_replicas: those that failed and are preserved.
-        observed_generation: of the set, when this was written.
-        conditions: of the set.
-        last_operation: what was done last.
-        failed_machines: those that failed.
-        auto_preserve_failed_machine_count: those that are preserved by themselves.
+        replicas: number of Machines.
+        fully_labeled_replicas: number of Machines with all labels of the template.
+        ready_replicas: number of Machines that run.
+        available_replicas: number of Machines that have run for minReadySeconds.
+        preserved_failed_replicas: number of failed Machines that are preserved.
+        observed_generation: generation of the spec that this status is about.
+        conditions: conditions of the set: ReplicaFailure, CreationSlowed and Frozen.
+        last_operation: last creation or deletion of Machines, and its result.
+        failed_machines: Machines that failed.
+        auto_preserve_failed_machine_count: number of failed Machines that are preserved
+            automatically.
     """
 
     replicas: Int32 = 0
@@ -95,11 +100,11 @@ class MachineSetStatus(Wire, frozen=True, kw_only=True):
 
 
 class MachineSet(KubeObject, frozen=True, kw_only=True):
-    """So many machines alike.
+    """A number of Machines of one template.
 
     Attributes:
-        spec: what is wanted.
-        status: what is known.
+        spec: desired state.
+        status: observed state; written by the controllers.
     """
 
     metadata: ObjectMeta
@@ -108,11 +113,11 @@ class MachineSet(KubeObject, frozen=True, kw_only=True):
 
 
 class RollingUpdate(Wire, frozen=True, kw_only=True):
-    """Bounds of a rolling update; each a number, or a percentage of the replicas.
+    """Bounds of a rolling update; each is a number, or a percentage of the replicas.
 
     Attributes:
-        max_unavailable: most machines that may be missing; 1 where it is not set.
-        max_surge: most machines above the replicas; 1 where it is not set.
+        max_unavailable: maximum number of replicas that may be unavailable; 1 if not set.
+        max_surge: maximum number of Machines beyond the replicas; 1 if not set.
     """
 
     max_unavailable: int | str | None = None
@@ -120,29 +125,31 @@ class RollingUpdate(Wire, frozen=True, kw_only=True):
 
 
 class InPlaceUpdate(Wire, frozen=True, kw_only=True):
-    """Bounds of an update in place; each a number, or a percentage of the replicas.
+    """Bounds of an update in place; each is a number, or a percentage of the replicas.
 
     Attributes:
-        max_unavailable: most machines that may be missing.
-        max_surge: most machines above the replicas.
-        orchestration_type: Auto, or Manual where somebody else selects the nodes.
+        max_unavailable: maximum number of replicas that may be unavailable; required.
+        max_surge: maximum number of Machines beyond the replicas; required.
+        orchestration_type: with Auto the controller selects the Nodes to update; with Manual a
+            user labels them.
     """
 
     max_unavailable: int | str | None = None
     max_surge: int | str | None = None
-    orchestration_type: str = ""
+    orchestration_type: Annotated[str, enum("", "Auto", "Manual")] = ""
 
 
 class Strategy(Wire, frozen=True, kw_only=True):
-    """How machines are exchanged.
+    """How Machines are moved to a new template.
 
     Attributes:
-        type: RollingUpdate, Recreate or InPlaceUpdate; RollingUpdate where it is not set.
+        type: RollingUpdate replaces Machines step by step, Recreate deletes all first,
+            InPlaceUpdate keeps the VMs. RollingUpdate if not set.
         rolling_update: bounds of a rolling update.
         in_place_update: bounds of an update in place.
     """
 
-    type: str = ""
+    type: Annotated[str, enum("", *(one.value for one in fleet.Strategy))] = ""
     rolling_update: RollingUpdate | None = None
     in_place_update: InPlaceUpdate | None = None
 
@@ -162,30 +169,32 @@ class Strategy(Wire, frozen=True, kw_only=True):
 
 
 class RollbackConfig(Wire, frozen=True, kw_only=True):
-    """Where to go back to.
+    """Revision of the template to return to.
 
     Attributes:
-        revision: of the template; 0 is the one before.
+        revision: revision to return to; 0 is the one before.
     """
 
     revision: Int64 = 0
 
 
 class MachineDeploymentSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a deployment.
+    """Desired state of a MachineDeployment.
 
     Attributes:
-        replicas: how many machines.
-        selector: which are its own.
-        template: what its machines are made of.
-        strategy: how machines are exchanged.
-        min_ready_seconds: how long a machine has to run before it counts as available.
-        revision_history_limit: old sets that are kept; all where it is not set.
-        paused: nothing is exchanged meanwhile.
-        rollback_to: go back to an older template, once.
-        progress_deadline_seconds: after how long without progress that is said; never where it
-            is not set.
-        auto_preserve_failed_machine_max: most failed machines that are preserved by themselves.
+        replicas: desired number of Machines.
+        selector: selects the MachineSets of the deployment by their labels; the labels of the
+            template have to match it.
+        template: template that the Machines are created from; a change rolls them out anew.
+        strategy: how Machines are moved to a new template.
+        min_ready_seconds: seconds for which a Machine has to run to count as available.
+        revision_history_limit: number of old MachineSets to keep for a rollback; all if not set.
+        paused: if true, nothing is rolled out; scaling goes on.
+        rollback_to: set it to return to an older template; the controller removes it.
+        progress_deadline_seconds: seconds without progress after which the condition Progressing is
+            False; no deadline if not set.
+        auto_preserve_failed_machine_max: maximum number of failed Machines that are preserved
+            automatically.
     """
 
     template: MachineTemplateSpec
@@ -204,26 +213,26 @@ class DeploymentCondition(ObjectCondition, frozen=True, kw_only=True):
     """A condition of a MachineDeployment: Available, Progressing, ReplicaFailure or Frozen.
 
     Attributes:
-        last_update_time: when this was written.
+        last_update_time: time at which the condition was written last.
     """
 
     last_update_time: Time = None
 
 
 class MachineDeploymentStatus(Wire, frozen=True, kw_only=True):
-    """What is known of a deployment.
+    """Observed state of a MachineDeployment.
 
     Attributes:
-        observed_generation: of the deployment, when this was written.
-        replicas: machines that are there.
-        updated_replicas: those made of the newest template.
-        ready_replicas: those that run.
-        available_replicas: those that run for long enough.
-        preserved_failed_replicas: those that failed and are preserved.
-        unavailable_replicas: those that are missing.
-        conditions: of the deployment.
-        collision_count: how often the name of a set was taken.
-        failed_machines: those that failed.
+        observed_generation: generation of the spec that this status is about.
+        replicas: number of Machines.
+        updated_replicas: number of Machines of the newest template.
+        ready_replicas: number of Machines that run.
+        available_replicas: number of Machines that have run for minReadySeconds.
+        preserved_failed_replicas: number of failed Machines that are preserved.
+        unavailable_replicas: number of Machines that are missing or unavailable.
+        conditions: conditions of the deployment: Available, Progressing, ReplicaFailure and Frozen.
+        collision_count: number of names of MachineSets that were taken; part of the next name.
+        failed_machines: Machines that failed.
     """
 
     observed_generation: Int64 = 0
@@ -239,11 +248,11 @@ class MachineDeploymentStatus(Wire, frozen=True, kw_only=True):
 
 
 class MachineDeployment(KubeObject, frozen=True, kw_only=True):
-    """Machines alike, and how they are exchanged for others.
+    """Machines of one template, and how they are moved to a new one.
 
     Attributes:
-        spec: what is wanted.
-        status: what is known.
+        spec: desired state.
+        status: observed state; written by the controllers.
     """
 
     metadata: ObjectMeta

@@ -24,12 +24,12 @@ Quantities = dict[str, int | str]
 
 
 class ClassSpec(Wire, frozen=True, kw_only=True):
-    """Which class describes the VM.
+    """Reference to the MachineClass that VMs are created from.
 
     Attributes:
-        api_group: of the class.
-        kind: of the class; MachineClass.
-        name: of the class, in the machine's namespace.
+        api_group: API group of the class; not used.
+        kind: kind of the class; only MachineClass is supported.
+        name: name of the class, in the namespace of the Machine.
     """
 
     api_group: str = ""
@@ -38,16 +38,16 @@ class ClassSpec(Wire, frozen=True, kw_only=True):
 
 
 class NodeTemplateSpec(Wire, frozen=True, kw_only=True):
-    """What is kept on the node; of all fields only the taints are used.
+    """Fields of a Node's spec; only the taints have an effect.
 
     Attributes:
-        pod_cidr: not used.
-        pod_cidrs: not used.
-        provider_id: not used.
-        unschedulable: not used.
-        taints: kept on the node.
-        config_source: not used.
-        external_id: not used.
+        pod_cidr: has no effect.
+        pod_cidrs: has no effect.
+        provider_id: has no effect.
+        unschedulable: has no effect.
+        taints: taints that are put on the Node and restored when they are removed.
+        config_source: has no effect.
+        external_id: has no effect.
     """
 
     pod_cidr: str = field(default="", name="podCIDR")
@@ -60,11 +60,11 @@ class NodeTemplateSpec(Wire, frozen=True, kw_only=True):
 
 
 class NodeTemplate(Wire, frozen=True, kw_only=True):
-    """Labels, annotations and taints that are kept on the node.
+    """Labels, annotations and taints that are put on the Node and kept there.
 
     Attributes:
-        metadata: labels and annotations.
-        spec: taints.
+        metadata: labels and annotations that are put on the Node; other fields have no effect.
+        spec: taints that are put on the Node.
     """
 
     metadata: dict[str, Any] | None = None
@@ -72,20 +72,28 @@ class NodeTemplate(Wire, frozen=True, kw_only=True):
 
 
 class MachineSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a machine.
+    """Desired state of a Machine.
 
     Attributes:
-        class_: what the VM is to be like.
-        provider_id: of the VM; written once it is made.
-        node_template: what is kept on the node.
-        drain_timeout: how long a drain may take before force is used.
-        health_timeout: how long the node may be sick before the machine has failed.
-        creation_timeout: how long the machine may take to join.
-        in_place_update_timeout: how long an update in place may take.
-        machine_preserve_timeout: how long a failed machine is preserved.
-        disable_health_timeout: it never fails because its node is sick.
-        max_evict_retries: how often the eviction of a Pod is tried.
-        node_conditions: types of conditions, with commas, that make the node sick.
+        class_: class that the VM is created from.
+        provider_id: cloud ID of the VM. Set by the controller when the VM exists; while it is set,
+            no VM is created.
+        node_template: labels, annotations and taints of the Node.
+        drain_timeout: how long the Node is drained gracefully when the Machine is deleted, such as
+            20m; then Pods are deleted by force. The daemon's --machine-drain-timeout if not set.
+        health_timeout: how long the Node may be unhealthy or missing before the Machine fails, such
+            as 10m. The daemon's --machine-health-timeout if not set.
+        creation_timeout: how long the Machine may take to join the cluster before it fails, such as
+            20m. The daemon's --machine-creation-timeout if not set.
+        in_place_update_timeout: how long an update in place may take before it fails, such as 20m.
+            The daemon's --machine-inplace-update-timeout if not set.
+        machine_preserve_timeout: how long a failed Machine is kept when it is preserved, such as
+            72h. The daemon's --machine-preserve-timeout if not set.
+        disable_health_timeout: if true, the Machine never fails because its Node is unhealthy.
+        max_evict_retries: how often the eviction of a Pod is tried before the Pod is deleted. The
+            daemon's --machine-max-evict-retries if not set.
+        node_conditions: comma-separated condition types; the Node is unhealthy while one of them is
+            not False. The daemon's --node-conditions if not set.
     """
 
     class_: ClassSpec = field(default=ClassSpec(), name="class")
@@ -102,14 +110,15 @@ class MachineSpec(Wire, frozen=True, kw_only=True):
 
 
 class LastOperation(Wire, frozen=True, kw_only=True):
-    """What was done last about a machine.
+    """Last operation on the object, and its result.
 
     Attributes:
-        description: for people.
-        error_code: the name of the code that the driver answered with.
-        last_update_time: when this was written.
-        state: Processing, Failed or Successful.
-        type: Create, Update, InPlaceUpdate, DrainNode, HealthCheck or Delete.
+        description: result in words; on a failure, its cause.
+        error_code: code of the error, such as ResourceExhausted; empty without an error.
+        last_update_time: time at which the operation was recorded.
+        state: result of the operation: Processing, Failed or Successful.
+        type: type of the operation: Create, Update, InPlaceUpdate, DrainNode, HealthCheck or
+            Delete.
     """
 
     description: str = ""
@@ -120,14 +129,15 @@ class LastOperation(Wire, frozen=True, kw_only=True):
 
 
 class CurrentStatus(Wire, frozen=True, kw_only=True):
-    """How far a machine is.
+    """Phase of a Machine.
 
     Attributes:
-        phase: empty, Pending, Available, Running, Terminating, Unknown, Failed,
-            CrashLoopBackOff, InPlaceUpdating, InPlaceUpdateSuccessful or InPlaceUpdateFailed.
-        timeout_active: whether a timeout runs.
-        last_update_time: since when.
-        preserve_expiry_time: until when it is preserved.
+        phase: phase of the Machine: empty (new), Pending, Available, Running, Terminating, Unknown,
+            Failed, CrashLoopBackOff, InPlaceUpdating, InPlaceUpdateSuccessful or
+            InPlaceUpdateFailed.
+        timeout_active: true while a timeout runs after which the Machine fails.
+        last_update_time: time at which the Machine entered the phase.
+        preserve_expiry_time: time until which the Machine is preserved; not set if it is not.
     """
 
     phase: str = ""
@@ -137,14 +147,14 @@ class CurrentStatus(Wire, frozen=True, kw_only=True):
 
 
 class MachineStatus(Wire, frozen=True, kw_only=True):
-    """What is known of a machine.
+    """Observed state of a Machine.
 
     Attributes:
-        addresses: of the node; only without a target cluster.
-        conditions: of the node.
-        last_operation: what was done last.
-        current_status: how far it is.
-        last_known_state: the driver's own; opaque.
+        addresses: addresses of the VM; set only without a target cluster.
+        conditions: copies of the conditions of the Node.
+        last_operation: last operation on the Machine, and its result.
+        current_status: phase of the Machine.
+        last_known_state: state that the driver stores between calls; opaque.
     """
 
     addresses: list[NodeAddress] | None = None
@@ -155,11 +165,11 @@ class MachineStatus(Wire, frozen=True, kw_only=True):
 
 
 class Machine(KubeObject, frozen=True, kw_only=True):
-    """A VM that is to be a node of the cluster.
+    """A VM that becomes a Node of the cluster.
 
     Attributes:
-        spec: what is wanted.
-        status: what is known.
+        spec: desired state.
+        status: observed state; written by the controllers.
     """
 
     metadata: ObjectMeta
@@ -168,11 +178,11 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
 
 class MachineTemplateSpec(Wire, frozen=True, kw_only=True):
-    """What machines are made of.
+    """Template that Machines are created from.
 
     Attributes:
-        metadata: their labels and annotations.
-        spec: what is wanted of each.
+        metadata: labels and annotations of the Machines; the labels have to match the selector.
+        spec: spec of the Machines.
     """
 
     metadata: dict[str, Any] | None = None
@@ -180,15 +190,15 @@ class MachineTemplateSpec(Wire, frozen=True, kw_only=True):
 
 
 class ClassNodeTemplate(Wire, frozen=True, kw_only=True):
-    """What a node of the class has; the autoscaler scales from zero by it.
+    """Properties of a Node of the class, from which the autoscaler scales up from zero.
 
     Attributes:
-        capacity: of the node.
-        virtual_capacity: further resources, which are added to the node's capacity.
-        instance_type: of the VM.
-        region: of the VM.
-        zone: of the VM.
-        architecture: of the VM.
+        capacity: resources of the Node; cpu, gpu and memory are required.
+        virtual_capacity: extended resources that are added to the capacity of the Node.
+        instance_type: machine type of the VM in the cloud.
+        region: region of the VM.
+        zone: availability zone of the VM.
+        architecture: CPU architecture of the VM, such as amd64.
     """
 
     capacity: Quantities | None = None
@@ -200,11 +210,11 @@ class ClassNodeTemplate(Wire, frozen=True, kw_only=True):
 
 
 class SecretReference(Wire, frozen=True, kw_only=True):
-    """Which Secret.
+    """Reference to a Secret.
 
     Attributes:
-        name: of the Secret.
-        namespace: of the Secret.
+        name: name of the Secret.
+        namespace: namespace of the Secret; it has to be that of the class.
     """
 
     name: str = ""
@@ -212,14 +222,15 @@ class SecretReference(Wire, frozen=True, kw_only=True):
 
 
 class ObjectCondition(Wire, frozen=True, kw_only=True):
-    """A condition of a MachineClass or a MachineSet.
+    """A condition of the object.
 
     Attributes:
-        type: SpecValid; ReplicaFailure or Frozen.
-        status: True, False or Unknown.
-        last_transition_time: since when.
-        reason: in one word.
-        message: for people.
+        type: type of the condition: SpecValid on a MachineClass; ReplicaFailure, CreationSlowed or
+            Frozen on a MachineSet.
+        status: whether the condition holds: True, False or Unknown.
+        last_transition_time: time at which the status changed last.
+        reason: cause of the last change, in one word.
+        message: cause of the last change, in a sentence.
     """
 
     type: str
@@ -230,25 +241,25 @@ class ObjectCondition(Wire, frozen=True, kw_only=True):
 
 
 class ClassStatus(Wire, frozen=True, kw_only=True):
-    """What is known of a class.
+    """Observed state of a class.
 
     Attributes:
-        conditions: of the class.
+        conditions: SpecValid tells whether VMs can be created from the class.
     """
 
     conditions: list[ObjectCondition] | None = None
 
 
 class MachineClass(KubeObject, frozen=True, kw_only=True):
-    """What VMs are to be like; all fields stand at the top.
+    """Properties of VMs in terms of the provider; Machines refer to it.
 
     Attributes:
-        node_template: what a node of the class has.
-        provider_spec: in the words of the provider.
-        provider: its name.
-        secret_ref: the Secret with user data and credentials.
-        credentials_secret_ref: a Secret with credentials that go before those of the other.
-        status: what is known; ours, the reference has none.
+        node_template: properties of a Node of the class.
+        provider_spec: properties of the VM in terms of the provider, which documents them.
+        provider: name of the provider; VMs are created only if it is the one in use, or not set.
+        secret_ref: Secret with the user data of the VMs (key userData) and the cloud's credentials.
+        credentials_secret_ref: Secret with credentials; a key in it overrides that of secretRef.
+        status: observed state; Gardener's own definition has none.
     """
 
     metadata: ObjectMeta

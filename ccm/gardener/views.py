@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ from ccm.machines.views import (
     UpdateNames,
 )
 from ccm.model import ObjectReference, Secret
+from ccm.model.names import STATUS_FALSE
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
 
@@ -220,6 +221,15 @@ def class_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]
     for field in _PLACE:
         if not getattr(template, field):
             yield f"{where}.{_camel(field)} is empty; say which"
+
+
+def class_refusals(obj: MachineClass) -> Sequence[str]:
+    """What the driver refuses about a class, as the condition of its controller says."""
+    return [
+        one.message
+        for one in obj.status.conditions or ()
+        if (one.type, one.status) == (names.CONDITION_SPEC_VALID, STATUS_FALSE)
+    ]
 
 
 def status_patch(obj: Machine, status: Status) -> Patch:

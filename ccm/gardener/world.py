@@ -257,6 +257,22 @@ class World:
         key = f"{machine.metadata.namespace}/{machine.class_name}"
         return self._usable.get(key, found) if found.lacking else found
 
+    def class_faults(self, namespace: str, name: str) -> Sequence[str]:
+        """Why no VM can be created of a class, as `kube-ccm doctor` says too.
+
+        Empty: one can, or the controllers in use do not follow classes and Secrets.
+        """
+        followed = {one.resource for one in self._informers.all if one.has_synced}
+        if not {MACHINE_CLASSES.plural, SECRETS.plural} <= followed:
+            return ()
+        found = self.classes.store.get(f"{namespace}/{name}") if name else None
+        if found is None:
+            return views.no_class(name, namespace).faults
+        view = self.class_view(found)
+        # Without a driver nothing is known of the providers that it serves.
+        faults = view.lacking if self.caller.cloud.machines is None else view.faults
+        return faults or views.class_refusals(found)
+
     def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
         """Return the classes that refer to a Secret."""
         return [

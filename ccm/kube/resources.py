@@ -13,6 +13,7 @@ import msgspec
 
 from ccm.model import (
     ConfigMap,
+    CustomResourceDefinition,
     Event,
     Lease,
     Namespace,
@@ -185,4 +186,11 @@ BUDGETS = Kind(
     kind="PodDisruptionBudget",
     namespaced=True,
     type=PodDisruptionBudget,
+)
+CRDS = Kind(
+    group="apiextensions.k8s.io",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+    type=CustomResourceDefinition,
 )

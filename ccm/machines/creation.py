@@ -99,6 +99,7 @@ class Outcome:
         punctual: that time is a promise, such as a timeout; others may be a little later.
         joined: its node is in use now, so that its bootstrap token has served.
         busy: the answer of a cloud that works on it, whose time `after_s` is.
+        is_invalid: no VM can be created as the machine or its class stands; an Event says so.
     """
 
     status: Status | None = None
@@ -106,6 +107,7 @@ class Outcome:
     punctual: bool = False
     joined: bool = False
     busy: errors.RetryAfter | None = None
+    is_invalid: bool = False
 
 
 REST = Outcome()
@@ -258,7 +260,7 @@ def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Ou
     status = replace(
         _failure(machine, text, Phase.CRASH_LOOP, now), code=errors.FailedPrecondition.__name__
     )
-    return _written(machine, status, None)
+    return replace(_written(machine, status, None), is_invalid=True)
 
 
 def told_of(error: errors.CloudError) -> str:

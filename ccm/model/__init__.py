@@ -7,6 +7,7 @@ fields we do not decode survive on the server.
 
 from ccm.model.budget import PodDisruptionBudget
 from ccm.model.configmap import ConfigMap
+from ccm.model.crd import CustomResourceDefinition
 from ccm.model.event import Event, EventSource
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
@@ -31,6 +32,7 @@ from ccm.model.storage import (
 
 __all__ = [
     "ConfigMap",
+    "CustomResourceDefinition",
     "Event",
     "EventSource",
     "Lease",

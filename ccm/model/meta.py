@@ -27,6 +27,11 @@ class Wire(
     """
 
 
+def enum(*values: str) -> msgspec.Meta:
+    """Return the values of a field for its schema in a CRD; decoding accepts others, too."""
+    return msgspec.Meta(extra_json_schema={"enum": list(values)})
+
+
 class OwnerReference(Wire, frozen=True, kw_only=True):
     """Who owns an object."""
 

@@ -55,6 +55,7 @@ LABEL_ARCH = "kubernetes.io/arch"
 LABEL_APP = "app.kubernetes.io/name"
 """What a Deployment and its Pods are; ours have the name of the program."""
 
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_INSTANCE = "app.kubernetes.io/instance"
 """Which of several Deployments of a program it is."""
 

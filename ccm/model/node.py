@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from ccm.model import names
-from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
+from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire, enum
 from ccm.model.times import parse_time
 
 
 class Taint(Wire, frozen=True, kw_only=True):
-    """Keeps Pods off a node. Two taints match when key and effect are the same."""
+    """Keeps Pods off a node. Two taints match when key and effect are the same.
+
+    Attributes:
+        key: key that a Pod's toleration names.
+        value: value that a Pod's toleration may name.
+        effect: what happens to Pods without a toleration.
+        time_added: time at which a NoExecute taint was added.
+    """
 
     key: str = ""
     value: str = ""
-    effect: str = ""
+    effect: Annotated[str, enum("NoSchedule", "PreferNoSchedule", "NoExecute")] = ""
     time_added: str | None = None
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
-from ccm.model.meta import Wire
+from ccm.model.meta import Wire, enum
 
 _TERM = re.compile(
     r"\s*(?P<absent>!\s*)?(?P<key>[^\s,!=()]+)"
@@ -69,13 +70,13 @@ class Term(Wire, frozen=True, kw_only=True):
     """One term of a selector.
 
     Attributes:
-        key: of the label.
-        operator: In, NotIn, Exists or DoesNotExist.
-        values: which count.
+        key: label that the term is about.
+        operator: In and NotIn compare its value with values; Exists and DoesNotExist do not.
+        values: values for In and NotIn.
     """
 
     key: str
-    operator: str
+    operator: Annotated[str, enum(*_OPERATORS)]
     values: list[str] | None = None
 
 
@@ -83,8 +84,8 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
     """Selects by labels; all of it has to hold.
 
     Attributes:
-        match_labels: labels with their values.
-        match_expressions: further terms.
+        match_labels: labels that an object needs, with their values.
+        match_expressions: further terms that the labels of an object have to satisfy.
     """
 
     match_labels: dict[str, str] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,18 +15,19 @@ from ccm.app.controllers import Controllers
 from ccm.app.election import migration_plan
 from ccm.app.options import Options, names
 from ccm.app.serving.vitals import Vitals
-from ccm.base import clock
+from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
-from ccm.gardener import served, views
+from ccm.gardener import crdguard, served, views
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.names import REASON_SPEC_INVALID
 from ccm.gardener.world import SYSTEM_NAMESPACE
 from ccm.kube import errors
 from ccm.kube.client import Client, Page
-from ccm.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
-from ccm.model import ObjectReference
+from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
+from ccm.model import CustomResourceDefinition, ObjectMeta, ObjectReference
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
 from ccm.planning.changes import Action, Change, Subject
@@ -54,6 +55,7 @@ SHOWN = 5
 """Most objects that are named of those about which the cloud gave no answer."""
 
 _OF_MACHINES = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
+_GUARDED = (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 
 FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES, *_OF_MACHINES, SECRETS)
 """Kinds that controllers follow."""
@@ -145,21 +147,22 @@ async def forecast(
             await _rested(work, ledger.questions, horizon_s(options))
         # What they clear away when they end is not what they would do.
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
+        unusable = _unusable_classes(cluster, cloud)
+        every = gathered(
+            cluster,
+            ledger,
+            lambda moment: max(0, int(moment - began)),
+            namespace=options.namespace,
+        )
         found = Forecast(
-            changes=[
-                *_conditional(
-                    gathered(
-                        cluster,
-                        ledger,
-                        lambda moment: max(0, int(moment - began)),
-                        namespace=options.namespace,
-                    ),
-                    cluster,
-                )
-            ],
+            changes=[*_conditional(_possible(every, cluster, unusable), cluster)],
             left_out={**left_out, **_waiting(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
+        events.warnings |= {
+            (Subject(MACHINE_CLASSES.kind, *key.split("/")), REASON_SPEC_INVALID): text
+            for key, text in unusable.items()
+        }
         found = replace(found, warnings=[*_left_alone(cluster)])
         return _with_events(found, events, _held(options, cluster))
     finally:
@@ -194,7 +197,7 @@ def gathered(
             if before is not None and before.is_deleting:
                 now = final[key]  # somebody else deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
-    found += [
+    calls = [
         changes.of_call(
             one.verb,
             one.arguments,
@@ -204,6 +207,13 @@ def gathered(
         )
         for one in ledger.changes
     ]
+    machines = cluster.of(MACHINES)
+    transient = {
+        Subject(MACHINES.kind, *key.split("/"))
+        for key in machines.touched.keys() - machines.before.keys() - machines.now.keys()
+    }
+    # The VM of a Machine that comes and goes again does so too.
+    found += [one for one in calls if one.subject not in transient]
     return changes.tidied(found)
 
 
@@ -249,12 +259,26 @@ async def _followed(
     cluster.answers[served.PATH] = await _answered(served.answer(client), served.PATH)
     system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
     cluster.load(NAMESPACES, {system.key: system})
+    cluster.load(CRDS, {one.key: one for one in [await _crd(client, kind) for kind in _GUARDED]})
     known = served.plurals(cluster.answers[served.PATH])
     return {
         kind: where
         for kind, where in found.items()
         if kind not in _OF_MACHINES or kind.plural in known
     }
+
+
+async def _crd(client: Client, kind: Kind[Any]) -> CustomResourceDefinition:
+    """The CRD of a kind; where it may not be read, one that stays: the daemon blocks nothing then.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    name = crdguard.name_of(kind)
+    try:
+        return await _answered(client.resource(CRDS).get(name), name)
+    except (errors.Forbidden, errors.NotFound):
+        return CustomResourceDefinition(metadata=ObjectMeta(name=name))
 
 
 async def _pages(client: Client, kind: Kind[Any], namespace: str) -> AsyncIterator[Page[Any]]:
@@ -303,6 +327,37 @@ async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) 
         await asyncio.wait({work}, timeout=left_s)
         if work.done():
             work.result()
+
+
+def _unusable_classes(cluster: ClusterCopy, cloud: Cloud) -> Mapping[str, str]:
+    """Keys of the classes of which no VM can be created -> why, as `kube-ccm doctor` says too."""
+    secrets = cluster.of(SECRETS).now
+    found = dict[str, str]()
+    for one in cluster.of(MACHINE_CLASSES).now.values():
+        view = views.machine_class(
+            one,
+            lambda namespace, name: secrets.get(f"{namespace}/{name}"),
+            providers=cloud.machine_providers,
+        )
+        if told := view.faults or views.class_refusals(one):
+            found[one.key] = redact.words("; ".join(told))
+    return found
+
+
+def _possible(
+    found: Sequence[Change], cluster: ClusterCopy, unusable: Collection[str]
+) -> Sequence[Change]:
+    """All but the creation of VMs that their class makes impossible."""
+    barred = {
+        Subject(MACHINES.kind, one.namespace, one.name)
+        for one in cluster.of(MACHINES).now.values()
+        if f"{one.namespace}/{one.spec.class_.name}" in unusable
+    }
+    return [
+        one
+        for one in found
+        if one.subject not in barred or (one.what, one.action) != (changes.VM, Action.CREATE)
+    ]
 
 
 def _conditional(found: Sequence[Change], cluster: ClusterCopy) -> Iterator[Change]:
@@ -393,7 +448,12 @@ def _with_events(
     return replace(
         found,
         held=[
-            one for one in holds if is_short or (one.subject.namespace, one.subject.name) in kept
+            one
+            for one in holds
+            # What a deleted CRD holds, it holds to the end.
+            if is_short
+            or one.subject.kind == CRDS.kind
+            or (one.subject.namespace, one.subject.name) in kept
         ],
         warnings=[
             *found.warnings,

@@ -57,7 +57,8 @@ class Holds:
         Args:
             about: the object.
             reason: one word in snake_case, for the metric.
-            message: a sentence for people that says what they can do.
+            message: a sentence for people that says what they can do; empty = no event, because one
+                about another object says it.
         """
         found = Held(
             name=about.name,
@@ -72,7 +73,8 @@ class Holds:
         self._forget(found.key)
         self._held[found.key] = found
         _held.labels(self._kind, reason).inc()
-        self._events.event(about, names.WARNING, names.REASON_DELETION_HELD, message)
+        if message:
+            self._events.event(about, names.WARNING, names.REASON_DELETION_HELD, message)
         self._tell()
 
     def release(self, about: ObjectReference) -> None:

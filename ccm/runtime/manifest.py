@@ -136,6 +136,7 @@ class Manifest(Generic[F]):
         former: a name from before it had the canonical one, or empty; accepted too.
         follows: resources it lists and watches, through the shared caches.
         acts: (verb, resource) it does beyond that, under its own account if it has one.
+        named: (verb, resource, name) it does to single objects that have no namespace.
         local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
             those of the shared caches.
         groups: API groups of resources that are not of the core, by the plural.
@@ -157,6 +158,7 @@ class Manifest(Generic[F]):
     former: str = ""
     follows: tuple[str, ...] = ("nodes",)
     acts: tuple[tuple[str, str], ...]
+    named: tuple[tuple[str, str, str], ...] = ()
     local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
     groups: Mapping[str, str] = field(default_factory=dict)
     roles: Callable[[F, str, str], Collection[str]] = lambda _flags, _resource, _namespace: ("",)

@@ -71,7 +71,7 @@ def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
     chart = shipped.parsed(shipped.rendered(tmp_path, ON))
 
     wanted = theirs(shipped.parsed(base))
-    assert len(wanted) == 8
+    assert len(wanted) == 10
     assert theirs(chart) == wanted
     assert theirs(shipped.parsed(shipped.rendered(tmp_path, ALONE))) == {}
 
@@ -95,8 +95,12 @@ def test_another_cluster_is_joined_with_its_own_kubeconfig_and_without_rights_he
     assert volumes[mounts[str(Path(options.target_kubeconfig).parent)]] == "shoot-kubeconfig"
     assert options.machine_concurrent_syncs == 5
     rights = list(shipped.rights(found.values()))
-    assert {right.namespace for right in rights} == {"shoot"}
     assert {right.resource for right in rights} >= {"machines", "leases"}
+    # About the CRD of Machines, which has no namespace, and events about it.
+    elsewhere = {(one.namespace, one.resource) for one in rights if one.namespace != "shoot"}
+    assert elsewhere == {("", "customresourcedefinitions"), ("default", "events")}
+    roles = {each["metadata"]["name"] for each in found.values() if "Role" in each["kind"]}
+    assert roles == {"system:machine-controller:control", "system:machine-controller:control:shoot"}
 
 
 @pytest.mark.envtest

@@ -20,8 +20,8 @@ from tests.envtest import assets
 from tests.readme import readme
 
 PAGES = (*readme.PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file"}
-"""Flags of Kubernetes' own programs that operators are told of."""
+KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file", "take-ownership"}
+"""Flags of Kubernetes' own programs and of Helm that operators are told of."""
 
 
 def tasks() -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import aiohttp
 
 from ccm.gardener import crds
@@ -19,10 +21,10 @@ async def define(session: aiohttp.ClientSession) -> None:
             assert response.status == 201, await response.text()
     for one in crds.DEFINITIONS:
         path = f"{BASE}/{one.kind.plural}"
-
-        async def is_served(path: str = path) -> bool:
-            async with session.get(path) as response:
-                return response.status == 200
-
         # A moment after a definition was made its kind is not there yet, or not ready.
-        await wait_for(is_served, f"{path} is served")
+        await wait_for(partial(is_served, session, path), f"{path} is served")
+
+
+async def is_served(session: aiohttp.ClientSession, path: str) -> bool:
+    async with session.get(path) as response:
+        return response.status == 200

@@ -124,6 +124,7 @@ async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment)
     assert await looked_over(env) == (
         [
             f"ok    machines: {FEW} Machines, none is in trouble",
+            "ok    machine-crds: 4 CustomResourceDefinitions, none is being deleted",
             "ok    machine-classes: VMs can be made of 1 MachineClass",
             f"ok    machine-vms: {FEW} VMs, each belongs to a Machine or to another cluster",
         ],

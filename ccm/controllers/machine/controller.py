@@ -22,7 +22,8 @@ from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolume
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.controllers.machine.update import Updater
-from ccm.gardener import views
+from ccm.gardener import names, views
+from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
 from ccm.machines.creation import Outcome
@@ -30,6 +31,7 @@ from ccm.machines.freezing import SETTLING_S
 from ccm.machines.pauses import Pauses
 from ccm.machines.views import MachineView, Phase, State
 from ccm.model import Node, Secret
+from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
@@ -76,6 +78,7 @@ class MachineController:
     Args:
         world: what the machine controllers share; it is ready.
         requests: to the API servers.
+        guard: blocks deletions that follow from that of the CRD.
         drains: empties nodes.
         events: where events go.
         turns: machines in work at once, apart from waiting for the cloud, of each queue.
@@ -88,6 +91,7 @@ class MachineController:
         *,
         world: World,
         requests: Requests,
+        guard: CRDGuard,
         drains: Drains,
         events: Recorder,
         turns: int,
@@ -111,10 +115,12 @@ class MachineController:
             tokens=self._tokens,
             drains=drains,
         )
+        self._events = events
         self._in_hand: set[str] = set()
         self._terminations = Terminations(
             world,
             Remover(world, self._write, target, events=events),
+            guard,
             self._in_hand,
             turns=turns,
             rng=rng,
@@ -247,6 +253,9 @@ class MachineController:
             if written.obj is None:
                 raise StaleObject
             self._told(written.obj, views.machine(obj), views.machine(written.obj))
+            if outcome.is_invalid and written.changed:
+                about, text = views.reference(written.obj), wanted.description
+                self._events.event(about, WARNING, names.REASON_INVALID, text)
         self._pause(obj, outcome)
         return outcome
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from ccm.base import clock
@@ -11,6 +11,7 @@ from ccm.cloud import codes
 from ccm.cloud.calls.history import MACHINE, POOL
 from ccm.cloud.errors import FailedPrecondition
 from ccm.gardener import names, views
+from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.explaining import unknown
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
@@ -34,23 +35,30 @@ _REPLACE = (
 )
 
 
-def explain(key: str, world: World, paused_s: Callable[[Machine], float]) -> Facts:
+def explain(key: str, world: World, guard: CRDGuard, paused_s: Callable[[Machine], float]) -> Facts:
     """How a Machine stands.
 
     Args:
         key: `namespace/name`.
         world: what the machine controllers share.
+        guard: blocks deletions that follow from that of the CRD.
         paused_s: seconds for which it is left alone.
     """
     obj = world.machines.store.get(key)
     if obj is None:
         return unknown(key, world)
+    if (facts := guard.explain(obj)) is not None:
+        return facts
     machine = views.machine(obj)
     made_of = world.class_of(machine)
     about = ((POOL, machine.class_name), (MACHINE, machine.name))
     next_s = paused_s(obj) or None
-    if machine.is_deleting or machine.in_creation:
-        return _by_cloud(machine, made_of, about, next_s)
+    if machine.is_deleting:
+        # That needs the credentials of the class only.
+        return _by_cloud(machine, made_of, made_of.lacking, about, next_s)
+    if machine.in_creation:
+        faults = world.class_faults(machine.metadata.namespace, machine.class_name)
+        return _by_cloud(machine, made_of, faults, about, next_s)
     found = _joined(machine, world) if world.rules.has_target else Facts(state="its VM is there")
     return Facts(
         state=found.state,
@@ -66,6 +74,7 @@ def explain(key: str, world: World, paused_s: Callable[[Machine], float]) -> Fac
 def _by_cloud(
     machine: MachineView,
     made_of: ClassView,
+    faults: Sequence[str],
     about: tuple[tuple[str, str], ...],
     next_s: float | None,
 ) -> Facts:
@@ -74,8 +83,7 @@ def _by_cloud(
     if machine.provider_id and not machine.is_deleting:
         state = f"VM {machine.provider_id} is not set up"
     plan = _REMOVE if machine.is_deleting else _MAKE
-    # A deletion needs the credentials of the class only.
-    if faults := made_of.lacking if machine.is_deleting else made_of.faults:
+    if faults:
         return Facts(
             state=state,
             plan=plan,

@@ -72,16 +72,20 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.controllers.machine.drain import Drainer
     from ccm.controllers.machine.explain import explain
     from ccm.controllers.machine.freeze import Looks
+    from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.explaining import waiting
     from ccm.gardener.kinds import MACHINES
     from ccm.gardener.names import COMPONENT
-    from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+    from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
     from ccm.machines.drain import Settings
     from ccm.runtime.deferred import Deferred
 
     world = gardener.world(context, flags)
     control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
-    theirs = target.client(MANIFEST.client)
+    client, theirs = control.client(MANIFEST.client), target.client(MANIFEST.client)
+    guard = CRDGuard(
+        MACHINES, client.resource(CRDS), control.recorder(COMPONENT), context.deletions
+    )
     settings = Settings(
         max_evict_retries=flags.machine_max_evict_retries,
         detach_timeout_s=flags.machine_pv_detach_timeout.total_seconds(),
@@ -96,12 +100,13 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
         made = MachineController(
             world=world,
             requests=Requests(
-                machines=control.client(MANIFEST.client).resource(MACHINES),
+                machines=client.resource(MACHINES),
                 nodes=theirs.resource(NODES),
                 secrets=theirs.resource(SECRETS),
                 volumes=theirs.resource(NODE_VOLUMES),
                 attachments=theirs.resource(ATTACHMENTS),
             ),
+            guard=guard,
             drains=Drainer(
                 world=world, client=theirs, settings=settings, events=control.recorder(COMPONENT)
             ),
@@ -109,7 +114,7 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
             events=control.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
         )
-        made.controller.explains["machine"] = lambda key: explain(key, world, made.paused_s)
+        made.controller.explains["machine"] = lambda key: explain(key, world, guard, made.paused_s)
         return made.controller
 
     return Deferred(world.ready, make, explains={"machine": lambda _: waiting(world)})
@@ -147,6 +152,7 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
         ("watch", "volumeattachments"),
         ("delete", "volumeattachments"),
     ),
+    named=gardener.reads_crd("machines"),
     local=gardener.local(
         ("get", "machines"),
         ("patch", "machines"),

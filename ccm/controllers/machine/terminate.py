@@ -13,6 +13,7 @@ from collections.abc import Collection
 from ccm.base import clock
 from ccm.controllers.machine.remove import Remover, Rest
 from ccm.gardener import views
+from ccm.gardener.crdguard import RECHECK, CRDGuard
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines.pauses import Pauses
@@ -38,6 +39,7 @@ class Terminations:
     Args:
         world: what the machine controllers share.
         remover: does the work.
+        guard: blocks deletions that follow from that of the CRD.
         elsewhere: keys that another queue has in hand.
         turns: machines in work at once, apart from waiting for the cloud.
         rng: jitter.
@@ -47,6 +49,7 @@ class Terminations:
         self,
         world: World,
         remover: Remover,
+        guard: CRDGuard,
         elsewhere: Collection[str],
         *,
         turns: int,
@@ -54,6 +57,7 @@ class Terminations:
     ) -> None:
         self._world = world
         self._remover = remover
+        self._guard = guard
         self._elsewhere = elsewhere
         self._free = asyncio.Semaphore(turns)
         self._pauses = Pauses()
@@ -91,11 +95,12 @@ class Terminations:
         """Go on with the deletion of one machine.
 
         Raises:
-            KubeError: a write failed.
+            KubeError: a write failed, or the CRD cannot be read.
         """
         cached = self._world.machines.store.get(key)
         if (former := self._uids.get(key)) is not None and (cached is None or cached.uid != former):
             self._pauses.end(key)
+            self._guard.forget(former)
             await self._remover.forget(self._uids.pop(key))
         if cached is None or not cached.is_deleting or key in self._elsewhere:
             return IDLE
@@ -103,6 +108,8 @@ class Terminations:
         if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(obj))) > 0:
             return Result(after_s=left_s, idle=True)
         self._uids[key] = obj.uid
+        if await self._guard.blocks(obj):
+            return RECHECK
         try:
             async with Turn(self._free) as turn:
                 rest = await self._remover.run(obj, turn, lambda: self.add(key))

@@ -13,6 +13,7 @@ from ccm.base import clock
 from ccm.controllers.machinedeployment import metrics, plan
 from ccm.controllers.machinedeployment.calls import Calls, Sets
 from ccm.gardener import rollouts
+from ccm.gardener.crdguard import RECHECK, CRDGuard
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
 from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
@@ -57,6 +58,7 @@ class MachineDeploymentController:
         sets: requests about MachineSets.
         machines: requests about Machines.
         nodes: requests about Nodes.
+        guard: blocks deletions that follow from that of the CRD.
         events: where events go.
         rules: names of the front, and settings.
         workers: deployments that are worked on at once.
@@ -71,13 +73,14 @@ class MachineDeploymentController:
         sets: Sets,
         machines: Writes[Machine],
         nodes: Writes[Node],
+        guard: CRDGuard,
         events: Recorder,
         rules: FleetRules,
         workers: int,
         rng: random.Random | None = None,
     ) -> None:
         rng = rng or random.Random()
-        self._world, self._rules = world, rules
+        self._world, self._rules, self._guard = world, rules, guard
         self._calls = Calls(
             world=world,
             deployments=deployments,
@@ -133,6 +136,8 @@ class MachineDeploymentController:
 
     async def _step(self, obj: MachineDeployment) -> Result:
         if obj.is_deleting:
+            if await self._guard.blocks(obj):
+                return RECHECK
             await self._remove(obj)
             return DONE
         held = (await self._calls.write.change(obj, Step(_held))).obj
@@ -286,6 +291,7 @@ class MachineDeploymentController:
         metrics.note(old, new, total=len(self._world.machine_deployments.store))
         if old is not None and (new is None or new.uid != old.uid):
             self._calls.write.forget(old.key)
+            self._guard.forget(old.uid)
             self._said_at.pop(old.uid, None)
             self._world.arrivals.rolls(old.uid, (), {})
         return new is not None

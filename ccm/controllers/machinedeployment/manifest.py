@@ -36,14 +36,16 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
 def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
     from ccm.gardener import explaining, rollouts
+    from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_MANAGER
-    from ccm.kube.resources import NODES
+    from ccm.kube.resources import CRDS, NODES
     from ccm.runtime.deferred import Deferred
 
     world = gardener.world(context, flags)
     control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
-    client = control.client(MANIFEST.client)
+    client, events = control.client(MANIFEST.client), control.recorder(COMPONENT_MANAGER)
+    guard = CRDGuard(MACHINE_DEPLOYMENTS, client.resource(CRDS), events, context.deletions)
 
     def make() -> Runnable:
         made = MachineDeploymentController(
@@ -52,11 +54,14 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
             nodes=target.client(MANIFEST.client).resource(NODES),
-            events=control.recorder(COMPONENT_MANAGER),
+            guard=guard,
+            events=events,
             rules=rollouts.rules(holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout),
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
-        made.explains[explaining.DEPLOYMENT] = lambda key: explaining.machine_deployment(key, world)
+        made.explains[explaining.DEPLOYMENT] = lambda key: explaining.machine_deployment(
+            key, world, guard
+        )
         return made
 
     return Deferred(
@@ -74,6 +79,7 @@ MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(
     groups=gardener.GROUPS,
     roles=gardener.roles,
     acts=(("get", "namespaces"), ("get", "nodes"), ("patch", "nodes")),
+    named=gardener.reads_crd("machinedeployments"),
     local=gardener.local(
         ("get", "machinedeployments"),
         ("patch", "machinedeployments"),

@@ -128,5 +128,6 @@ def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
 def refused(found: DeploymentStatus, *, selects_all: bool) -> Iterator[Event]:
     """What is told of a deployment with which nothing can be done."""
     said = found.condition(progress.PROGRESSING)
-    if said is not None and selects_all:
-        yield Event(WARNING, names.EVENT_SELECTING_ALL, said.message)
+    if said is not None:
+        reason = names.EVENT_SELECTING_ALL if selects_all else said.reason
+        yield Event(WARNING, reason, said.message)

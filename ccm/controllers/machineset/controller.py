@@ -20,6 +20,7 @@ from ccm.controllers.machineset.conditions import Memories, Memory
 from ccm.controllers.machineset.create import Creates, Creator
 from ccm.controllers.machineset.remove import Deletes, Remover
 from ccm.gardener import members, names, templates
+from ccm.gardener.crdguard import RECHECK, CRDGuard
 from ccm.gardener.kinds import MACHINE_SETS
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine, MachineClass
@@ -68,6 +69,7 @@ class MachineSetController:
         world: what the machine controllers share; it is ready.
         sets: requests about MachineSets.
         machines: requests about Machines.
+        guard: blocks deletions that follow from that of the CRD.
         events: where events go.
         workers: sets that are worked on at once.
         rng: names of machines, and jitter.
@@ -79,6 +81,7 @@ class MachineSetController:
         world: World,
         sets: Writes[MachineSet],
         machines: MachineRequests,
+        guard: CRDGuard,
         events: Recorder,
         workers: int,
         rng: random.Random | None = None,
@@ -86,6 +89,7 @@ class MachineSetController:
         rng = rng or random.Random()
         self._world = world
         self._machines = machines
+        self._guard = guard
         self._events = events
         self._log = log.logger(NAME)
         cache = world.machines.store
@@ -124,6 +128,8 @@ class MachineSetController:
         if cached is None:
             return IDLE
         obj = self._write.newest(cached)
+        if obj.is_deleting and await self._guard.blocks(obj):
+            return RECHECK
         if not obj.is_deleting:
             spec = obj.spec
             found = templates.faults(
@@ -153,6 +159,7 @@ class MachineSetController:
 
         if (await self._write.change(obj, Step(said, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
+            self._events.event(self._reference(obj), WARNING, condition.reason, condition.message)
 
     async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
         """The machines of a set, as they are or as we left them."""
@@ -378,6 +385,7 @@ class MachineSetController:
         if new is None and old is not None:
             self._write.forget(old.key)
             self._expect.forget(old.uid)
+            self._guard.forget(old.uid)
             self._memories.forget(old.uid)
         elif plan.begins_unfreeze(old, new) and new is not None:
             self._resume(self._memories.end([new.uid]))

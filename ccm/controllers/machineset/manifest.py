@@ -31,22 +31,26 @@ class MachineSetFlags(gardener.GardenerFlags):
 def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
     from ccm.gardener import explaining
+    from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_SETS
+    from ccm.kube.resources import CRDS
     from ccm.runtime.deferred import Deferred
 
     world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
-    client = control.client(MANIFEST.client)
+    client, events = control.client(MANIFEST.client), control.recorder(COMPONENT_SETS)
+    guard = CRDGuard(MACHINE_SETS, client.resource(CRDS), events, context.deletions)
 
     def make() -> Runnable:
         made = MachineSetController(
             world=world,
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
-            events=control.recorder(COMPONENT_SETS),
+            guard=guard,
+            events=events,
             workers=flags.machine_set_concurrent_syncs,
         ).controller
-        made.explains[explaining.SET] = lambda key: explaining.machine_set(key, world)
+        made.explains[explaining.SET] = lambda key: explaining.machine_set(key, world, guard)
         return made
 
     return Deferred(
@@ -64,6 +68,7 @@ MANIFEST: Manifest[MachineSetFlags] = Manifest(
     groups=gardener.GROUPS,
     roles=gardener.roles,
     acts=(("get", "namespaces"),),
+    named=gardener.reads_crd("machinesets"),
     local=gardener.local(
         ("get", "machinesets"),
         ("patch", "machinesets"),

@@ -150,7 +150,7 @@ def failure(error: Exception, *, reason: str, now: datetime) -> ObjectCondition:
 
 def refusal(faults: Iterable[str], now: datetime) -> ObjectCondition:
     """Says that nothing can be done with a set as it is."""
-    return failure(ValueError("; ".join(faults)), reason=names.REASON_INVALID_SET, now=now)
+    return failure(ValueError("; ".join(faults)), reason=names.REASON_INVALID, now=now)
 
 
 def slowed(found: Setbacks, next_at: datetime, now: datetime) -> ObjectCondition:

@@ -255,6 +255,10 @@ class Api:
         kind, (found, warnings) = target.kind, given
         if kind.namespaced:
             self._check_alive(target, found["metadata"].get("name", ""))
+        if kind.is_custom:
+            definition = self.store.get(kinds.DEFINITIONS, kind.qualified)
+            if definition is not None and b'"deletionTimestamp"' in definition.raw:
+                raise errors.crd_terminating("create")
         if found["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         body = admit.create(kind, target.namespace, found, self._numbers)

@@ -140,6 +140,12 @@ def terminating(resource: Resource, name: str, namespace: str) -> ApiError:
     return ApiError(403, "Forbidden", f'{resource.qualified} "{name}" is forbidden: {why}', details)
 
 
+def crd_terminating(verb: str) -> ApiError:
+    """405: create of an object whose CustomResourceDefinition is being deleted."""
+    text = f"{verb} not allowed while custom resource definition is terminating"
+    return ApiError(405, "MethodNotAllowed", text)
+
+
 def conflict(
     resource: Resource,
     name: str,

@@ -45,6 +45,8 @@ async def test_a_class_that_is_missing() -> None:
         await advance(1)
         assert (world.driver.calls.total(), world.phase()) == (0, "CrashLoopBackOff")
         assert "MachineClass default/small does not exist" in world.operation()["description"]
+        assert world.events == [("InvalidSpec", world.operation()["description"])]
+        assert "conditions" not in world.status()
         world.ready_class()
         await advance(1)
 

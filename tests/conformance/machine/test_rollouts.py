@@ -30,6 +30,7 @@ from tests.unit.controllers.machinedeployments import (
     rolling,
     template,
 )
+from tests.unit.controllers.machines import DEFINITIONS
 from tests.unit.controllers.machinesets import DEPLOYMENTS, SELECTOR
 
 pytestmark = pytest.mark.virtual_time
@@ -93,7 +94,6 @@ async def test_a_deletion() -> None:
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        ({"type": "Magic"}, "spec.strategy.type is 'Magic'"),
         (rolling("many"), "spec.strategy.rollingUpdate.maxSurge is 'many'"),
         ({"type": "InPlaceUpdate"}, "spec.strategy.inPlaceUpdate is missing"),
         ({"inPlaceUpdate": {"maxSurge": 1, "maxUnavailable": 1}}, "spec.strategy.type is ''"),
@@ -108,6 +108,30 @@ async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: st
     (condition,) = world.status()["conditions"]
     assert (world.sets(), condition["status"]) == ([], "False")
     assert said in condition["message"]
+    assert world.events == [("InvalidDeployment", condition["message"])]
+
+
+class AnyStrategy(Rolling):
+    """The CRD lists no values, as Gardener's does not."""
+
+    def define(self) -> None:
+        super().define()
+        path = f"{DEFINITIONS}/machinedeployments.{names.GROUP}"
+        strategy = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/strategy"
+        change = [{"op": "remove", "path": f"{strategy}/properties/type/enum"}]
+        self.server.patch(path, change, "application/json-patch+json")  # type: ignore[arg-type]
+
+
+@pytest.mark.row("rollout-pass-04")
+async def test_a_strategy_that_nobody_knows() -> None:
+    world = AnyStrategy()
+    world.deployment(replicas=2, strategy={"type": "Magic"})
+    async with world.running(*ONLY):
+        await advance(2)
+
+    (condition,) = world.status()["conditions"]
+    assert (world.sets(), condition["status"]) == ([], "False")
+    assert "spec.strategy.type is 'Magic'" in condition["message"]
 
 
 @pytest.mark.row("rollout-pass-13")

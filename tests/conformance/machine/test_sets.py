@@ -99,6 +99,7 @@ async def test_an_invalid_set(spec: dict[str, Any], said: str) -> None:
         condition = world.conditions()["ReplicaFailure"]
         assert (condition["status"], condition["reason"]) == ("True", "InvalidSpec")
         assert condition["message"].startswith(said)
+        assert world.events == [("InvalidSpec", condition["message"])]
         assert world.server.writes("machinesets") == 1
 
         world.change(WEB, spec={"replicas": 1, "selector": SELECTOR, "template": TEMPLATE})

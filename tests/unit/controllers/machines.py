@@ -33,17 +33,19 @@ from ccm.controllers.machineovershoot.controller import MachineOvershootControll
 from ccm.controllers.machinesafety.controller import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
 from ccm.gardener import crds, names, rollouts
+from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
-from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.overshoot import Margins
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
 from ccm.sandbox import podlife
+from ccm.sandbox.apiserver import kinds
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 
@@ -211,7 +213,10 @@ class World:
     def define(self) -> None:
         """The server serves our kinds."""
         for one in crds.DEFINITIONS:
-            self.server.put(DEFINITIONS, dict(crds.manifest(one)))
+            made = self.server.put(DEFINITIONS, dict(crds.manifest(one)))
+            # Older than any object, whatever clock the fixture has that makes this world.
+            made["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+            self.server.store.put(kinds.DEFINITIONS, made["metadata"]["name"], made)
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """As a recorder."""
@@ -262,6 +267,7 @@ class World:
                 volumes=client.resource(NODE_VOLUMES),
                 attachments=client.resource(ATTACHMENTS),
             ),
+            guard=CRDGuard(MACHINES, client.resource(CRDS), self),
             drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
             turns=self.turns,
             looks=Looks(),
@@ -292,6 +298,7 @@ class World:
             world=world,
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
+            guard=CRDGuard(MACHINE_SETS, client.resource(CRDS), self),
             events=self,
             workers=2,
             rng=random.Random(0),
@@ -304,6 +311,7 @@ class World:
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
+            guard=CRDGuard(MACHINE_DEPLOYMENTS, client.resource(CRDS), self),
             events=self,
             rules=rollouts.rules(holds_nodes=True),
             workers=2,

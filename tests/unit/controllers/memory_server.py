@@ -58,9 +58,7 @@ class MemoryServer:
         try:
             found = self._answer(method, path, body or b"", content_type, rest.get("query") or {})
         except refusals.ApiError as error:
-            raise errors.from_response(
-                error.code, {}, msgspec.json.encode(error.status())
-            ) from None
+            raise _as_told(error) from None
         await self.point()
         return found
 
@@ -69,7 +67,10 @@ class MemoryServer:
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """A watch."""
-        target = self._target(path)
+        try:
+            target = self._target(path)
+        except refusals.ApiError as error:
+            raise _as_told(error) from None
         wishes = watch.Watch(
             kind=target.kind,
             namespace=target.namespace,
@@ -78,9 +79,12 @@ class MemoryServer:
         )
 
         async def lines() -> AsyncIterator[bytes]:
-            async for chunk in watch.stream(self.store, wishes):
-                for line in chunk.splitlines():
-                    yield line
+            try:
+                async for chunk in watch.stream(self.store, wishes):
+                    for line in chunk.splitlines():
+                        yield line
+            except refusals.ApiError as error:
+                raise _as_told(error) from None
 
         yield lines()
 
@@ -159,6 +163,10 @@ class MemoryServer:
         act = self.api.create if method == "POST" else self.api.patch
         written = act(target, body, kind, query.write_options({}))
         return renderer.one(written.entry)
+
+
+def _as_told(error: refusals.ApiError) -> errors.KubeError:
+    return errors.from_response(error.code, {}, msgspec.json.encode(error.status()))
 
 
 class FragileServer(MemoryServer):

@@ -19,6 +19,7 @@ from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
 pytestmark = pytest.mark.virtual_time
 
+CRD = f"{DEFINITIONS}/machines.{names.GROUP}"
 CONTROLLERS = "--controllers=machine,machineclass,machinesafety"
 
 
@@ -74,6 +75,42 @@ async def test_nobody_wants_machines(world: World) -> None:
             "no Machines are wanted: --controllers names no machine controller",
         )
     assert world.driver.calls.total() == 0
+
+
+async def test_crds_that_stay(world: World) -> None:
+    found = await machines.crds(case(world))
+
+    assert (found.verdict, found.found) == (
+        Verdict.OK,
+        "4 CustomResourceDefinitions, none is being deleted",
+    )
+
+
+async def test_a_crd_that_is_being_deleted(world: World) -> None:
+    settled(world)
+    world.server.drop(CRD)
+
+    found = await machines.crds(case(world))
+
+    assert (found.verdict, "machines.machine.sapcloud.io" in found.found) == (Verdict.FAIL, True)
+    assert "manifests/README.md" in found.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"annotations": {"kube-ccm/allow-deletion": "true"}}, "all VMs are, by its annotation"),
+        ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete all"),
+    ],
+)
+async def test_a_crd_whose_deletion_would_delete_vms(
+    world: World, metadata: dict[str, Any], told: str
+) -> None:
+    world.server.patch(CRD, {"metadata": metadata})
+
+    found = await machines.crds(case(world))
+
+    assert (found.verdict, told in found.found) == (Verdict.WARN, True)
 
 
 async def test_the_definitions_are_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from ccm.gardener import crds, kinds
-from ccm.gardener.names import GROUP, VERSION
+from ccm.gardener.names import GROUP, KEPT_BY_HELM, VERSION
 from ccm.kube.resources import Kind
 from ccm.sandbox.apiserver import extensions
 from tests import servers
@@ -82,6 +83,56 @@ def test_every_field_of_a_type_is_kept_by_its_definition(kind: Kind[Any]) -> Non
     shape = extensions.kind_of(dict(crds.manifest(definition))).shape
 
     assert set(shape.fields) >= {field.encode_name for field in msgspec.structs.fields(kind.type)}
+
+
+def test_helm_keeps_the_crds_of_the_chart() -> None:
+    _, _, text = crds.CHART_FILE.read_text().partition("\n")
+    found = [one for one in yaml.safe_load_all(text.replace("{{- end }}", "")) if one]
+
+    assert [one["metadata"]["annotations"] for one in found] == [KEPT_BY_HELM] * len(KINDS)
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field of a schema, by its path."""
+    for name, one in schema.get("properties", {}).items():
+        yield f"{path}.{name}", one
+        yield from fields(one.get("items", one), f"{path}.{name}")
+
+
+EVERY = {
+    f"{one['spec']['names']['kind']}{path}": field
+    for one in parsed(crds.FILE)
+    for path, field in fields(one["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+}
+
+
+def test_a_field_with_few_values_lists_them() -> None:
+    taint = "spec.template.spec.nodeTemplate.spec.taints.effect"
+    found = {path: field["enum"] for path, field in EVERY.items() if "enum" in field}
+
+    assert found["MachineDeployment.spec.strategy.type"] == [
+        *("", "RollingUpdate", "Recreate", "InPlaceUpdate"),
+    ]
+    strategy = "MachineDeployment.spec.strategy"
+    assert found[f"{strategy}.inPlaceUpdate.orchestrationType"] == ["", "Auto", "Manual"]
+    assert found[f"MachineSet.{taint}"] == ["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    operators = found["MachineSet.spec.selector.matchExpressions.operator"]
+    assert operators == ["In", "NotIn", "Exists", "DoesNotExist"]
+    # Other managers write there; a value of theirs that we do not know must not be refused.
+    assert not [path for path in found if ".status." in path]
+
+
+def test_each_field_says_what_it_does() -> None:
+    plain = {"apiVersion", "kind", "metadata"}
+    told = {path: field.get("description", "") for path, field in EVERY.items()}
+
+    assert [
+        path
+        for path, text in told.items()
+        if path.partition(".")[2] not in plain
+        and not any(each in path for each in (".conditions.", ".addresses."))
+        and (len(text.split()) < 2 or text.startswith("Of "))
+    ] == []
 
 
 @pytest.mark.both_servers

@@ -15,10 +15,11 @@ from ccm.cloud.calls.handle import Handle
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.freeze import Looks
 from ccm.gardener import crds, names
+from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import Settings, Target, World
 from ccm.kube.informer import Informers
-from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
 from ccm.testing.clock import advance
 from tests.unit.controllers import machines
 from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
@@ -68,6 +69,7 @@ class Two:
                         volumes=clients[1].resource(NODE_VOLUMES),
                         attachments=clients[1].resource(ATTACHMENTS),
                     ),
+                    guard=CRDGuard(MACHINES, clients[0].resource(CRDS), self.control),
                     drains=FakeDrains(),
                     events=self.control,
                     turns=5,

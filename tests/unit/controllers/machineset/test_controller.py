@@ -101,7 +101,7 @@ async def test_the_status_leaves_the_conditions_of_others_alone() -> None:
 async def test_an_orphan_that_comes_later_is_adopted_by_who_selects_it() -> None:
     world = Sets()
     owner = world.set(replicas=1)
-    world.set("odd", selector={"matchExpressions": [{"key": "name", "operator": "~"}]})
+    world.set("odd", selector={"matchExpressions": [{"key": "name", "operator": "In"}]})
     async with world.running("machineset"):
         await advance(5)
         made = world.here()[0]

@@ -63,6 +63,29 @@ async def test_its_class_is_of_another_provider(stuck: StuckMachines) -> None:
         assert "503 no backend" in stuck.says("default/m1")
 
 
+async def test_the_driver_refuses_its_class(stuck: StuckMachines) -> None:
+    refusal = {"type": names.CONDITION_SPEC_VALID, "status": "False", "message": "no such size"}
+    stuck.server.patch(f"{BASE}/machineclasses/small", {"status": {"conditions": [refusal]}})
+    stuck.driver.faults["create_machine"] = errors.InvalidArgument("400 size")
+    stuck.machine()
+    async with stuck.leading(controllers="machine"):
+        await advance(60)
+
+        assert stuck.says() == "default/m0 has no VM: no such size"
+        assert "correct the class" in stuck.advice()
+
+
+async def test_it_was_deleted_with_its_crd(stuck: StuckMachines) -> None:
+    stuck.lived()
+    async with stuck.leading():
+        await advance(5)
+        stuck.server.drop(f"{DEFINITIONS}/machines.{names.GROUP}")
+        await advance(60)
+
+        assert "deleted together with their CustomResourceDefinition" in stuck.says()
+        assert "kube-ccm/allow-deletion=true" in stuck.advice()
+
+
 async def test_its_class_is_held_by_nobody(stuck: StuckMachines) -> None:
     stuck.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
     stuck.machine()

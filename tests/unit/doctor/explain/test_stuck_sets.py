@@ -120,6 +120,20 @@ async def test_what_keeps_a_set_keeps_its_deployment(
         assert f"default/web is not rolled out: MachineSet {name}: {said}" in of_deployment
 
 
+async def test_a_class_that_cannot_be_used_keeps_both(stuck: StuckSets) -> None:
+    stuck.server.patch(f"{BASE}/machineclasses/small", {"provider": "other"})
+    stuck.deployment(replicas=1)
+    async with stuck.leading(controllers=BOTH):
+        await advance(5)
+        name = f"default/{stuck.set_name()}"
+
+        said = "no VM can be created of MachineClass small: MachineClass small: provider is 'other'"
+        assert f"default/web is not rolled out: {said}" in stuck.says(WEB)
+        assert "correct the class" in stuck.advice(WEB)
+        stuck.kind = SET
+        assert said in stuck.says(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "needed"),
     [(SET, "machine-set-controller"), (DEPLOYMENT, "machine-deployment-controller")],

@@ -1,0 +1,245 @@
+"""Blocks deletions that follow from the deletion of a CustomResourceDefinition (CRD).
+
+Deleting a CRD sets its deletionTimestamp; then the API server deletes all objects of the CRD. Each
+of them looks as if a user had deleted it, and the VMs would go because a chart was uninstalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ccm.base import log
+from ccm.kube.errors import Forbidden, KubeError
+from ccm.kube.resources import CRDS, Kind
+from ccm.model import CustomResourceDefinition, ObjectReference
+from ccm.model.meta import KubeObject
+from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD, WARNING
+from ccm.model.times import moment
+from ccm.runtime.account import Facts
+from ccm.runtime.controller import Result
+from ccm.runtime.deletions import DeletionRecord
+from ccm.runtime.holds import Holds
+from ccm.runtime.recorder import Recorder
+
+SKEW = timedelta(seconds=2)
+"""An object counts as deleted before its CRD only if it was that much earlier. Two API servers may
+write the timestamps, in whole seconds; etcd warns where clocks differ by more than one second."""
+
+GATHER_TURNS = 10
+"""Turns of the event loop before a read, so that it serves all deletions that arrive together."""
+
+INTERVAL_S = 0.5
+"""Minimum time between two reads of a CRD."""
+
+CONFIRM_S = 5.0
+"""Time between the two refusals that together mean that we lack the right to read a CRD."""
+
+BLOCKED_S = 10.0
+"""How long an answer serves that blocks: a CRD in deletion stays so, except for its annotation."""
+
+RECHECK = Result(after_s=2 * BLOCKED_S, idle=True)
+"""Result of a reconcile whose deletion is blocked."""
+
+REASON = "crd_deleted"
+"""Reason in the metric of deletions that are blocked."""
+
+_log = log.logger("machines")
+
+
+class GetsCRD(Protocol):
+    """Reads a CustomResourceDefinition (a `Resource`)."""
+
+    async def get(self, name: str) -> CustomResourceDefinition:
+        """Return one, as it is now."""
+        ...
+
+
+def name_of(kind: Kind[Any]) -> str:
+    """Return the name of the CRD of a kind."""
+    return f"{kind.plural}.{kind.group}"
+
+
+def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
+    """Return whether the deletion of an object may follow from that of its CRD."""
+    deleted = moment(obj.metadata.deletion_timestamp)
+    if deleted is None:
+        return crd.is_deleting
+    created, crd_created = (moment(one.metadata.creation_timestamp) for one in (obj, crd))
+    if created and crd_created and created < crd_created - SKEW and deleted < crd_created + SKEW:
+        # It outlived a former CRD of that name, whose deletion may have been the reason.
+        return True
+    crd_deleted = moment(crd.metadata.deletion_timestamp)
+    if crd_deleted is None:
+        return crd.is_deleting
+    return deleted > crd_deleted - SKEW
+
+
+class CRDGuard:
+    """Blocks deletions of one kind of object.
+
+    Args:
+        kind: of the objects.
+        crds: reads CRDs, past any cache.
+        events: where the Event about the CRD goes.
+        record: where `kube-ccm doctor` finds blocked deletions; None = nowhere.
+    """
+
+    def __init__(
+        self,
+        kind: Kind[Any],
+        crds: GetsCRD,
+        events: Recorder,
+        record: DeletionRecord | None = None,
+    ) -> None:
+        self._kind = kind
+        self._crds = crds
+        self._events = events
+        self._holds = Holds(kind.kind, events, record)
+        self._confirmed: set[str] = set()
+        """UIDs of objects whose deletion was asked for before that of their CRD."""
+        self._blocked: dict[str, ObjectReference] = {}
+        """References to the objects by their UIDs."""
+        self._lock = asyncio.Lock()
+        self._reads = 0
+        """Reads that have begun."""
+        self._read_at = -math.inf
+        self._answer: CustomResourceDefinition | KubeError | None = None
+        self._had_right = self._lacks_right = False
+
+    def explain(self, obj: KubeObject) -> Facts | None:
+        """Return what to tell about an object whose deletion is blocked; None = it is not."""
+        if obj.uid not in self._blocked:
+            return None
+        return Facts(state="not deleted", blocked=cause(self._kind), advice=advice(self._kind))
+
+    async def blocks(self, obj: KubeObject) -> bool:
+        """Return whether nothing may be deleted because of the deletion of this object.
+
+        Raises:
+            KubeError: the CRD cannot be read.
+        """
+        if obj.uid in self._confirmed:
+            return False
+        crd = self._recent_blocking(obj) or await self._read()
+        if isinstance(crd, Forbidden):
+            self._release(obj.uid)
+            return False
+        if _blocks(crd, obj):
+            self._block(crd, obj)
+            return True
+        self._confirmed.add(obj.uid)
+        self._release(obj.uid)
+        return False
+
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        self._confirmed.discard(uid)
+        self._release(uid)
+
+    def _recent_blocking(self, obj: KubeObject) -> CustomResourceDefinition | Forbidden | None:
+        """Return an earlier answer that is as good as a new one; None = there is none."""
+        if asyncio.get_running_loop().time() - self._read_at >= BLOCKED_S:
+            return None
+        match self._answer:
+            case Forbidden() if self._lacks_right:
+                return self._answer
+            case CustomResourceDefinition() if _blocks(self._answer, obj):
+                return self._answer
+        return None
+
+    async def _read(self) -> CustomResourceDefinition | Forbidden:
+        """Return the CRD as of a read that began after this call; Forbidden = we lack the right.
+
+        An earlier read proves nothing: the CRD may have been deleted between that and the object.
+
+        Raises:
+            KubeError: the API server does not say.
+        """
+        time, before = asyncio.get_running_loop().time, self._reads
+        async with self._lock:
+            if self._reads == before:
+                await asyncio.sleep(max(0, self._read_at + INTERVAL_S - time()))
+                for _ in range(GATHER_TURNS):
+                    await asyncio.sleep(0)
+                self._reads, self._read_at = self._reads + 1, time()
+                self._answer = await self._asked()
+        match self._answer:
+            case CustomResourceDefinition():
+                return self._answer
+            case Forbidden() if self._lacks_right:
+                return self._answer
+            case KubeError():
+                # Also where the right was taken away: perhaps it was deleted with the CRD.
+                raise self._answer.with_traceback(None)
+        raise AssertionError
+
+    async def _asked(self) -> CustomResourceDefinition | KubeError:
+        name = name_of(self._kind)
+        answer = await self._got(name)
+        if isinstance(answer, Forbidden) and not (self._had_right or self._lacks_right):
+            # An API server that starts refuses every request until it has read the roles.
+            await asyncio.sleep(CONFIRM_S)
+            answer = await self._got(name)
+            if isinstance(answer, Forbidden):
+                self._lacks_right = True
+                _log.warning(
+                    "CRD cannot be read, its deletion would delete all VMs",
+                    crd=name,
+                    error=str(answer),
+                    advice="grant get on it, as manifests/components/machines/rbac.yaml does",
+                )
+        if isinstance(answer, CustomResourceDefinition):
+            self._had_right, self._lacks_right = True, False
+        return answer
+
+    async def _got(self, name: str) -> CustomResourceDefinition | KubeError:
+        try:
+            return await self._crds.get(name)
+        except KubeError as error:
+            return error
+
+    def _block(self, crd: CustomResourceDefinition, obj: KubeObject) -> None:
+        if not self._blocked:
+            text = f"{cause(self._kind)}; {advice(self._kind)}"
+            _log.warning("deletions blocked, their CRD was deleted", crd=crd.name)
+            self._events.event(_reference(CRDS, crd), WARNING, REASON_DELETION_HELD, text)
+        self._blocked[obj.uid] = about = _reference(self._kind, obj)
+        self._holds.hold(about, REASON, "")
+
+    def _release(self, uid: str) -> None:
+        if (about := self._blocked.pop(uid, None)) is not None:
+            self._holds.release(about)
+
+
+def cause(kind: Kind[Any]) -> str:
+    """Return why deletions are blocked."""
+    return (
+        f"{kind.kind} objects were deleted together with their CustomResourceDefinition; no node "
+        "is drained and no VM deleted for that"
+    )
+
+
+def advice(kind: Kind[Any]) -> str:
+    """Return what a user can do about blocked deletions."""
+    return (
+        'recover the objects as "A deleted CustomResourceDefinition" in manifests/README.md says; '
+        f"or, to delete their VMs: kubectl annotate crd {name_of(kind)} "
+        f"{ANNOTATION_ALLOW_DELETION}=true"
+    )
+
+
+def _reference(kind: Kind[Any], obj: KubeObject) -> ObjectReference:
+    return ObjectReference(
+        kind=kind.kind,
+        api_version=kind.api_version,
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+    )
+
+
+def _blocks(crd: CustomResourceDefinition, obj: KubeObject) -> bool:
+    return not crd.allows_deletion and was_deleted_with(obj, crd)

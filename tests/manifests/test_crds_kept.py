@@ -1,0 +1,132 @@
+"""Helm leaves the CRDs of the chart alone, and with them all Machines, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.gardener import crds, names
+from ccm.sandbox import realserver
+from tests.kubectl.tool import Kubectl
+from tests.manifests import shipped
+from tests.manifests.shipped import CHART, MANIFESTS
+from tests.readme import readme
+from tests.servers import require_assets
+
+pytestmark = [pytest.mark.envtest, pytest.mark.timeout(240)]
+
+OURS = [f"{one.kind.plural}.{one.kind.group}" for one in crds.DEFINITIONS]
+MACHINE = {
+    "apiVersion": f"{names.GROUP}/{names.VERSION}",
+    "kind": "Machine",
+    "metadata": {"name": "m0", "finalizers": [names.FINALIZER]},
+    "spec": {"class": {"kind": names.CLASS_KIND, "name": "small"}},
+}
+ON, OFF = "machines.enabled=true", "machines.enabled=false"
+
+
+class Helm:
+    """helm and kubectl at an API server of their own."""
+
+    def __init__(self, kubeconfig: Path, home: Path) -> None:
+        self.kubectl = Kubectl(require_assets() / "kubectl", kubeconfig, home)
+        self._helm = Kubectl(require_assets() / "helm", kubeconfig, home)
+        self._values = [str(word) for word in shipped.value_files(home, {})]
+
+    def __call__(self, verb: str, chart: Path | None = None, *words: str) -> str:
+        values = [str(chart), *self._values] if chart is not None else []
+        return self._helm(verb, "ccm", *values, "--namespace", shipped.NAMESPACE, *words)
+
+    def made(self) -> None:
+        """The CRDs are served, and there is a Machine."""
+        found = [f"crd/{name}" for name in OURS]
+        self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *found)
+        self.kubectl("create", "-f", "-", stdin=MACHINE)
+
+    def kept(self) -> bool:
+        """Whether CRDs and Machine are there, and not on their way out."""
+        found = [f"crd/{name}" for name in OURS]
+        words = ("--ignore-not-found", "-o", "json")
+        text = self.kubectl("get", *found, "machines/m0", *words)
+        items: list[dict[str, Any]] = json.loads(text)["items"]
+        left = [one for one in items if "deletionTimestamp" not in one["metadata"]]
+        return len(left) == len(OURS) + 1
+
+
+@pytest.fixture
+def helm(tmp_path: Path) -> Iterator[Helm]:
+    server = realserver.RealServer(assets=require_assets(), data_dir=tmp_path / "server")
+    asyncio.run(server.start())
+    try:
+        yield Helm(server.kubeconfig_path, tmp_path)
+    finally:
+        asyncio.run(server.stop())
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """The chart as it was, without the policy."""
+    chart = shutil.copytree(CHART, tmp_path / "former")
+    file = chart / "templates" / "crds.yaml"
+    text, count = re.subn(
+        r" +annotations:\n +helm.sh/resource-policy: keep\n", "", file.read_text()
+    )
+    assert count == len(OURS)
+    file.write_text(text)
+    return chart
+
+
+def test_upgrade_rollback_and_uninstall_keep_them(helm: Helm) -> None:
+    helm("install", CHART, "--set", OFF)
+    helm("upgrade", CHART, "--set", ON)
+    helm.made()
+
+    helm("upgrade", CHART, "--set", OFF)
+    assert helm.kept()
+    helm("upgrade", CHART, "--set", ON)
+    helm("rollback", None, "1")
+    assert helm.kept()
+    helm("upgrade", CHART, "--set", ON)
+    helm("uninstall")
+    assert helm.kept()
+    # The next release of that name takes them over.
+    helm("install", CHART, "--set", ON)
+    assert helm.kept()
+
+
+def test_the_way_from_a_chart_without_the_policy(helm: Helm, former: Path) -> None:
+    helm("install", former, "--set", OFF)
+    helm("upgrade", former, "--set", ON)
+    helm.made()
+    (step,) = [
+        one
+        for one in readme.steps((MANIFESTS / "README.md").read_text())
+        if "helm.sh/resource-policy=keep" in one.text
+    ]
+    helm.kubectl(*step.text.replace("\\\n", " ").split()[1:])
+
+    # The annotation alone holds for an upgrade and a rollback.
+    helm("rollback", None, "1")
+    assert helm.kept()
+    helm("upgrade", former, "--set", ON)
+    helm("upgrade", former, "--set", OFF)
+    assert helm.kept()
+    helm("upgrade", CHART, "--set", ON)
+    helm("uninstall")
+    assert helm.kept()
+
+
+def test_without_it_a_machine_is_deleted(helm: Helm, former: Path) -> None:
+    """The proof that the others prove something."""
+    helm("install", former, "--set", ON)
+    helm.made()
+    helm("upgrade", former, "--set", OFF)
+
+    assert not helm.kept()
