@@ -87,7 +87,7 @@ def _development(level: str, event: Event, paint: Callable[[str, str], str]) -> 
     caller = event.pop("_caller", "?")
     event.pop("v", None)
     name = event.pop("logger", "")
-    message = _visible(_cut(str(event.pop("event", "")))).ljust(_MESSAGE_COLUMNS)
+    message = visible(_cut(str(event.pop("event", "")))).ljust(_MESSAGE_COLUMNS)
     trace = event.pop("exception", None)
     facts = " ".join(f"{paint(key, '36')}={_quoted(value)}" for key, value in _ordered(event))
     parts = [
@@ -108,7 +108,7 @@ def _with_trace(line: str, trace: str | None) -> bytes:
     if trace:
         # What was raised may hold line breaks: only our own lines begin in the first column.
         rows = redact.words(trace, LONGEST).split("\n")
-        line = "\n\t".join((line, *map(_visible, rows)))
+        line = "\n\t".join((line, *map(visible, rows)))
     return line.encode(errors="backslashreplace")
 
 
@@ -134,7 +134,7 @@ def _quote(words: Any) -> str:
     text = _cut(str(words))
     if text.isprintable():
         return msgspec.json.encode(text).decode()
-    return _visible(msgspec.json.encode(_sound(text)).decode())
+    return visible(msgspec.json.encode(_sound(text)).decode())
 
 
 def _cut(words: str) -> str:
@@ -152,7 +152,7 @@ def _short(value: Any) -> Any:
     return _cut(said if isinstance(said, str) else written.decode())
 
 
-def _visible(words: str) -> str:
+def visible(words: str) -> str:
     """The text with escapes for what would move a terminal's cursor or end its line."""
     if words.isprintable():
         return words

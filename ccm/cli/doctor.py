@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags
+from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -134,8 +134,6 @@ async def answer(
         environ: the environment, for kubeconfig and exec plugins.
         watch: told the name of each check before it is made.
     """
-    import msgspec
-
     from ccm.doctor import finding
     from ccm.doctor.case import Case
 
@@ -144,10 +142,9 @@ async def answer(
     )
     results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
-        text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
-        out.write(f"{text.decode()}\n")
+        screen.show_json(out, finding.document(results))
     else:
-        out.write(f"{finding.summary(results)}\n")
+        screen.show(out, [finding.summary(results)])
     out.flush()
     return EXIT_FAILED if finding.failed(results) else EXIT_OK
 
@@ -212,10 +209,10 @@ class Watchman:
 class _Progress:
     """Says on a terminal what is being looked at, on a line that goes away."""
 
-    def __init__(self, screen: TextIO) -> None:
+    def __init__(self, out: TextIO) -> None:
         from ccm.base import terminal
 
-        console = terminal.console(screen, os.environ)
+        console = terminal.console(out, os.environ)
         self._status = console.status("") if console is not None else None
 
     def start(self, check: Check) -> None:
@@ -240,7 +237,7 @@ def _show(result: Result, out: TextIO) -> None:
     if console is not None:
         verdict, first = first[:4], first[4:]
         console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
-    out.writelines(f"{line}\n" for line in (first, *others))
+    screen.show(out, (first, *others))
     out.flush()
 
 

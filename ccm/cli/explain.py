@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags
+from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -202,8 +201,6 @@ def read(words: Sequence[str]) -> Wanted:
 
 async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
     """Explain; the exit status."""
-    import msgspec
-
     from ccm.doctor.case import Case
     from ccm.doctor.explain import report, verdict
 
@@ -213,14 +210,13 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
     finally:
         await case.exits.aclose()
     if isinstance(known, str):
-        sys.stderr.write(f"kube-ccm {NAME}: {known}\n")
+        screen.fail(NAME, known)
         return EXIT_STUCK
     found = verdict.judge(known)
     if wanted.output == "json":
-        text = msgspec.json.encode(report.document(known, found))
-        out.write(f"{msgspec.json.format(text, indent=2).decode()}\n")
+        screen.show_json(out, report.document(known, found))
     else:
-        out.writelines(f"{line}\n" for line in report.lines(known, found))
+        screen.show(out, report.lines(known, found))
     return EXIT_OK if found.is_well else EXIT_STUCK
 
 

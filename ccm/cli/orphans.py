@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags
+from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -104,12 +103,12 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
         found = await _orphans(case, handle)
         if wanted.delete:
             await _delete(handle, wanted.delete, found)
-            out.write(f"{wanted.delete} is deleted\n")
+            screen.show(out, [f"{wanted.delete} is deleted"])
         for one in () if wanted.delete else found:
             where = ", ".join(entry.ip or entry.hostname for entry in one.status.ingress)
-            out.write(f"{one.name}  {where or '-'}\n")
+            screen.show(out, [f"{one.name}  {where or '-'}"])
         if not (found or wanted.delete):
-            out.write("every load balancer of this cluster belongs to a Service\n")
+            screen.show(out, ["every load balancer of this cluster belongs to a Service"])
     except (CloudError, KubeError) as error:
         raise Refused(redact.words(f"{type(error).__name__}: {error}")) from error
     finally:
@@ -165,7 +164,7 @@ def _then(wanted: Wanted, out: TextIO) -> int:
     try:
         asyncio.run(answer(wanted, out))
     except Refused as error:
-        sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
+        screen.fail(NAME, str(error))
         return EXIT_FAILED
     return EXIT_OK
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags
+from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -130,15 +129,12 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
     Raises:
         NotOpened: there is none.
     """
-    import msgspec
-
     from ccm.doctor import outlook
     from ccm.planning import report
 
     found = await outlook.forecast_of(wanted.options, environ, wait=wanted.wait)
     if wanted.output == "json":
-        text = msgspec.json.format(msgspec.json.encode(report.document(found)), indent=2)
-        out.write(f"{text.decode()}\n")
+        screen.show_json(out, report.document(found))
     else:
         _show(found, out)
     out.flush()
@@ -149,16 +145,17 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
 
 def _show(found: Forecast, out: TextIO) -> None:
     from ccm.base import terminal
+    from ccm.base.log_render import visible
     from ccm.planning import report
 
     console = terminal.console(out, os.environ)
     for line in report.lines(found):
         style = _STYLES.get(line.lstrip()[:1])
         if console is not None and style is not None:
-            console.print(line, style=style, soft_wrap=True)
+            console.print(visible(line), style=style, soft_wrap=True)
         else:
-            out.write(f"{line}\n")
-    out.write(f"{report.summary(found)}\n")
+            screen.show(out, [line])
+    screen.show(out, [report.summary(found)])
 
 
 def _then(wanted: Wanted, out: TextIO) -> int:
@@ -169,7 +166,7 @@ def _then(wanted: Wanted, out: TextIO) -> int:
         with asyncio.Runner(loop_factory=HurryingLoop) as runner:
             return runner.run(answer(wanted, out))
     except NotOpened as error:
-        sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
+        screen.fail(NAME, str(error))
         return EXIT_FAILED
 
 

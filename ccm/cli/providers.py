@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ccm.cli import screen
+
 if TYPE_CHECKING:
     from ccm.doctor.catalogue import Description, Installed
 
@@ -70,7 +72,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
     found = catalogue.installed()
     if options.output == "json":
-        _write_json([catalogue.plain(one) for one in found])
+        screen.show_json(sys.stdout, [catalogue.plain(one) for one in found])
     else:
         _write(_listing(found))
     return EXIT_OK
@@ -85,11 +87,10 @@ def _describe(name: str, cloud_config: str, output: str) -> int:
     try:
         told = asyncio.run(catalogue.describe(name, cloud_config=cloud_config))
     except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        said = str(error) or type(error).__name__
-        sys.stderr.write(redact.words(f"kube-ccm providers: {said}\n"))
+        screen.fail("providers", redact.words(str(error) or type(error).__name__))
         return EXIT_FAILED
     if output == "json":
-        _write_json(catalogue.document(told))
+        screen.show_json(sys.stdout, catalogue.document(told))
     else:
         _write(_page(told))
     return EXIT_OK
@@ -160,11 +161,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _write(lines: Iterator[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-
-
-def _write_json(value: object) -> None:
-    import msgspec
-
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.write(f"{text.decode()}\n")
+    screen.show(sys.stdout, lines)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.cli import daemon_flags
+from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -174,7 +173,7 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
 
 
 def _failed(text: str) -> int:
-    sys.stderr.write(f"kube-ccm {NAME}: {text}\n")
+    screen.fail(NAME, text)
     return EXIT_FAILED
 
 
@@ -190,7 +189,7 @@ async def _status(case: Case, wanted: Wanted, out: TextIO) -> int:
                 if found.failed:
                     return _failed(found.text)
                 if found.text != text:
-                    out.write(f"{found.text}\n")
+                    screen.show(out, [found.text])
                     out.flush()
                 text = found.text
                 if found.done or not wanted.watch:
@@ -230,7 +229,7 @@ async def _steer(case: Case, wanted: Wanted, out: TextIO) -> int:
     if wanted.action == "undo":
         found = rolloutstatus.way_back(obj, await _sets(case, obj), wanted.revision)
         if found.is_same:
-            out.write(f"{said} stays as it is: {found.why_not}\n")
+            screen.show(out, [f"{said} stays as it is: {found.why_not}"])
             return EXIT_OK
         patch = rolloutstatus.rollback_patch(obj, found.revision)
         done = f"goes back to revision {found.revision}"
@@ -238,7 +237,7 @@ async def _steer(case: Case, wanted: Wanted, out: TextIO) -> int:
         patch = rolloutstatus.pause_patch(obj, paused=wanted.action == "pause")
         done = "paused" if wanted.action == "pause" else "resumed"
     await deployments.patch_merge(wanted.name, patch, namespace=namespace)
-    out.write(f"{said} {done}\n")
+    screen.show(out, [f"{said} {done}"])
     return EXIT_OK
 
 
