@@ -142,7 +142,7 @@ async def lease(case: Case) -> Finding:
             "start the daemon: it takes over by itself. If one runs, look at its log: it hangs, or "
             "it cannot reach the API server",
         )
-    return await _judge_holder(case, held, holder, f"renewed {silent_s or 0:.0f} s ago")
+    return await _judge_holder(case, held, found, f"renewed {silent_s or 0:.0f} s ago")
 
 
 async def managers(case: Case) -> Finding:
@@ -272,7 +272,8 @@ async def _free(case: Case, told: str) -> Finding:
     )
 
 
-async def _judge_holder(case: Case, held: str, holder: str, renewed: str) -> Finding:
+async def _judge_holder(case: Case, held: str, lease: Lease, renewed: str) -> Finding:
+    holder = lease.spec.holder_identity or ""
     pods = await managers_of(case, case.options.leader_elect_resource_namespace)
     host = holder.rpartition("_")[0] or holder
     found = pod_of(holder, pods or ())
@@ -285,6 +286,8 @@ async def _judge_holder(case: Case, held: str, holder: str, renewed: str) -> Fin
             "nothing, if that is this daemon on another machine: one works, the others wait. "
             "If it is another program, give one of the two a Lease of its own with "
             "--leader-elect-resource-name",
+            f"if nothing runs under that name: kubectl -n {lease.namespace} delete lease "
+            f"{lease.name}; else the daemons wait for {lease.spec.lease_duration_seconds or 0} s",
         )
     if found.provider not in ("", case.options.cloud_provider):
         return fail(

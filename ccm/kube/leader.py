@@ -190,7 +190,9 @@ class LeaderElector:
         if lost:
             where = f"{self._config.namespace}/{self._config.name}"
             fault = None if renewal.cancelled() else renewal.exception()
-            raise LostLease(f"could not renew lease {where}") from fault
+            holder = "" if self._lock.is_ours else self._lock.holder
+            held = f": {holder} holds it" if holder else ""
+            raise LostLease(f"could not renew lease {where}{held}") from fault
         work.result()
 
     async def _acquire(self) -> None:

@@ -32,6 +32,9 @@ _RELEASED_S = 1
 
 _RELEASE_PAUSE_S = 0.25
 
+_MOST_TRANSITIONS = (1 << 31) - 1
+"""The API server's int32: a larger count is refused, and with it the lease."""
+
 _slowpath = metrics.counter(
     "leader_election_slowpath_total",
     "[ALPHA] Total number of slow path exercised in renewing leader leases. 'name' is the string "
@@ -274,7 +277,7 @@ class LeaseLock:
             if old.holder_identity == self._identity:
                 acquired = _micro(old.acquire_time, now)
             else:
-                transitions += 1
+                transitions = min(transitions + 1, _MOST_TRANSITIONS)
         return LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=self._duration_s,

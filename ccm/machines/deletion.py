@@ -24,7 +24,7 @@ from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
 from ccm.model import Node
-from ccm.model.times import format_time, parse_time
+from ccm.model.times import format_time, moment
 
 LONG_S = 600.0
 """When a deletion is tried again that the cloud refuses for good (reference)."""
@@ -324,7 +324,7 @@ def deadline(machine: MachineView, now: datetime, rules: Rules) -> datetime:
 
 def asked_at(machine: MachineView) -> datetime | None:
     """When its deletion was asked for; None: it was not."""
-    return _moment(machine.metadata.deletion_timestamp)
+    return moment(machine.metadata.deletion_timestamp)
 
 
 def is_impatient(machine: MachineView, now: datetime, rules: Rules) -> bool:
@@ -389,7 +389,7 @@ def mark_not_visible(seen: Progress, origin: str, now: datetime) -> Progress:
 
 def not_visible_since(seen: Progress) -> datetime | None:
     """Return the time since which credentials do not show the VM; None = not recorded."""
-    return _moment(seen.not_visible)
+    return moment(seen.not_visible)
 
 
 def wait_for_credentials(machine: MachineView, since: datetime, now: datetime) -> Event | None:
@@ -444,13 +444,6 @@ def node_named_after(machine: MachineView, nodes: Sequence[Node], rules: Rules) 
     return ""
 
 
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
-
-
 def waited_s(seen: Progress, now: datetime) -> float:
     """For how long volumes have been waited for."""
     since = waits_since(seen)
@@ -459,7 +452,7 @@ def waited_s(seen: Progress, now: datetime) -> float:
 
 def waits_since(seen: Progress) -> datetime | None:
     """Since when; None: they are not waited for."""
-    return _moment(seen.since)
+    return moment(seen.since)
 
 
 def waits(seen: Progress, now: datetime) -> Progress:

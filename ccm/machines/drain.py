@@ -16,7 +16,7 @@ from datetime import datetime
 from ccm.model import Node, Pod, PodDisruptionBudget, VolumeAttachment
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 from ccm.model.patches import Patch, same_object
-from ccm.model.times import format_time, parse_time
+from ccm.model.times import format_time, moment
 
 EVICT_RETRY_S = 20.0
 """Time between two evictions of a Pod that was refused, unless its budget frees it before."""
@@ -112,12 +112,12 @@ def end_limit_s(pod: Pod, left_s: float | None) -> float:
 def sick_since(node: Node | None) -> datetime | None:
     """Since when a node is sick; None: it is not."""
     conditions = (node.status.conditions or ()) if node is not None else ()
-    sick = [
-        parse_time(one.last_transition_time)
+    sick = (
+        moment(one.last_transition_time)
         for one in conditions
-        if SICK.get(one.type, one.status) != one.status and one.last_transition_time
-    ]
-    return min(sick, default=None)
+        if SICK.get(one.type, one.status) != one.status
+    )
+    return min((since for since in sick if since is not None), default=None)
 
 
 def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:

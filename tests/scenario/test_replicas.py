@@ -11,6 +11,7 @@ import pytest
 from ccm.model.times import format_micro_time
 from tests.faults import Exchange, FaultProxy, Match
 from tests.scenario import harness, objects
+from tests.scenario.examination import examined
 from tests.scenario.harness import Daemon, Environment, wait_for
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -169,3 +170,65 @@ async def test_a_lease_that_a_go_replica_left_behind(env: Environment) -> None:
     taken = await env.cluster.lease()
     assert taken["leaseTransitions"] == 8
     assert taken["acquireTime"] > now
+
+
+THIEF = "somebody-with-the-right-to-write-leases"
+FAR = "2999-01-01T00:00:00.000000Z"
+MOST = 2**31 - 1
+"""What the API server takes as a duration in seconds, and as a count."""
+
+
+async def steal(env: Environment, **spec: Any) -> None:
+    """Write the Lease under another account."""
+    stolen = {"holderIdentity": THIEF, "renewTime": FAR, **spec}
+    await env.cluster.patch(harness.LEASE, {"spec": stolen}, kind="merge")
+
+
+@pytest.mark.both_servers
+async def test_a_stolen_lease_ends_the_leader_and_is_taken_back_when_it_has_run_out(
+    env: Environment,
+) -> None:
+    """A time far ahead protects nobody, and a count that is full keeps nobody from leading."""
+    flags = harness.SHORT_LEASE
+    leader = await env.start_leading(flags=flags)
+    await steal(env, leaseDurationSeconds=4, leaseTransitions=MOST)
+
+    assert await leader.ended() == 1
+    assert f"{THIEF} holds it" in leader.lines("leaderelection lost")[0]["err"]
+    standby = await env.start(flags=flags)
+    await standby.says("new leader elected", leader=THIEF)
+    await standby.says("became leader")
+    assert (await env.cluster.lease())["leaseTransitions"] == MOST
+    assert await standby.stop() == 0
+
+
+@pytest.mark.both_servers
+async def test_a_lease_that_is_held_for_decades_is_free_once_it_is_deleted(
+    env: Environment,
+) -> None:
+    """No daemon may know better than the holder; the doctor says what to do."""
+    leader = await env.start_leading(flags=harness.SHORT_LEASE)
+    await steal(env, leaseDurationSeconds=MOST)
+    assert await leader.ended() == 1
+    standby = await env.start(flags=harness.SHORT_LEASE)
+    await standby.says("new leader elected", leader=THIEF)
+
+    told = await examined(env)
+    (held,) = [line for line in told.troubles if line.startswith("warn  lease: ")]
+    assert THIEF in held
+    advice = " ".join(told.advice(held))
+    assert "kubectl -n kube-system delete lease cloud-controller-manager" in advice
+    assert str(MOST) in advice
+    assert not standby.lines("became leader")
+
+    await env.cluster.delete(harness.LEASE)
+    await standby.says("became leader")
+    # Its own Lease is made anew when somebody deletes it.
+    await env.cluster.delete(harness.LEASE)
+
+    async def made_anew() -> bool:
+        return bool((await env.cluster.lease()).get("holderIdentity"))
+
+    await wait_for(made_anew, "the leader makes its Lease anew")
+    assert standby.exit_code is None
+    assert await standby.stop() == 0

@@ -117,6 +117,7 @@ async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
         (json.dumps({"apiVersion": V1, "kind": "ExecCredential"}), "neither a token"),
         (_answer(clientKeyData="KEY"), "not both"),
         (_answer(token="t", expirationTimestamp="soon"), "expirationTimestamp"),
+        (_answer(token="t", expirationTimestamp="9999-12-31T23:59:59-23:00"), "out of range"),
     ],
 )
 async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str) -> None:

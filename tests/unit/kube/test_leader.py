@@ -257,7 +257,9 @@ async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) 
     await advance(1.1)
     assert replica.lost == [4]
     await advance(5)
-    assert isinstance(await replica.result(), LostLease)
+    fault = await replica.result()
+    assert isinstance(fault, LostLease)
+    assert "bing holds it" in str(fault)
     assert replica.work.ended == 9
     assert replica.lost == [4]
     assert server.spec.holder_identity == "bing"
