@@ -7,7 +7,8 @@ waits for nor removes a delay. After `shut_down` nothing is taken in, what is qu
 still handed out, and then `get` raises `ShutDown`.
 
 Ours beside that: keys wait in lanes that are served in turns, the foreground more often, so that
-none starves. In the background wait those that were added so, and all that were delayed, most of
+none starves, and within a lane the namespaces take turns: a crowd of objects in one holds up no
+other. In the background wait those that were added so, and all that were delayed, most of
 them because they failed; one that is added once more without delay comes to the foreground. A
 key set apart, because work on it hung, waits in a third lane, and only a worker that can be spared
 gets it.
@@ -136,7 +137,7 @@ class WorkQueue(Generic[K]):
             if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)
             await self._wait_for_key()
-        key = lane.popitem(last=False)[0]
+        key = lane.pop()
         self._metrics.got(key)
         self._processing.add(key)
         self._dirty.discard(key)
@@ -164,11 +165,11 @@ class WorkQueue(Generic[K]):
 
     def _queue(self, key: K) -> None:
         if key in self._apart:
-            self._ready.apart[key] = None
+            self._ready.apart.push(key)
         elif key in self._unhurried:
-            self._ready.background[key] = None
+            self._ready.background.push(key)
         else:
-            self._ready.foreground[key] = None
+            self._ready.foreground.push(key)
         self._wake_getter()
 
     async def _wait_for_key(self) -> None:
@@ -209,19 +210,62 @@ class WorkQueue(Generic[K]):
         self._wake_at(self._delayed.next_due())
 
 
-class _Lanes(Generic[K]):
-    """Keys in the order of their arrival, in lanes that are served in turns."""
+class _Lane(Generic[K]):
+    """Keys, each once: one of each namespace in turn, in the order of their arrival there."""
 
     def __init__(self) -> None:
-        self.foreground: OrderedDict[K, None] = OrderedDict()
-        self.background: OrderedDict[K, None] = OrderedDict()
-        self.apart: OrderedDict[K, None] = OrderedDict()
+        self._spaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, key: K) -> None:
+        """Put a key at the end of its namespace."""
+        space = self._spaces.setdefault(_namespace(key), OrderedDict())
+        self._count += key not in space
+        space[key] = None
+
+    def pop(self) -> K:
+        """Take the first key of the namespace whose turn it is."""
+        name, space = self._spaces.popitem(last=False)
+        key = space.popitem(last=False)[0]
+        self._count -= 1
+        if space:
+            self._spaces[name] = space
+        return key
+
+    def remove(self, key: K) -> bool:
+        """Take a key out; False: it is not there."""
+        name = _namespace(key)
+        space = self._spaces.get(name)
+        if space is None or key not in space:
+            return False
+        del space[key]
+        self._count -= 1
+        if not space:
+            del self._spaces[name]
+        return True
+
+
+def _namespace(key: Hashable) -> str:
+    """The namespace of a key `namespace/name`; empty for one without."""
+    return key.rpartition("/")[0] if isinstance(key, str) else ""
+
+
+class _Lanes(Generic[K]):
+    """Keys in lanes that are served in turns."""
+
+    def __init__(self) -> None:
+        self.foreground: _Lane[K] = _Lane()
+        self.background: _Lane[K] = _Lane()
+        self.apart: _Lane[K] = _Lane()
         self._turns = deque((*[self.foreground] * FOREGROUND_TURNS, self.background, self.apart))
 
     def __len__(self) -> int:
         return len(self.foreground) + len(self.background) + len(self.apart)
 
-    def next_lane(self, *, apart: bool) -> OrderedDict[K, None] | None:
+    def next_lane(self, *, apart: bool) -> _Lane[K] | None:
         """The lane with keys whose turn it is; None: there is none.
 
         Args:
@@ -236,9 +280,8 @@ class _Lanes(Generic[K]):
 
     def hurry(self, key: K) -> None:
         """Move a key out of the background, if it waits there."""
-        if key in self.background:
-            del self.background[key]
-            self.foreground[key] = None
+        if self.background.remove(key):
+            self.foreground.push(key)
 
 
 class _Delayed(Generic[K]):

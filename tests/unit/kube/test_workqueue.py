@@ -281,3 +281,22 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
     queue.add("a")
     queue.done("a")
     assert await take_all(queue) == ["a", "b"]
+
+
+async def test_the_namespaces_take_turns(queue: Queue) -> None:
+    """A crowd in one holds up no other; within each, the first comes first."""
+    for key in ("a/1", "a/2", "a/3", "node-1", "b/1", "b/2", "node-2"):
+        queue.add(key)
+
+    found = [await queue.get() for _ in range(7)]
+
+    assert found == ["a/1", "node-1", "b/1", "a/2", "node-2", "b/2", "a/3"]
+    assert len(queue) == 0
+
+
+async def test_the_namespaces_take_turns_in_the_background_too(queue: Queue) -> None:
+    for key in ("a/1", "a/2", "b/1"):
+        queue.add(key, background=True)
+    queue.add("a/2")
+
+    assert [await queue.get() for _ in range(3)] == ["a/2", "a/1", "b/1"]
