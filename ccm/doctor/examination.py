@@ -24,6 +24,7 @@ from ccm.doctor import (
     rights,
     services,
     storage,
+    tokens,
     webhooks,
 )
 from ccm.doctor.case import Case
@@ -98,6 +99,12 @@ CHECKS = (
     Check("machine-crds", "whether Machines stay", machines.crds, needs=("machines",)),
     Check("machine-classes", "what Machines are made of", machines.classes, needs=("machines",)),
     Check("machine-vms", "whose the VMs are", machines.vms, needs=("machines",)),
+    Check(
+        "bootstrap-tokens",
+        "which Secrets the daemon may write",
+        tokens.bootstrap_tokens,
+        needs=("identity",),
+    ),
 )
 """All of them, in order."""
 

@@ -17,17 +17,19 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.manifest import MANIFEST
-from ccm.doctor import clusters, provider
+from ccm.doctor import clusters, provider, rights
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
+from ccm.doctor.needs import needs
 from ccm.gardener import crdguard, names, served, views
 from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.types import MachineClass
 from ccm.gardener.world import marker
-from ccm.kube.errors import Forbidden, NotFound
+from ccm.kube.errors import Forbidden, NotFound, WriteRefused
 from ccm.kube.resources import CRDS, SECRETS, Kind
-from ccm.machines import orphans
+from ccm.machines import orphans, tokens
+from ccm.machines.creation import needs_token
 from ccm.machines.views import ClassView, MachineView, Phase, State
 from ccm.model import CustomResourceDefinition
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
@@ -123,9 +125,13 @@ async def classes(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     found, faults = await _classes(case), dict[str, str]()
+    rules = views.rules("", has_target=case.options.target_kubeconfig != NO_TARGET)
+    has_tokens = await _may_write_tokens(case)
     for obj, view in found:
         if told := view.faults or views.class_refusals(obj):
             faults[obj.name] = redact.words("; ".join(told))
+        elif not has_tokens and needs_token(view, rules):
+            faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
     if not faults:
         return ok(f"VMs can be made of {count(len(found), 'MachineClass', 'MachineClasses')}")
     return fail(
@@ -133,6 +139,17 @@ async def classes(case: Case) -> Finding:
         "correct the class or its Secret as it says; its Machines are tried again at once then",
         details=[f"{name}: {why}" for name, why in faults.items()],
     )
+
+
+async def _may_write_tokens(case: Case) -> bool:
+    """Whether the daemon may write bootstrap tokens; True where that cannot be asked."""
+    wanted = [one for one in needs(case.options) if one.optional and not one.cluster]
+    try:
+        return all(
+            [await rights.allowed(case.client, one, rights.subject(case, one)) for one in wanted]
+        )
+    except (Forbidden, WriteRefused):
+        return True
 
 
 async def vms(case: Case) -> Finding:

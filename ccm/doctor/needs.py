@@ -36,6 +36,7 @@ class Need:
         account: the service account that needs it when controllers have their own; empty:
             the daemon itself.
         cluster: what the cluster is to controllers that is not our own; empty: our own.
+        optional: whether only some objects make it necessary.
         users: who needs it, for people.
     """
 
@@ -46,6 +47,7 @@ class Need:
     name: str = ""
     account: str = ""
     cluster: str = ""
+    optional: bool = False
     users: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -101,7 +103,9 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
         group = _group(manifest, resource)
         need = Need(verb=verb, resource=resource, group=group, name=name, account=account)
         yield manifest.name, need
-    for verb, resource, namespace in manifest.local(options):
+    local = [(*each, False) for each in manifest.local(options)]
+    optional = [(*each, True) for each in manifest.optional]
+    for verb, resource, namespace, is_optional in (*local, *optional):
         yield (
             manifest.name,
             Need(
@@ -110,6 +114,7 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
                 group=_group(manifest, resource),
                 namespace=namespace,
                 account="" if verb in ("list", "watch") else account,
+                optional=is_optional,
             ),
         )
 

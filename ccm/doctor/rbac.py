@@ -1,8 +1,9 @@
 """The roles of the commands for machines, written from what their controllers declare.
 
 `python -m ccm.doctor.rbac` writes them beside the manifests of each command: `control.yaml` for
-the cluster that has Machines, `target.yaml` for the one that they join; in one cluster both are
-applied. The chart has the same. A test compares the files with what is needed.
+the cluster that has Machines, `target.yaml` for the one that they join, and the component
+`bootstrap-tokens` for what only some classes want there; in one cluster all are applied. The chart
+has the same. A test compares the files with what is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 
+TOKENS = "bootstrap-tokens"
+"""The component of the rights that only some classes make necessary."""
+
 _PLACEHOLDER = "NAMESPACE"
 """Stands for the namespace of Machines, which is a value of the chart."""
 
@@ -30,6 +34,8 @@ _ABOUT = {
     CONTROL: "the cluster that has Machines and its Lease; the\n"
     "# namespace is that of the flag --namespace.",
     TARGET: "the cluster that machines join.",
+    TOKENS: "the cluster that machines join, where\n"
+    "# classes want bootstrap tokens. Never without the policy of this component.",
 }
 
 Object = dict[str, Any]
@@ -44,7 +50,8 @@ def needed(command: Command, *given: str) -> dict[str, list[Need]]:
     found = needs(options)
     return {
         CONTROL: [need for need in found if need.cluster == OWN],
-        TARGET: [need for need in found if need.cluster == TARGET],
+        TARGET: [need for need in found if need.cluster == TARGET and not need.optional],
+        TOKENS: [need for need in found if need.cluster == TARGET and need.optional],
     }
 
 
@@ -54,16 +61,22 @@ def files(command: Command) -> dict[Path, str]:
         return {}
     found = _texts(command)
     chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
+    folder = FOLDER / command.name
     return {
-        **{FOLDER / command.name / f"{role}.yaml": text for role, text in found.items()},
+        **{_file(folder, role): text for role, text in found.items()},
         chart: _in_the_chart(command.name, _texts(command, _PLACEHOLDER)),
     }
+
+
+def _file(folder: Path, role: str) -> Path:
+    return folder / TOKENS / "rbac.yaml" if role == TOKENS else folder / f"{role}.yaml"
 
 
 def _texts(command: Command, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
     return {
         role: _written(command.name, role, each, home)
         for role, each in needed(command, f"--namespace={home}").items()
+        if each
     }
 
 
@@ -141,10 +154,13 @@ def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
         .strip()
         for role, text in found.items()
     }
+    tokens = ""
+    if TOKENS in parts:
+        tokens = f"{{{{- if {values}.bootstrapTokens }}}}\n---\n{parts[TOKENS]}\n{{{{- end }}}}\n"
     return (
         f"{{{{- if {values}.enabled }}}}\n{parts[CONTROL]}\n"
         f"{{{{- if not {values}.targetKubeconfigSecret }}}}\n---\n{parts[TARGET]}\n"
-        "{{- end }}\n{{- end }}\n"
+        f"{tokens}{{{{- end }}}}\n{{{{- end }}}}\n"
     )
 
 

@@ -14,6 +14,7 @@ from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, fail, ok, some, warn
 from ccm.doctor.needs import Need, needs
 from ccm.kube import errors
+from ccm.kube.client import Client
 from ccm.model.meta import Wire
 
 CONCURRENCY = 8
@@ -22,7 +23,9 @@ CONCURRENCY = 8
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 """Every Pod has this variable (Kubernetes)."""
 
-_PREFIX = "system:serviceaccount:"
+PREFIX = "system:serviceaccount:"
+"""Of the users that service accounts are (Kubernetes)."""
+
 _PATH = "/apis/authorization.k8s.io/v1"
 
 
@@ -42,7 +45,7 @@ async def permissions(case: Case) -> Finding:
 
     async def ask(need: Need) -> None:
         try:
-            if not await _allowed(case, need):
+            if not await allowed(case.client, need, subject(case, need)):
                 missing.append(need)
         except errors.Forbidden as error:
             refusals.append(str(error))
@@ -66,8 +69,8 @@ def _wanted(case: Case) -> list[Need]:
     own = bool(case.account or case.environ.get(IN_CLUSTER))
     own = own and not options.authentication_kubeconfig
     found = needs(options, migrated=plan.leader_name if plan else "", reviews=own)
-    # Another cluster has to be asked itself.
-    return [need for need in found if not need.cluster]
+    # Another cluster has to be asked itself, and an optional right is looked at with the classes.
+    return [need for need in found if not (need.cluster or need.optional)]
 
 
 def _missing(missing: list[Need], wanted: int, who: str) -> Finding:
@@ -77,21 +80,26 @@ def _missing(missing: list[Need], wanted: int, who: str) -> Finding:
         f"apply manifests/rbac.yaml, or grant this to {_grantees(missing, who)}",
         details=[
             f"{need}: for {' and '.join(need.users)}"
-            + (f", as {_account(need.account)}" if need.account else "")
+            + (f", as {account(need.account)}" if need.account else "")
             for need in missing
         ],
     )
 
 
-async def _allowed(case: Case, need: Need) -> bool:
-    subject = _account(need.account) if need.account else case.account
-    plural = "subjectaccessreviews" if subject else "selfsubjectaccessreviews"
+async def allowed(client: Client, need: Need, user: str) -> bool:
+    """Return whether a user may do this; empty: our own."""
+    plural = "subjectaccessreviews" if user else "selfsubjectaccessreviews"
     spec: dict[str, object] = {"resourceAttributes": _attributes(need)}
-    if subject:
-        spec |= {"user": subject, "groups": _groups(subject)}
+    if user:
+        spec |= {"user": user, "groups": _groups(user)}
     body = msgspec.json.encode({"spec": spec})
-    answer = await case.client.raw("POST", f"{_PATH}/{plural}", body=body)
+    answer = await client.raw("POST", f"{_PATH}/{plural}", body=body)
     return msgspec.json.decode(answer, type=_Review).status.allowed
+
+
+def subject(case: Case, need: Need) -> str:
+    """Return the user that has to be allowed; empty: our own."""
+    return account(need.account) if need.account else case.account
 
 
 def _attributes(need: Need) -> Mapping[str, str]:
@@ -107,21 +115,22 @@ def _attributes(need: Need) -> Mapping[str, str]:
     return {key: value for key, value in given.items() if value}
 
 
-def _account(name: str) -> str:
-    return f"{_PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
+def account(name: str) -> str:
+    """Return the user that a service account of a controller is."""
+    return f"{PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
 
 
 def _groups(subject: str) -> list[str]:
     """The groups that Kubernetes puts a user into by itself."""
     groups = ["system:authenticated"]
-    if subject.startswith(_PREFIX):
-        namespace = subject.removeprefix(_PREFIX).partition(":")[0]
+    if subject.startswith(PREFIX):
+        namespace = subject.removeprefix(PREFIX).partition(":")[0]
         groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
     return groups
 
 
 def _grantees(missing: list[Need], who: str) -> str:
-    found = dict.fromkeys(_account(need.account) if need.account else who for need in missing)
+    found = dict.fromkeys(account(need.account) if need.account else who for need in missing)
     return some(list(found))
 
 

@@ -29,6 +29,9 @@ GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
 _FOLLOWS = ("machines", "machineclasses", "secrets")
 _TOKENS = "kube-system"
 
+BOOTSTRAP_TOKENS = tuple((verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete"))
+"""`Manifest.optional` of a controller that makes bootstrap tokens, which some classes want."""
+
 CONTROL, TARGET = "control", "target"
 """What a cluster is to these controllers: it has their objects, or it is what machines join."""
 
@@ -149,13 +152,12 @@ def reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def local(
-    *acts: tuple[str, str], tokens: Iterable[str] = (), follows: Iterable[str] = _FOLLOWS
+    *acts: tuple[str, str], follows: Iterable[str] = _FOLLOWS
 ) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
     """`Manifest.local` of a machine controller.
 
     Args:
         acts: (verb, resource) beyond the watches.
-        tokens: verbs on the Secrets of bootstrap tokens.
         follows: resources that are listed and watched.
     """
 
@@ -163,7 +165,6 @@ def local(
         for verb in ("list", "watch"):
             yield from ((verb, resource, flags.namespace) for resource in follows)
         yield from ((verb, resource, flags.namespace) for verb, resource in acts)
-        yield from ((verb, "secrets", _TOKENS) for verb in tokens)
         if flags.target_kubeconfig == NO_TARGET:
             # Its UID is the marker then.
             yield "get", "namespaces", flags.namespace

@@ -16,6 +16,13 @@ from ccm.model.times import format_time
 NAMESPACE = "kube-system"
 """Where the API server looks for them."""
 
+GRANT = (
+    "grant it with the component bootstrap-tokens (manifests/README.md), or with the chart's value "
+    "machines.bootstrapTokens or machineController.bootstrapTokens; or take <<BOOTSTRAP_TOKEN>> "
+    "out of the user data"
+)
+"""Advice where the account may not write bootstrap tokens."""
+
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_LETTERS, _SECRET_LETTERS = 6, 16
 """Form of a bootstrap token (Kubernetes)."""

@@ -139,6 +139,7 @@ class Manifest(Generic[F]):
         named: (verb, resource, name) it does to single objects that have no namespace.
         local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
             those of the shared caches.
+        optional: (verb, resource, namespace) that only some objects make necessary.
         groups: API groups of resources that are not of the core, by the plural.
         roles: in which clusters it needs a (resource, namespace), by what they are to it; see
             `ControllerContext.at`. Without it our own.
@@ -160,6 +161,7 @@ class Manifest(Generic[F]):
     acts: tuple[tuple[str, str], ...]
     named: tuple[tuple[str, str, str], ...] = ()
     local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
+    optional: tuple[tuple[str, str, str], ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)
     roles: Callable[[F, str, str], Collection[str]] = lambda _flags, _resource, _namespace: ("",)
     off_by_default: bool = False

@@ -52,6 +52,9 @@ async def install(
     news = [await _created(session, each) for each in objects]
     if any(news):
         await _in_force(session, shipped.rights(objects), user)
+        for each in objects:
+            if each["kind"] == shipped.POLICY:
+                await _limited(session, each["metadata"]["name"], user)
 
 
 async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
@@ -67,6 +70,21 @@ async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right], use
         while not await _allowed(session, right, user):
             assert time.monotonic() < deadline, f"{right} is not in force"
             await asyncio.sleep(_POLL_S)
+
+
+async def _limited(session: aiohttp.ClientSession, policy: str, user: str) -> None:
+    """Wait until the API server has read a policy: it refuses a Secret that nobody may make."""
+    path = "/api/v1/namespaces/kube-system/secrets?dryRun=All"
+    headers = {"Impersonate-User": user}
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        body = {"metadata": {"name": "foreign"}}
+        async with session.post(path, json=body, headers=headers) as response:
+            text = await response.text()
+        if response.status == 403 and policy in text:
+            return
+        assert time.monotonic() < deadline, f"{policy} is not in force: {text}"
+        await asyncio.sleep(_POLL_S)
 
 
 async def _allowed(session: aiohttp.ClientSession, right: Right, user: str) -> bool:

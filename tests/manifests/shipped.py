@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
 CHART = MANIFESTS / "chart"
 SEPARATE_ACCOUNTS = MANIFESTS / "components" / "service-account-credentials"
+MACHINES = MANIFESTS / "components" / "machines"
+TOKENS = MANIFESTS / "components" / "bootstrap-tokens"
+TOKENS_POLICY = TOKENS / "policy" / "policy.yaml"
+MACHINE_RIGHTS = (MACHINES / "rbac.yaml", TOKENS_POLICY, TOKENS / "rbac.yaml")
+"""All that the daemon may do for Machines, and what limits it."""
 
 NAMESPACE = "kube-system"
 NAME = "cloud-controller-manager"
@@ -30,13 +35,18 @@ PROVIDER = "acme"
 
 Object = dict[str, Any]
 
+POLICY = "ValidatingAdmissionPolicy"
+
 _RBAC = "rbac.authorization.k8s.io"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _PLURALS = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "Role": f"/apis/{_RBAC}/v1/namespaces/{{namespace}}/roles",
     "RoleBinding": f"/apis/{_RBAC}/v1/namespaces/{{namespace}}/rolebindings",
     "ClusterRole": f"/apis/{_RBAC}/v1/clusterroles",
     "ClusterRoleBinding": f"/apis/{_RBAC}/v1/clusterrolebindings",
+    POLICY: f"{_ADMISSION}/validatingadmissionpolicies",
+    f"{POLICY}Binding": f"{_ADMISSION}/validatingadmissionpolicybindings",
 }
 
 

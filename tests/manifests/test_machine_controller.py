@@ -16,7 +16,6 @@ from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS, Object
 
 FOLDER = MANIFESTS / "machine-controller"
-MACHINES = MANIFESTS / "components" / "machines"
 SPEC = shipped.only(shipped.objects(FOLDER / "deployment.yaml"), "Deployment")["spec"]
 POD: dict[str, Any] = SPEC["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
@@ -67,12 +66,19 @@ def theirs(
 
 @pytest.mark.envtest
 def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
-    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, base=FOLDER))
-    chart = shipped.parsed(shipped.rendered(tmp_path, ON))
+    tokens = [FOLDER / "bootstrap-tokens"]
+    overlay = shipped.overlay(tmp_path, base=FOLDER, components=tokens)
+    base = shipped.kustomized(tmp_path, overlay)
+    command = {"enabled": True, "bootstrapTokens": True}
+    chart = shipped.parsed(shipped.rendered(tmp_path, {**ALONE, "machineController": command}))
+    without = shipped.parsed(shipped.rendered(tmp_path, ON))
 
     wanted = theirs(shipped.parsed(base))
     assert len(wanted) == 10
     assert theirs(chart) == wanted
+    granted = {key for key in wanted if key[2].endswith(":bootstrap-tokens")}
+    assert wanted.keys() - theirs(without).keys() == granted
+    assert len(granted) == 2
     assert theirs(shipped.parsed(shipped.rendered(tmp_path, ALONE))) == {}
 
 
@@ -133,9 +139,11 @@ def test_machines_are_not_looked_after_twice(tmp_path: Path) -> None:
 
 @pytest.mark.envtest
 def test_with_separate_accounts_the_rights_on_machines_are_theirs_too(tmp_path: Path) -> None:
-    accounts = [shipped.SEPARATE_ACCOUNTS, MACHINES, MACHINES / "accounts"]
+    machines = shipped.MACHINES
+    accounts = [shipped.SEPARATE_ACCOUNTS, machines, shipped.TOKENS, machines / "accounts"]
     base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, components=accounts))
-    values = {"serviceAccountCredentials": True, "machines": {"enabled": True}}
+    wanted = {"enabled": True, "bootstrapTokens": True}
+    values = {"serviceAccountCredentials": True, "machines": wanted}
     chart = shipped.parsed(shipped.rendered(tmp_path, values))
 
     for objects in (shipped.parsed(base), chart):

@@ -28,7 +28,7 @@ from tests.scenario.nodes import missing
 MACHINES = f"{BASE}/machines"
 SERVICES = "/api/v1/namespaces/default/services"
 SECRETS = "/api/v1/namespaces/default/secrets"
-RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
+RIGHTS = shipped.MACHINE_RIGHTS
 CONTROLLERS = ("machine", "machineclass", "machinesafety")
 TYPE: Mapping[str, Any] = {"apiVersion": f"{GROUP}/{VERSION}"}
 WITHIN_S = 180.0
@@ -73,7 +73,7 @@ class Farm:
         env, pool = self._env, self._pool
         async with servers.connect(env.server) as session:
             if isinstance(env.server, realserver.RealServer):
-                await account.install(session, shipped.objects(RIGHTS))
+                await account.install(session, shipped.objects(*RIGHTS))
             await definitions.define(session)
         secret = {key: base64.b64encode(value).decode() for key, value in pool.secret.items()}
         await env.cluster.create(SECRETS, {"metadata": {"name": "small"}, "data": secret})

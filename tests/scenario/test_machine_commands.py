@@ -69,6 +69,8 @@ async def own_token(env: Environment, name: str = NAME) -> str:
         return env.token
     folder, user = shipped.MANIFESTS / name, f"system:serviceaccount:{shipped.NAMESPACE}:{name}"
     files = [folder / f"{part}.yaml" for part in ("serviceaccount", "control", "target")]
+    if (tokens := folder / "bootstrap-tokens" / "rbac.yaml").is_file():
+        files += [shipped.TOKENS_POLICY, tokens]
     async with servers.connect(env.server) as session:
         await account.install(session, shipped.objects(*files), user)
         return await account.token_of(session, name)

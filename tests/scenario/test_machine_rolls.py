@@ -17,7 +17,7 @@ from tests.manifests import account, shipped
 from tests.scenario.fleet import CONTROLLERS, Fleet
 from tests.scenario.harness import Environment, wait_for
 
-RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
+RIGHTS = shipped.MACHINE_RIGHTS
 FLAGS = {"controllers": CONTROLLERS, "kube-api-qps": "-1"}
 
 
@@ -27,7 +27,7 @@ async def fleet(env: Environment, boot_s: float) -> AsyncIterator[Fleet]:
     async with servers.connect(env.server) as session:
         made = Fleet(session, boot_s=boot_s)
         if isinstance(env.server, realserver.RealServer):
-            await account.install(session, shipped.objects(RIGHTS))
+            await account.install(session, shipped.objects(*RIGHTS))
         await made.define()
         for kind in ("one", "two"):
             await made.make_class(kind, url=env.cloud_proxy.url, token=env.cloud.token)

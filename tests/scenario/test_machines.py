@@ -29,7 +29,7 @@ from tests.scenario.harness import LEASE, NODES, Environment, wait_for
 SECRETS = "/api/v1/namespaces/default/secrets"
 MACHINES = f"{BASE}/machines"
 SETS = f"{BASE}/machinesets"
-RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
+RIGHTS = shipped.MACHINE_RIGHTS
 FLAGS = {"controllers": "machine,machineclass,machinesafety", "kube-api-qps": "-1"}
 ALL = FLAGS | {"controllers": f"{FLAGS['controllers']},machineset,machineovershoot"}
 TYPE: dict[str, Any] = {"apiVersion": f"{GROUP}/{VERSION}"}
@@ -43,7 +43,7 @@ async def machines(env: Environment) -> Environment:
     cluster = env.cluster
     async with servers.connect(env.server) as session:
         if isinstance(env.server, realserver.RealServer):
-            await account.install(session, shipped.objects(RIGHTS))
+            await account.install(session, shipped.objects(*RIGHTS))
         await definitions.define(session)
     data = {"url": env.cloud_proxy.url, "token": env.cloud.token, "userData": "<<BOOTSTRAP_TOKEN>>"}
     secret = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}

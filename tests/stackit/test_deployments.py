@@ -38,7 +38,7 @@ async def at_work(
         servers.connect(env.server) as session,
     ):
         if isinstance(env.server, realserver.RealServer):
-            await account.install(session, shipped.objects(RIGHTS))
+            await account.install(session, shipped.objects(*RIGHTS))
         env.cloud_config.write_text(program.config(url))
         fleet = Fleet(session, boot_s=0.2)
         await fleet.define()

@@ -158,8 +158,8 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
         ("patch", "machines"),
         ("patch", "machines/status"),
         ("delete", "machines"),
-        tokens=("get", "create", "patch", "delete"),
     ),
+    optional=gardener.BOOTSTRAP_TOKENS,
     # Another program may see to the same objects already: two of them would fight.
     off_by_default=True,
     faults=_faults,

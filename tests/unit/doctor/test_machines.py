@@ -10,11 +10,12 @@ import pytest
 from ccm.app import options
 from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import Identity
-from ccm.doctor import machines
+from ccm.doctor import machines, rights
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Verdict
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, KubeError
+from ccm.machines.tokens import GRANT
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
 pytestmark = pytest.mark.virtual_time
@@ -66,6 +67,28 @@ async def test_all_is_well(world: World) -> None:
         (Verdict.OK, "VMs can be made of 1 MachineClass"),
         (Verdict.OK, "1 VM, each belongs to a Machine or to another cluster"),
     ]
+
+
+async def test_classes_that_want_bootstrap_tokens_without_the_right_to_write_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.secret("plain", userData="nothing")
+    world.machine_class("plain")
+    asked: list[str] = []
+
+    async def allowed(_client: Any, need: Any, user: str) -> bool:
+        asked.append(f"{need} {user}".strip())
+        return False
+
+    monkeypatch.setattr(rights, "allowed", allowed)
+
+    found = await machines.classes(case(world))
+    none = await machines.classes(case(world, CONTROLLERS, "--target-kubeconfig=none"))
+
+    assert (found.verdict, found.found) == (Verdict.FAIL, "no VM can be made of small")
+    assert found.details == (f"small: the daemon may not write bootstrap tokens; {GRANT}",)
+    assert asked == [f"{verb} secrets in kube-system" for verb in ("create", "patch", "delete")]
+    assert none.verdict is Verdict.OK
 
 
 async def test_nobody_wants_machines(world: World) -> None:

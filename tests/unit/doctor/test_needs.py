@@ -90,7 +90,10 @@ def test_for_machines_a_component_grants_the_rest() -> None:
     base = rules(needs(given()))
     wanted = rules(needs(given(f"--controllers=*,{MACHINES}")))
 
-    assert wanted - base == granted(documents("components", "machines", "rbac.yaml"))
+    tokens = granted(documents("components", "bootstrap-tokens", "rbac.yaml"))
+    assert wanted - base - tokens == granted(documents("components", "machines", "rbac.yaml"))
+    optional = needs(given(f"--controllers=*,{MACHINES}"))
+    assert tokens == rules(need for need in optional if need.optional)
 
 
 @pytest.mark.parametrize(

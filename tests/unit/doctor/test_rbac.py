@@ -47,7 +47,9 @@ def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> 
     assert {need.resource for need in found[gardener.CONTROL]} >= {"machines", "leases", "events"}
     assert not {"nodes", "nodes/status"} & {need.resource for need in found[gardener.CONTROL]}
     assert not {"machines", "leases", "events"} & {need.resource for need in found[gardener.TARGET]}
-    assert {need.namespace for need in found[gardener.TARGET]} == {"", "kube-system"}
+    assert {need.namespace for need in found[gardener.TARGET]} == {""}
+    tokens = {(need.verb, need.resource, need.namespace) for need in found[rbac.TOKENS]}
+    assert tokens == {(verb, "secrets", "kube-system") for verb in ("create", "patch", "delete")}
 
 
 def test_without_a_target_no_cluster_is_joined_and_the_namespace_is_the_mark() -> None:

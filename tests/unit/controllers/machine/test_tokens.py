@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.cloud import errors
+from ccm.gardener.names import ANNOTATION_TOKEN_ID
+from ccm.kube.errors import Forbidden
 from ccm.machines import tokens
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (
@@ -83,6 +87,79 @@ async def test_a_token_that_has_expired_lives_on_with_the_next_try() -> None:
 
     assert world.driver.calls["create_machine"] == 2
     assert expiration(world) > before
+
+
+def refusing(*methods: str) -> Callable[[str, str], Exception | None]:
+    """Whoever answers in place of the API server to these requests about tokens."""
+    error = Forbidden(status=403, reason="Forbidden", message="no Secrets for you")
+    return lambda method, path: error if method in methods and path.startswith(TOKENS) else None
+
+
+async def test_no_right_to_read_secrets_of_the_namespace_is_needed() -> None:
+    """A token is made, found again, and deleted by writes alone, which a policy can look at."""
+    world = World()
+    world.ready_class()
+    world.driver.faults["create_machine"] = [errors.Unavailable("x"), None]
+    world.server.refuse = refusing("GET")
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(10)
+        world.node()
+        await advance(1)
+
+    assert (world.phase(), world.server.list(TOKENS)) == ("Running", [])
+
+
+async def test_without_the_right_to_write_tokens_the_error_says_what_grants_it() -> None:
+    world = World()
+    world.ready_class()
+    world.server.refuse = refusing("POST")
+    with capture_logs() as lines:
+        async with world.running("machine", "machineclass"):
+            world.machine()
+            await advance(1)
+
+    told = [line["error"] for line in lines if line["event"] == "reconcile failed"]
+    assert "kube-system/bootstrap-token-" in told[0]
+    assert f"no Secrets for you; {tokens.GRANT}" in told[0]
+    assert world.driver.calls["create_machine"] == 0
+
+
+async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_deletion() -> None:
+    """As after the right was taken away: the token expires by itself."""
+    world = World()
+    world.ready_class()
+    with capture_logs() as lines:
+        async with world.running("machine", "machineclass"):
+            path = world.machine()
+            await advance(1)
+            world.server.refuse = refusing("PATCH", "DELETE")
+            world.node()
+            await advance(1)
+            assert world.phase() == "Running"
+            world.server.drop(path)
+            await advance(60)
+
+    assert (world.get(), world.driver.vms) == ({}, {})
+    assert [line["machine"] for line in lines if line["event"] == "bootstrap token not deleted"]
+
+
+async def test_a_token_that_a_policy_hides_is_somebody_elses() -> None:
+    world = World()
+    world.ready_class()
+    data = {"description": "x", "token-secret": "s", "expiration": "2099-01-01T00:00:00Z"}
+    theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": data}
+    world.server.put(TOKENS, theirs)
+    hidden = refusing("PATCH")
+    world.server.refuse = lambda method, path: (
+        hidden(method, path) if path.endswith("-aaaaaa") else None
+    )
+    async with world.running("machine", "machineclass"):
+        world.machine(metadata={"annotations": {ANNOTATION_TOKEN_ID: "aaaaaa"}})
+        await advance(1)
+
+    assert world.driver.calls["create_machine"] == 1
+    assert len(world.server.list(TOKENS)) == 2
 
 
 def expiration(world: World) -> str:
