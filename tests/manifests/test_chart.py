@@ -55,6 +55,24 @@ def test_with_separate_accounts_it_gives_the_objects_of_the_component(tmp_path: 
     assert by_name(chart) == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
 
 
+def test_off_the_hosts_network_it_gives_the_objects_of_the_network_policy(tmp_path: Path) -> None:
+    component = MANIFESTS / "components" / "network-policy"
+    overlay = shipped.overlay(tmp_path, components=[component])
+    off = {"hostNetwork": False, "networkPolicy": {"enabled": True}}
+    chart = render(tmp_path, off)
+
+    assert by_name(chart) == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
+    policy = shipped.only(chart, "NetworkPolicy")["spec"]
+    labels = shipped.only(chart, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    (wanted,) = policy["podSelector"]["matchExpressions"]
+    assert labels[wanted["key"]] in wanted["values"]
+    # An empty list of rules lets in nobody; a rule without `from` would let in all.
+    assert policy["ingress"] == []
+    allowed = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+    named = render(tmp_path, {**off, "networkPolicy": {"enabled": True, "from": allowed}})
+    assert shipped.only(named, "NetworkPolicy")["spec"]["ingress"] == [{"from": allowed}]
+
+
 def by_name(objects: list[Object]) -> Mapping[tuple[str, str, str], Object]:
     """Objects by their names, with the flags in an order of their own: a patch comes last."""
     found = shipped.by_name(objects)
@@ -223,6 +241,10 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
             "extraArgs": {"webhook-client-ca-file": "/x"},
         },
         "extraArgs.webhook-client-ca-file",
+    ),
+    "a NetworkPolicy on the host's network": (
+        {"networkPolicy": {"enabled": True}},
+        "networkPolicy.enabled: network plugins leave Pods on the host's network out",
     ),
     "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
 }

@@ -53,7 +53,13 @@ EVERYTHING: Values = {
 VARIANTS: Mapping[str, Values] = {
     "defaults": {},
     "everything": EVERYTHING,
-    "pod-network": {"hostNetwork": False, "replicas": 1, "priorityClassName": ""},
+    "pod-network": {
+        "hostNetwork": False,
+        "replicas": 1,
+        "priorityClassName": "",
+        "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/24"}}]},
+        "machines": {"enabled": True, "bootstrapTokens": True},
+    },
     "no-cloud-config": {"cloud": {"provider": "env", "config": {"existingSecret": ""}}},
     "given-secrets": {
         "cloud": {"provider": "env", "config": {"existingSecret": "mine", "key": "cloud.conf"}},

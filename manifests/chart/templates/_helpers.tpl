@@ -129,6 +129,9 @@ host: {{ . | quote }}
 {{- fail "webhook.port: must differ from securePort" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.networkPolicy.enabled .Values.hostNetwork -}}
+{{- fail "networkPolicy.enabled: network plugins leave Pods on the host's network out; set hostNetwork=false, or leave it" -}}
+{{- end -}}
 {{- if and .Values.machines.enabled .Values.machineController.enabled -}}
 {{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
 {{- end -}}
