@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ccm.cli import doctor, explain, orphans, plan, rollout, screen
 from ccm.doctor import examination, outlook, reach
-from ccm.doctor.finding import Finding, Result, warn
+from ccm.doctor.finding import Finding, Result, Verdict, warn
 from ccm.planning.changes import BALANCER, Action, Change, Subject
 from ccm.planning.forecast import Forecast
 
@@ -118,7 +118,7 @@ def test_errors(
     command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finding: Finding = warn(HOSTILE)
-    failed = Finding(verdict=examination.Verdict.FAIL, found=finding.found)
+    failed = Finding(verdict=Verdict.FAIL, found=finding.found)
     monkeypatch.setattr(reach, "kubeconfig", stub(failed))
     words = {explain: ["node", "a"], rollout: ["status", "machinedeployment/a"]}[command]
 
