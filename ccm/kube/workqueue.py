@@ -7,11 +7,11 @@ waits for nor removes a delay. After `shut_down` nothing is taken in, what is qu
 still handed out, and then `get` raises `ShutDown`.
 
 Ours beside that: keys wait in lanes that are served in turns, the foreground more often, so that
-none starves, and within a lane the namespaces take turns: a crowd of objects in one holds up no
-other. In the background wait those that were added so, and all that were delayed, most of
+none starves. In the background wait those that were added so, and all that were delayed, most of
 them because they failed; one that is added once more without delay comes to the foreground. A
 key set apart, because work on it hung, waits in a third lane, and only a worker that can be spared
-gets it.
+gets it. Within a lane the namespaces take turns, small ones more often: a crowd of objects in one
+holds up no other.
 
 All methods but `get` return at once; none of them may be called from another thread.
 """
@@ -32,6 +32,10 @@ K = TypeVar("K", bound=Hashable)
 
 FOREGROUND_TURNS = 3
 """Turns of the foreground for one of each other lane."""
+
+
+SMALL_TURNS = 3
+"""Turns that small namespaces may take in a row before a large one."""
 
 
 class ShutDown(Exception):
@@ -216,6 +220,7 @@ class _Lane(Generic[K]):
     def __init__(self) -> None:
         self._spaces: OrderedDict[str, OrderedDict[K, None]] = OrderedDict()
         self._count = 0
+        self._passed_over = 0
 
     def __len__(self) -> int:
         return self._count
@@ -227,8 +232,20 @@ class _Lane(Generic[K]):
         space[key] = None
 
     def pop(self) -> K:
-        """Take the first key of the namespace whose turn it is."""
+        """Take the first key of the namespace whose turn it is.
+
+        The next one goes before it, a few times in a row, while that has not half of its keys.
+        """
         name, space = self._spaces.popitem(last=False)
+        following = next(iter(self._spaces.items()), (name, space))
+        if 2 * len(following[1]) <= len(space) and self._passed_over < SMALL_TURNS:
+            self._passed_over += 1
+            self._spaces[name] = space
+            self._spaces.move_to_end(name, last=False)
+            name, space = following
+            del self._spaces[name]
+        else:
+            self._passed_over = 0
         key = space.popitem(last=False)[0]
         self._count -= 1
         if space:

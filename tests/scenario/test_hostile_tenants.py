@@ -57,18 +57,17 @@ def text(rng: random.Random, most: int) -> str:
 
 def value(rng: random.Random) -> str:
     """What an annotation may say that somebody reads."""
-    return rng.choice(
-        [
-            lambda: text(rng, 40),
-            lambda: text(rng, 4000),
-            lambda: "9" * rng.randrange(1, 5000),
-            lambda: rng.choice(["true", "false", "-1", "0", "1e400", "NaN", "²", "10s", "0x10"]),
-            lambda: ",".join(text(rng, 12) for _ in range(rng.randrange(200))),
-        ]
-    )()
+    made = [
+        text(rng, 40),
+        text(rng, 4000),
+        "9" * rng.randrange(1, 5000),
+        rng.choice(["true", "false", "-1", "0", "1e400", "NaN", "²", "10s", "0x10"]),
+        ",".join(text(rng, 12) for _ in range(rng.randrange(200))),
+    ]
+    return rng.choice(made)
 
 
-def annotations(rng: random.Random, names: Sequence[str]) -> dict[str, str]:
+def random_annotations(rng: random.Random, names: Sequence[str]) -> dict[str, str]:
     found = {rng.choice(names): value(rng) for _ in range(rng.randrange(4))}
     return found | {f"example.com/{n}": value(rng) for n in range(rng.randrange(4))}
 
@@ -79,6 +78,9 @@ def hostile_service(rng: random.Random, number: int) -> dict[str, Any]:
         for n in range(rng.randrange(1, 12))
     ]
     spec: dict[str, Any] = {"type": "LoadBalancer", "ports": ports}
+    if len(ports) > 2:
+        # The API server has not so many node ports.
+        spec["allocateLoadBalancerNodePorts"] = False
     if rng.random() < 0.3:
         spec["loadBalancerSourceRanges"] = [
             f"10.{rng.randrange(256)}.{n % 256}.0/24" for n in range(rng.randrange(1, 200))
@@ -90,7 +92,7 @@ def hostile_service(rng: random.Random, number: int) -> dict[str, Any]:
     if rng.random() < 0.1:
         spec["loadBalancerIP"] = text(rng, 20)
     known = [*(one.name for one in SCHEMA), f"{PREFIX}{text(rng, 5)}a"]
-    metadata = {"name": f"hostile-{number}", "annotations": annotations(rng, known)}
+    metadata = {"name": f"hostile-{number}", "annotations": random_annotations(rng, known)}
     return {"metadata": metadata, "spec": spec}
 
 
@@ -120,7 +122,10 @@ def hostile_machine(rng: random.Random, number: int) -> dict[str, Any]:
     spec: dict[str, Any] = {"class": {"kind": CLASS_KIND, "name": of}}
     if rng.random() < 0.3:
         spec["providerID"] = rng.choice(["sim://x", text(rng, 300), f"sim:///{number}"])
-    metadata = {"name": f"hostile-{number}", "annotations": annotations(rng, ["example.com/x"])}
+    metadata = {
+        "name": f"hostile-{number}",
+        "annotations": random_annotations(rng, ["example.com/x"]),
+    }
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "Machine",
@@ -223,15 +228,15 @@ async def tenants(folder: Path) -> AsyncIterator[Tenants]:
     async with open_world(folder) as world:
         await definitions.define(world.api)
         for name in ("calm", "hostile"):
-            body = {"metadata": {"name": name}}
-            async with world.api.post("/api/v1/namespaces", json=body) as response:
+            space = {"metadata": {"name": name}}
+            async with world.api.post("/api/v1/namespaces", json=space) as response:
                 assert response.status == 201
         config = yaml.safe_load(Path(world.cloud_config).read_text())
         for one in machines.simulated(config["url"], config["token"]):
             plural = "secrets" if one["kind"] == "Secret" else "machineclasses"
             where = f"/api/v1/namespaces/{machines.NAMESPACE}" if plural == "secrets" else MACHINES
             version = "v1" if plural == "secrets" else f"{GROUP}/{VERSION}"
-            body = {"apiVersion": version, **one}
+            body: dict[str, Any] = {"apiVersion": version, **one}
             async with world.api.post(f"{where}/{plural}", json=body) as response:
                 assert response.status == 201, await response.text()
         data = {
@@ -246,16 +251,15 @@ async def test_another_tenant_waits_twice_as_long_at_most_and_the_daemon_stays_s
     async with tenants(tmp_path) as both, both.world.leader("daemon.log", *FLAGS) as daemon:
         undisturbed_s = await both.work("before")
         at_rest_mib = proc.usage(daemon.pid).peak_mib
-        attack = asyncio.create_task(both.attack())
-        # In the middle of it, and when all is there but little of it is done.
-        during_s = await both.work("during")
-        await attack
-        after_s = await both.work("after")
+        # The daemon has only begun with it when all is there.
+        await both.attack()
+        done = len(daemon.lines("load balancer ensured"))
+        disturbed_s = await both.work("after")
         used = proc.usage(daemon.pid)
         figures = {
             "undisturbed_s": round(undisturbed_s, 1),
-            "during_s": round(during_s, 1),
-            "after_s": round(after_s, 1),
+            "disturbed_s": round(disturbed_s, 1),
+            "done_before": done,
             "at_rest_mib": round(at_rest_mib, 1),
             "peak_mib": round(used.peak_mib, 1),
             "rss_mib": round(used.rss_mib, 1),
@@ -266,6 +270,6 @@ async def test_another_tenant_waits_twice_as_long_at_most_and_the_daemon_stays_s
         said = daemon.stop()
 
     assert used.peak_mib < MOST_MIB, figures
-    assert max(during_s, after_s) <= TIMES * undisturbed_s, figures
+    assert disturbed_s <= TIMES * undisturbed_s, figures
     assert [line for line in lines if "unexpectedly" in line or '"exception"' in line] == []
     assert said

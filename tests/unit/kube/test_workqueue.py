@@ -284,14 +284,31 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
 
 
 async def test_the_namespaces_take_turns(queue: Queue) -> None:
-    """A crowd in one holds up no other; within each, the first comes first."""
-    for key in ("a/1", "a/2", "a/3", "node-1", "b/1", "b/2", "node-2"):
+    """Within each, the first comes first."""
+    for space in ("", "a/", "b/"):
+        for number in range(50):
+            queue.add(f"{space}{number:02}")
+
+    found = [await queue.get() for _ in range(30)]
+
+    for space in ("", "a", "b"):
+        theirs = [key for key in found if key.rpartition("/")[0] == space]
+        assert 8 <= len(theirs) <= 12
+        assert theirs == sorted(theirs)
+
+
+async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(
+    queue: Queue,
+) -> None:
+    for key in (*(f"crowd/{n}" for n in range(100)), *(f"small/{n}" for n in range(6)), "b/1"):
         queue.add(key)
 
-    found = [await queue.get() for _ in range(7)]
+    found = [await queue.get() for _ in range(12)]
 
-    assert found == ["a/1", "node-1", "b/1", "a/2", "node-2", "b/2", "a/3"]
-    assert len(queue) == 0
+    assert [key for key in found if not key.startswith("crowd")] == [
+        *("small/0", "b/1", *(f"small/{n}" for n in range(1, 6)))
+    ]
+    assert [at for at, key in enumerate(found) if key.startswith("crowd")] == [3, 8, 9, 10, 11]
 
 
 async def test_the_namespaces_take_turns_in_the_background_too(queue: Queue) -> None:
