@@ -105,3 +105,13 @@ def test_numbers_are_those_of_the_code() -> None:
 
 def test_what_few_may_is_named() -> None:
     assert [path for path in accesslog.PRIVILEGED if f"`{path}" not in TEXT] == []
+
+
+def test_each_row_of_who_can_do_what_has_tests_that_exist() -> None:
+    found = [code(cells[-1]) for cells in rows("who")]
+
+    assert len(found) == 5
+    for named in found:
+        assert named
+        for path, name in (test.split("::") for test in named):
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.M), name
