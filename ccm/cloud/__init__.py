@@ -32,6 +32,7 @@ from ccm.cloud.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    NotOwned,
     OutOfRange,
     PermissionDenied,
     ResourceExhausted,
@@ -85,6 +86,7 @@ from ccm.cloud.machines import (
     Phase,
     Problem,
     SpecValidation,
+    check_owner,
 )
 from ccm.cloud.power import InstancesByPower
 from ccm.cloud.provider_id import (
@@ -209,6 +211,7 @@ __all__ = [
     "NodeSpec",
     "NodeStatus",
     "NotFound",
+    "NotOwned",
     "ObjectMeta",
     "ObjectReference",
     "OutOfRange",
@@ -245,6 +248,7 @@ __all__ = [
     "add_to_node_addresses",
     "address",
     "blocking",
+    "check_owner",
     "default_load_balancer_name",
     "format_provider_id",
     "from_gardener",

@@ -7,6 +7,7 @@ CloudError
 ├─ AlreadyExists                          event; back off (providers read and adopt)
 ├─ InvalidArgument, OutOfRange            event; retry slowly (the cloud side may change)
 ├─ FailedPrecondition                     event; retry slowly
+│  └─ NotOwned                            a Machine whose VM is another's: nothing is touched
 ├─ Unauthenticated, PermissionDenied      event; back off long
 ├─ ResourceExhausted                      event; back off long
 ├─ Unavailable, DeadlineExceeded, Aborted event; back off
@@ -84,6 +85,10 @@ class OutOfRange(CloudError):
 
 class FailedPrecondition(CloudError):
     """The cloud refuses until somebody changes something; retrying soon is useless."""
+
+
+class NotOwned(FailedPrecondition):
+    """The VM of a provider ID is not the machine's; see `machines.check_owner`."""
 
 
 class Unauthenticated(CloudError):

@@ -11,6 +11,9 @@ Rules beside those of `ccm.cloud.interface`:
   cluster and UID, as a copy of a cluster has its UIDs too. One that has our name and another
   identity, or none, is never adopted, changed or deleted: `AlreadyExists` says that it is in the
   way.
+* A provider ID proves nothing, because users with the right to edit Machines can set it to that of
+  any server of the project. Before a VM is described, changed or deleted by provider ID, the driver
+  reads its marks and calls `check_owner`.
 * Credentials come with each request, and may be others each time: a driver opens without
   them, and keeps one client for each `Credentials.digest`.
 * A provider spec that makes no sense stops creation and initialisation, never a question or a
@@ -28,19 +31,29 @@ the origin's shape.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from ccm.cloud.errors import CloudError, Unimplemented
+from ccm.cloud.errors import CloudError, NotOwned, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
 CHANGE_S = 300.0
 """Deadline of a call that makes or removes a VM: one request or a few, never the VM's boot."""
+
+IMPORT_ANNOTATION = "kube-ccm/import-vms"
+"""On a MachineClass: provider IDs, separated by commas, of VMs that its Machines may name although
+their marks are others or none."""
+
+CORRECT_OWNER = (
+    "correct spec.providerID, or list the VM in the annotation "
+    f"{IMPORT_ANNOTATION} of MachineClass {{}}"
+)
+"""What to do about `NotOwned`."""
 
 S = TypeVar("S")
 
@@ -125,6 +138,10 @@ class MachineRequest:
         creation_started: whether the Machine records that its creation was started. A driver that
             finds VMs by name takes a VM of the machine's name for the machine's only then. Drivers
             that mark VMs ignore it.
+        is_imported: whether the MachineClass lists `provider_id` among the VMs to import, so that
+            `check_owner` accepts any marks.
+        adopts_unmarked: whether `check_owner` accepts a VM that has the machine's name and no
+            marks.
     """
 
     identity: Identity
@@ -134,6 +151,8 @@ class MachineRequest:
     provider_id: str = ""
     last_known_state: str = ""
     creation_started: bool = False
+    is_imported: bool = False
+    adopts_unmarked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +280,7 @@ class MachineDriver(Protocol):
         `get_machine_status` raises `Uninitialized`. Repeating it is harmless.
 
         Raises:
+            NotOwned: the VM of the provider ID is not this machine's.
             Unimplemented: nothing of that kind is needed; counts as done.
             RetryAfter: not yet; called again then.
             CloudError: the VM will never run, if it carries a `MachineInfo` whose phase is FAILED;
@@ -272,15 +292,16 @@ class MachineDriver(Protocol):
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Remove the VM and what was made beside it; silent when nothing is there.
 
-        With a provider ID that VM and no other, whatever marks it bears; without one, all that
-        bears this identity, which after a creation cut short may be something beside no VM. An
-        answer means that all is gone. With a provider ID this is the last call. Without one, after
-        a creation was started, a second call follows some seconds later, because a listing of the
-        cloud may lag behind. The answer has to be about the place where the VM was made: a driver
+        With a provider ID that VM and no other, if `check_owner` accepts its marks; without one,
+        all that bears this identity, which after a creation cut short may be something beside no
+        VM. An answer means that all is gone. With a provider ID this is the last call. Without one,
+        after a creation was started, a second call follows some seconds later, because a listing of
+        the cloud may lag behind. The answer has to be about the place of the VM: a driver
         whose provider IDs say neither project nor region remembers them in `last_known_state`, and
         looks there.
 
         Raises:
+            NotOwned: the VM of the provider ID is not this machine's; nothing was deleted.
             RetryAfter: the cloud still works on it; called again then.
             NotFound: nothing is there; counts as an answer.
         """
@@ -292,6 +313,7 @@ class MachineDriver(Protocol):
 
         Raises:
             NotFound: there is no such VM, on positive knowledge.
+            NotOwned: the VM of the provider ID is not this machine's.
             Uninitialized: the VM is there and `initialize_machine` has to run; carries a
                 `MachineInfo` with provider ID and node name.
             Unimplemented: the cloud cannot tell; counts as `NotFound` in a creation.
@@ -412,3 +434,43 @@ def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):
             return record
     return None
+
+
+def is_owner(who: Identity, marks: Identity) -> bool:
+    """Return whether a VM with these marks belongs to a machine.
+
+    Cluster and UID decide. A Machine that was restored has another UID than its VM says; the VM is
+    its own if cluster, namespace, pool and name agree, as no two Machines of a namespace share a
+    name.
+    """
+    if not who.cluster or who.cluster != marks.cluster or not marks.uid:
+        return bool(who.cluster) and who == marks
+    restored = bool(marks.namespace) and replace(marks, uid=who.uid) == who
+    return marks.uid == who.uid or restored
+
+
+def check_owner(req: MachineRequest, marks: Identity) -> Identity:
+    """Check that the VM of `req.provider_id` belongs to the request's machine.
+
+    Args:
+        req: the request.
+        marks: the VM's, as a listing returns them: where no mark says a name, the name of the VM.
+
+    Returns:
+        The identity that what was created beside the VM bears.
+
+    Raises:
+        NotOwned: the VM is another machine's, or has no marks. The daemon neither drains nor
+            deletes then, and says so in the Machine's status.
+    """
+    who = req.identity
+    is_unmarked = not (marks.cluster or marks.uid)
+    adopted = req.adopts_unmarked and is_unmarked and marks.name == who.name
+    if not (adopted or req.is_imported or is_owner(who, marks)):
+        owner = "has no marks of a machine"
+        if not is_unmarked:
+            owner = f"belongs to machine {marks.name} ({marks.uid}) of cluster {marks.cluster}"
+        raise NotOwned(
+            f"VM {req.provider_id} {owner}, and is left alone; {CORRECT_OWNER.format(who.pool)}"
+        )
+    return marks if marks.uid else who

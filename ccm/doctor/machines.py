@@ -168,6 +168,7 @@ async def vms(case: Case) -> Finding:
         machines=machines,
         everywhere=everywhere,
         handle=Handle(case.cloud),
+        adopts_unmarked=case.options.adopt_unmarked_machines,
     )
     for _, view in await _classes(case):
         if not view.faults:
@@ -185,9 +186,11 @@ class _Look:
         machines: all of that namespace.
         everywhere: those of all namespaces; None: they may not be read.
         handle: the way to the driver.
+        adopts_unmarked: the flag `--adopt-unmarked-machines`.
         seen: VMs that were listed.
         unlisted: classes that could not be -> why.
         lost: keys of Machines whose VMs are gone.
+        disowned: Machines whose provider ID names a VM that is not theirs, and why.
         ownerless: VMs with our marker and no Machine.
         unconfirmed: as `ownerless`, without a namespace, while no other namespace may be read.
         unmarked: VMs without a marker and no Machine.
@@ -198,9 +201,11 @@ class _Look:
     machines: Sequence[MachineView]
     everywhere: Sequence[MachineView] | None
     handle: Handle
+    adopts_unmarked: bool = False
     seen: int = 0
     unlisted: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    disowned: list[str] = field(default_factory=list)
     ownerless: list[str] = field(default_factory=list)
     unconfirmed: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
@@ -245,11 +250,15 @@ class _Look:
                 provider_spec=made_of.provider_spec,
                 credentials=made_of.credentials,
                 provider_id=machine.provider_id,
+                is_imported=machine.provider_id in made_of.imports,
+                adopts_unmarked=self.adopts_unmarked,
             )
             try:
                 await self.handle.call(MachineDriver.get_machine_status, request)
             except errors.NotFound:
                 self.lost.append(f"{machine.key} ({machine.provider_id})")
+            except errors.NotOwned as error:
+                self.disowned.append(f"{machine.key}: {error}")
             except errors.CloudError:
                 return  # it says nothing about the VM
 
@@ -265,7 +274,7 @@ class _Look:
         advice = [one for _, one in troubles]
         if details:
             advice.append("look at the credentials in the Secrets of these classes, and the cloud")
-        if self.lost or details:
+        if self.lost or self.disowned or details:
             return fail(told, *advice, details=details)
         return warn(told, *advice)
 
@@ -274,6 +283,9 @@ class _Look:
         if self.lost:
             told = f"{count(len(self.lost), 'Machine')} without VM: {some(sorted(self.lost))}"
             yield told, "delete a Machine whose VM is gone: none is made again for it"
+        if self.disowned:
+            told = f"{count(len(self.disowned), 'Machine')} with the VM of another"
+            yield f"{told}: {some(sorted(self.disowned))}", "correct spec.providerID of these"
         if self.ownerless:
             many = f"{count(len(self.ownerless), 'VM')} of this cluster without Machine"
             yield f"{many}: {some(self.ownerless)}", _RESTORE

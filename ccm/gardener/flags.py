@@ -142,7 +142,8 @@ class GardenerFlags:
     adopt_unmarked_machines: bool = OURS.flag(
         False,
         "Take over a VM without any marker that has the name of a Machine and is of its class, as "
-        "the reference made it. Without it such a VM is reported, and none is made beside it.",
+        "the reference made it. Without it such a VM is reported, none is made beside it, and a "
+        "Machine that names it by provider ID touches neither the VM nor its node.",
     )
 
 

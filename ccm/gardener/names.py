@@ -176,6 +176,10 @@ REASON_VM_PRESUMED_DELETED = "VMPresumedDeleted"
 new ones do not show its VM; the wait for the former ones is over, so the VM counts as deleted.
 Ours."""
 
+REASON_VM_NOT_OWNED = "VMNotOwned"
+"""Warning event on a Machine: the VM of its provider ID is another's, so that neither the VM nor
+its node is touched. Ours."""
+
 REASON_NODE_SICK = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
 REASON_MACHINE_FAILED = "MachineFailed"

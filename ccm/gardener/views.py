@@ -10,7 +10,7 @@ import msgspec
 
 from ccm.base.booleans import parse_bool
 from ccm.base.durations import parse_duration
-from ccm.cloud.machines import Credentials
+from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
 from ccm.gardener.types import (
     ClassNodeTemplate,
@@ -159,6 +159,7 @@ def machine_class(
     # User data are among them, as drivers of the origin know them.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.spec).decode()
+    imports = obj.annotations.get(IMPORT_ANNOTATION, "")
     return ClassView(
         name=obj.name,
         provider_spec=obj.spec,
@@ -168,10 +169,11 @@ def machine_class(
         lacking=tuple(lacking),
         origin=_origin(obj, data),
         is_held=names.FINALIZER in obj.finalizers,
+        imports=frozenset(one.strip() for one in imports.split(",")) - {""},
         extra_capacity=_texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
         # Not that of the object: what we write on it ourselves is nothing new.
-        version=(obj.uid, spec, credentials.digest, *faults),
+        version=(obj.uid, spec, credentials.digest, imports, *faults),
     )
 
 

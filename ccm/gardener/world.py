@@ -7,8 +7,8 @@ known; until then that is said once, and looked at again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -16,10 +16,20 @@ from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
 from ccm.cloud.codes import code_of
-from ccm.cloud.errors import CloudError
+from ccm.cloud.errors import CloudError, NotFound, NotOwned, Unimplemented, Uninitialized
 from ccm.cloud.interface import Cloud
-from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
+from ccm.cloud.machines import (
+    CORRECT_OWNER,
+    Identity,
+    ListMachinesRequest,
+    MachineDriver,
+    MachineRecord,
+    MachineRequest,
+    is_owner,
+    known,
+)
 from ccm.cloud.operation import Caller
+from ccm.cloud.provider_id import is_same_instance
 from ccm.gardener import metrics, served, views
 from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -28,6 +38,7 @@ from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
+from ccm.machines import deletion
 from ccm.machines.ages import Ages
 from ccm.machines.listing import Listings
 from ccm.machines.views import ClassView, MachineView, Rules
@@ -142,6 +153,8 @@ class World:
         self._rules: Rules | None = None
         self._opening = asyncio.Lock()
         self._creations_ended: dict[str, float] = {}
+        self._owned: dict[str, str] = {}
+        self._listed: dict[str, Mapping[str, Identity]] = {}
         self._usable: dict[str, ClassView] = {}
 
     @property
@@ -296,7 +309,74 @@ class World:
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
             creation_started=machine.creation_started,
+            is_imported=machine.provider_id in made_of.imports,
+            adopts_unmarked=self.rules.adopt_unmarked,
         )
+
+    def owns_vm(self, machine: MachineView) -> bool:
+        """Return whether the cloud has confirmed, since the start, whose VM the provider ID names.
+
+        A provider ID alone proves nothing: whoever may edit Machines can set it.
+        """
+        provider_id = machine.provider_id
+        if provider_id and self._owned.get(machine.uid) == provider_id:
+            return True
+        listed = (vms[provider_id] for vms in self._listed.values() if provider_id in vms)
+        return any(self._is_owner(machine, marks) for marks in listed)
+
+    def _is_owner(self, machine: MachineView, marks: Identity) -> bool:
+        if self.finds_by_name:
+            return marks.name == machine.name
+        return is_owner(self.rules.identity(machine), marks)
+
+    def owns_node(self, machine: MachineView, node: Node) -> bool:
+        """Return whether a node is that of the machine's VM.
+
+        The machine's name in its label proves it, as the label is copied to nodes that were proved.
+        """
+        if not deletion.is_its_node(machine, node):
+            return False
+        is_labelled = node.labels.get(self.rules.machine_label) == machine.name
+        return is_labelled or self.owns_vm(machine)
+
+    async def confirm_owner(self, machine: MachineView, made_of: ClassView) -> bool:
+        """Ask the cloud whose VM the provider ID of a machine names, if that is not known.
+
+        Returns:
+            Whether it is the machine's. False: the cloud shows no such VM, or cannot tell.
+
+        Raises:
+            NotOwned: the VM is not the machine's.
+            CloudError: the cloud did not answer.
+        """
+        if not machine.provider_id or self.owns_vm(machine):
+            return bool(machine.provider_id)
+        if made_of.lacking:
+            return False
+        # One listing tells it of all machines of a class, as after a restart.
+        listing = await self.listings.of(made_of)
+        if self.owns_vm(machine):
+            return True
+        request = self.request(machine, made_of)
+        if self.finds_by_name and not request.is_imported:
+            if any(one.info.provider_id == machine.provider_id for one in listing.records):
+                raise _misnamed(machine)
+            # An answer by provider ID would repeat what was asked.
+            request = replace(request, provider_id="", creation_started=True)
+        try:
+            info = await self.call(MachineDriver.get_machine_status, request)
+        except Uninitialized as error:
+            info = known(error)
+        except (NotFound, Unimplemented):
+            return False
+        if info.provider_id and not is_same_instance(info.provider_id, machine.provider_id):
+            raise _misnamed(machine)
+        self.note_owner(machine.uid, machine.provider_id)
+        return True
+
+    def note_owner(self, uid: str, provider_id: str) -> None:
+        """Note which VM is a machine's, as the cloud said."""
+        self._owned[uid] = provider_id
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call the driver, and count that as the reference does. Raises CloudError."""
@@ -321,6 +401,7 @@ class World:
     def forget(self, uid: str) -> None:
         """The machine is gone."""
         self._creations_ended.pop(uid, None)
+        self._owned.pop(uid, None)
         self.new_origins.pop(uid, None)
         self.ages.forget(uid)
         gone = [key for key in self._usable if self.classes.store.get(key) is None]
@@ -341,6 +422,7 @@ class World:
                 credentials=made_of.credentials,
             ),
         )
+        self._listed[made_of.name] = {one.info.provider_id: one.identity for one in records}
         self._note_origins(made_of, records)
         return records
 
@@ -375,6 +457,13 @@ class World:
     async def _marker(self) -> str:
         target = self._target.client if self._has_target else None
         return await marker(self._client, target, self.namespace)
+
+
+def _misnamed(machine: MachineView) -> NotOwned:
+    return NotOwned(
+        f"VM {machine.provider_id} has not the name of this machine, and is left alone; "
+        f"{CORRECT_OWNER.format(machine.class_name)}"
+    )
 
 
 async def marker(control: Asks, target: Asks | None, namespace: str) -> str:

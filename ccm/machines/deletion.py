@@ -80,7 +80,7 @@ class Cause(Enum):
 
     NO_TARGET = "there is no cluster to join"
     KNOWN = "which node it is is known, or that there is none"
-    UNCLEAR = "the cloud does not say whether there is a VM"
+    UNCLEAR = "the cloud does not say whether there is a VM, or it is another's"
     NO_NODE = "there is no node to drain"
     DRAINING = "the drain goes on"
     DRAINED = "nothing is left on the node"
@@ -125,7 +125,11 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
             "Running without target cluster, skipping node drain and volume attachment deletion.",
         ),
         (Stage.STATUS, Cause.KNOWN): _move(Stage.DRAIN),
-        (Stage.STATUS, Cause.UNCLEAR): _move(Stage.STATUS, "{said}.", State.FAILED),
+        **{
+            (stage, Cause.UNCLEAR): _move(stage, "{said}.", State.FAILED)
+            for stage in Stage
+            if stage is not Stage.FINALIZER
+        },
         (Stage.DRAIN, Cause.NO_NODE): _move(
             Stage.VM, "Skipping drain as nodeName is not a valid one for machine."
         ),
@@ -365,7 +369,11 @@ def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
     """What an error of the driver means."""
     told = known(error).last_known_state
     if isinstance(error, errors.RetryAfter):
-        return Event(cause=Cause.GOING, after_s=error.seconds, known_state=told, busy=error)
+        # A question that is not answered yet says nothing about a deletion.
+        going = Cause.GOING if cause is Cause.REFUSED else cause
+        return Event(
+            cause=going, said=str(error), after_s=error.seconds, known_state=told, busy=error
+        )
     return Event(
         cause=cause,
         said=told_of(error),

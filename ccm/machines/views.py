@@ -195,6 +195,7 @@ class ClassView:
         lacking: those of them for which the cloud cannot be asked about a VM either.
         origin: differs when its VMs may be in another place: other credentials, other region.
         is_held: whether our finalizer keeps it.
+        imports: provider IDs of VMs that may be its machines' whatever marks they have.
         extra_capacity: resources that are added to the capacity of its nodes.
         place: type and zone of its VMs, as far as the class says; for metrics.
         version: differs when anything of this does.
@@ -208,6 +209,7 @@ class ClassView:
     lacking: tuple[str, ...] = ()
     origin: str = ""
     is_held: bool = True
+    imports: frozenset[str] = frozenset()
     extra_capacity: Mapping[str, str] = field(default_factory=dict)
     place: tuple[str, str] = ("", "")
     version: tuple[str, ...] = ()

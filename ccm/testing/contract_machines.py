@@ -213,14 +213,51 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         await machines.delete(who)
         same(await machines.held(), [], "VMs in the cloud")
 
+    @pytest.mark.parametrize("whose", ["another_cluster", "a_twin", "another_machine", "nobody"])
+    async def test_the_provider_id_of_another_vm_is_refused(
+        self, machines: Machines, harness: Harness, whose: str
+    ) -> None:
+        """Whoever may edit Machines may set any provider ID: the VM's marks decide whose it is."""
+        if probes.is_opted_out(harness, "no_machine_marks"):
+            pytest.skip("the cloud keeps no marks")
+        who, driver = machines.identity(), machines.driver
+        theirs = await machine_probes.foreign(machines, f"{POOL}-theirs", whose, uid=who.uid)
+        req = machines.request(who, theirs.provider_id)
+
+        for ask in (driver.get_machine_status, driver.delete_machine):
+            await probes.must_raise(
+                ask.__name__, partial(ask, req), (errors.NotOwned,), f"about a VM of {whose}"
+            )
+        initialized = await outcome(partial(driver.initialize_machine, req))
+        probes.check_error(
+            initialized, (errors.NotOwned, errors.Unimplemented), f"initialising a VM of {whose}"
+        )
+        same(await machines.held(), [theirs.provider_id], "VMs in the cloud")
+
+    async def test_the_vm_of_a_restored_machine_is_its_own(
+        self, machines: Machines, harness: Harness
+    ) -> None:
+        """A Machine that is restored from a backup has another UID than its VM says."""
+        if probes.is_opted_out(harness, "no_machine_marks"):
+            pytest.skip("the cloud keeps no marks")
+        who = machines.identity()
+        made = await machines.create(who)
+        restored = replace(who, uid="uid-of-the-restored")
+
+        found = await machines.status(restored, made.provider_id)
+        await machines.delete(restored, made.provider_id)
+
+        same(found.provider_id, made.provider_id, "status by provider ID")
+        same(await machines.held(), [], "VMs in the cloud")
+
     async def test_with_a_provider_id_that_vm_goes_and_no_other(self, machines: Machines) -> None:
-        """A machine may be given a VM that somebody else made: its provider ID says which."""
+        """A class may import a VM that somebody else made: the provider ID says which."""
         who = machines.identity()
         made = await machines.create(who)
         given = await machine_probes.foreign(machines, f"{POOL}-given", "nobody")
 
-        found = await machines.status(who, given.provider_id)
-        await machines.delete(who, given.provider_id)
+        found = await machines.status(who, given.provider_id, is_imported=True)
+        await machines.delete(who, given.provider_id, is_imported=True)
 
         same(found.provider_id, given.provider_id, "status by provider ID")
         same(await machines.held(), [made.provider_id], "VMs in the cloud")

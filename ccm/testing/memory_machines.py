@@ -8,7 +8,7 @@ with a role before it counts as initialised.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -25,6 +25,7 @@ from ccm.cloud.machines import (
     MachineRequest,
     Phase,
     Problem,
+    check_owner,
 )
 from ccm.cloud.provider_id import format_provider_id, parse_provider_id
 from ccm.cloud.types import address
@@ -169,7 +170,7 @@ class MemoryMachines(Driver[MemoryMachineApi]):
         found = await translated(self.spi.tagged(token_of(req.credentials), {"pool": req.pool}))
         return [
             MachineRecord(
-                identity=Identity(**{name: one.labels.get(name, "") for name in _MARKS}),
+                identity=_identity(one),
                 info=info(one),
                 initialized=ROLE in one.labels,
             )
@@ -202,11 +203,18 @@ class MemoryMachines(Driver[MemoryMachineApi]):
         token = token_of(req.credentials)
         if req.provider_id:
             instance_id = parse_provider_id(req.provider_id, SCHEME)
-            with suppress(errors.NotFound):
-                return await translated(self.spi.get(token, instance_id))
-            return None
+            try:
+                found = await translated(self.spi.get(token, instance_id))
+            except errors.NotFound:
+                return None
+            check_owner(req, _identity(found))
+            return found
         marks = {"cluster": req.identity.cluster, "uid": req.identity.uid}
         return next(iter(await translated(self.spi.tagged(token, marks))), None)
+
+
+def _identity(vm: MemoryInstance) -> Identity:
+    return Identity(**{mark: vm.labels.get(mark, "") for mark in _MARKS})
 
 
 _MARKS = tuple(one.name for one in fields(Identity))

@@ -81,23 +81,22 @@ class HcloudMachines(cloud.Driver[Clients]):
         """One request."""
         async with self._client(req.credentials, req.identity.pool) as api:
             if req.provider_id:
-                number = instances.parse_id(req.provider_id)
-                return _info(await api.one(f"/servers/{number}", "server", client.Server))
+                return _info((await _owned(api, req))[0])
             for server in await _marked(api, "servers", client.Server, req.identity):
                 return _info(server)
         raise cloud.NotFound(f"no server of machine {req.identity.name}")
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Four requests, more for what was made beside it; not over before all is gone."""
+        """Five requests, more for what was made beside it; not over before all is gone."""
         async with self._client(req.credentials, req.identity.pool) as api:
-            numbers = await _to_delete(api, req)
+            numbers, who = await _to_delete(api, req)
             # First, for with the server whoever asks by provider ID alone loses the trace of it.
-            for key in await _marked(api, "ssh_keys", client.Labelled, req.identity):
+            for key in await _marked(api, "ssh_keys", client.Labelled, who):
                 await _gone(api, f"/ssh_keys/{key.id}")
             for number in numbers:
                 await _gone(api, f"/servers/{number}")
-            for volume in await _marked(api, "volumes", client.Volume, req.identity):
-                if volume.server in (None, *map(int, numbers)):
+            for volume in await _marked(api, "volumes", client.Volume, who):
+                if volume.server in (None, *numbers):
                     await _gone(api, f"/volumes/{volume.id}")
             async with self._group_lock(req.identity):
                 await _remove_empty_groups(api, req.identity)
@@ -333,23 +332,47 @@ def _is(thing: client.Labelled, who: cloud.Identity) -> bool:
     return bool(who.uid) and found == (who.cluster, who.uid)
 
 
-async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[str]:
-    if req.provider_id:
-        return [instances.parse_id(req.provider_id)]
-    found = await _marked(api, "servers", client.Server, req.identity)
-    return [str(one.id) for one in found]
+async def _owned(
+    api: client.Client, req: cloud.MachineRequest
+) -> tuple[client.Server, cloud.Identity]:
+    """Return the server of the provider ID, and the identity of what was created beside it.
+
+    Raises:
+        NotFound: there is no such server.
+        NotOwned: it is not the machine's.
+    """
+    number = instances.parse_id(req.provider_id)
+    server = await api.one(f"/servers/{number}", "server", client.Server)
+    return server, cloud.check_owner(req, _identity(server))
 
 
-def _record(server: client.Server) -> cloud.MachineRecord:
-    identity = cloud.Identity(
+async def _to_delete(
+    api: client.Client, req: cloud.MachineRequest
+) -> tuple[Sequence[int], cloud.Identity]:
+    """Return the IDs of the servers, and the identity of what was created beside them."""
+    if not req.provider_id:
+        found = await _marked(api, "servers", client.Server, req.identity)
+        return [one.id for one in found], req.identity
+    try:
+        server, who = await _owned(api, req)
+    except cloud.NotFound:
+        return [], req.identity
+    return [server.id], who
+
+
+def _identity(server: client.Server) -> cloud.Identity:
+    return cloud.Identity(
         cluster=server.labels.get(marks.CLUSTER, ""),
         namespace=server.labels.get(marks.NAMESPACE, ""),
         pool=server.labels.get(marks.POOL, ""),
         name=server.labels.get(marks.NAME, server.name),
         uid=server.labels.get(marks.UID, ""),
     )
+
+
+def _record(server: client.Server) -> cloud.MachineRecord:
     return cloud.MachineRecord(
-        identity=identity, info=_info(server), created=_moment(server.created)
+        identity=_identity(server), info=_info(server), created=_moment(server.created)
     )
 
 

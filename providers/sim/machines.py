@@ -74,7 +74,7 @@ class SimMachines(cloud.Driver[Clients]):
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
         async with self._client(req.credentials, req.identity.pool) as api:
-            server = await _find(api, req)
+            server, _ = await _find(api, req)
             if not _is_initialized(server, req.provider_spec):
                 server = await api.allow_addresses(server.id, spec.allowed_addresses)
             return _info(server)
@@ -82,23 +82,24 @@ class SimMachines(cloud.Driver[Clients]):
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """One request."""
         async with self._client(req.credentials, req.identity.pool) as api:
-            server = await _find(api, req)
+            server, _ = await _find(api, req)
         if not _is_initialized(server, req.provider_spec):
             text = f"{server.name} lacks its allowed addresses"
             raise cloud.Uninitialized(text).carrying(_info(server))
         return _info(server)
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Three requests, more for data volumes; not over before the VM is gone."""
+        """Four requests, more for data volumes; not over before the VM is gone."""
         async with self._client(req.credentials, req.identity.pool) as api:
-            for instance_id in await _to_delete(api, req):
+            instance_ids, who = await _to_delete(api, req)
+            for instance_id in instance_ids:
                 with suppress(cloud.NotFound):
                     await api.delete_server(instance_id)
                     if instances.is_there(await api.server(instance_id)):
                         text = f"{instance_id} is being deleted"
                         raise cloud.RetryAfter(text, seconds=AGAIN_S)
             # Whether there are any, a spec of today does not say. Those of another VM go with it.
-            for volume in await _volumes(api, req.identity):
+            for volume in await _volumes(api, who):
                 if not volume.instance:
                     with suppress(cloud.NotFound):
                         await api.delete_volume(volume.id)
@@ -139,22 +140,36 @@ class SimMachines(cloud.Driver[Clients]):
         return self.spi.of(credentials, pool=pool)
 
 
-async def _find(api: client.Client, req: cloud.MachineRequest) -> client.Server:
-    """The VM of a request, by provider ID or by its marks. Raises NotFound."""
+async def _find(
+    api: client.Client, req: cloud.MachineRequest
+) -> tuple[client.Server, cloud.Identity]:
+    """Return the VM of a request, by provider ID or marks, and the identity of its volumes.
+
+    Raises:
+        NotFound: there is no such VM.
+        NotOwned: that of the provider ID is not the machine's.
+    """
     if req.provider_id:
         server = await api.server(instances.parse_id(req.provider_id))
         if instances.is_there(server):
-            return server
+            return server, cloud.check_owner(req, _identity(server))
     else:
         for server in await _marked(api, req.identity):
-            return server
+            return server, req.identity
     raise cloud.NotFound(f"no VM of machine {req.identity.name}")
 
 
-async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[str]:
-    if req.provider_id:
-        return [instances.parse_id(req.provider_id)]
-    return [server.id for server in await _marked(api, req.identity)]
+async def _to_delete(
+    api: client.Client, req: cloud.MachineRequest
+) -> tuple[Sequence[str], cloud.Identity]:
+    """Return the IDs of the VMs, and the identity of their volumes."""
+    if not req.provider_id:
+        return [server.id for server in await _marked(api, req.identity)], req.identity
+    try:
+        server, who = await _find(api, req)
+    except cloud.NotFound:
+        return [], req.identity
+    return [server.id], who
 
 
 async def _make_volumes(
@@ -237,16 +252,19 @@ def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
     return set(spec.allowed_addresses) <= set(server.allowed_addresses)
 
 
-def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineRecord:
-    identity = cloud.Identity(
+def _identity(server: client.Server) -> cloud.Identity:
+    return cloud.Identity(
         cluster=server.labels.get(client.MARK_CLUSTER, ""),
         namespace=server.labels.get(client.MARK_NAMESPACE, ""),
         pool=server.labels.get(client.MARK_POOL, ""),
         name=server.labels.get(client.MARK_NAME, server.name),
         uid=server.labels.get(client.MARK_UID, ""),
     )
+
+
+def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineRecord:
     return cloud.MachineRecord(
-        identity=identity,
+        identity=_identity(server),
         info=_info(server),
         initialized=_is_initialized(server, spec),
         created=_moment(server.created),

@@ -119,6 +119,7 @@ class StackitMachines(cloud.Driver[Clients]):
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
             server = await api.wait_until_server_running(*place, server_id)
+            _check_owner(req, server)
             if server.status == "ERROR":
                 await _failed(api, place, server, req.identity)
             if not server.nics:
@@ -137,6 +138,7 @@ class StackitMachines(cloud.Driver[Clients]):
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
             server = await api.server(*place, server_id)
+        _check_owner(req, server)
         info = _info(server, place)
         if server.status == "CREATING" or _lacks_addresses(req.provider_spec, server):
             text = f"server {server_id} is {server.status}, and not initialised yet"
@@ -149,7 +151,7 @@ class StackitMachines(cloud.Driver[Clients]):
             return cloud.DeleteMachineResponse()
         async with self._client(req.credentials, req.identity.pool) as api:
             for place, server_id in await _to_delete(api, req):
-                await _gone(api, place, server_id)
+                await _gone(api, place, server_id, req)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
@@ -419,10 +421,11 @@ async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tu
     return [(one, server.id) for one in places for server in await api.servers(*one, labels)]
 
 
-async def _gone(api: iaas.Client, place: Place, server_id: str) -> None:
-    """Take a server away. Raises RetryAfter: it is not gone yet."""
+async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest) -> None:
+    """Delete a server. Raises RetryAfter: it is not gone yet; NotOwned: it is not the machine's."""
     try:
         server = await api.server(*place, server_id)
+        _check_owner(req, server)
         if server.status not in GOING:
             await api.delete_server(*place, server_id)
     except cloud.NotFound:
@@ -446,16 +449,31 @@ def _is(server: iaas.Server, who: cloud.Identity) -> bool:
     return bool(who.uid) and found == (who.cluster, who.uid)
 
 
-def _record(server: iaas.Server, place: Place) -> cloud.MachineRecord:
-    identity = cloud.Identity(
+def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:
+    """Raise NotOwned for a server that is not the machine's.
+
+    The vendor's driver leaves the labels of machine and class and no others.
+    """
+    who, marks = req.identity, _identity(server)
+    machine = (server.label(StackitMachineLabel), server.label(StackitMachineClassLabel))
+    is_vendors = not (marks.cluster or marks.uid) and machine == (who.name, who.pool)
+    if req.provider_id and not is_vendors:
+        cloud.check_owner(req, marks)
+
+
+def _identity(server: iaas.Server) -> cloud.Identity:
+    return cloud.Identity(
         cluster=server.label(CLUSTER),
         namespace=server.label(NAMESPACE),
         pool=server.label(StackitMachineClassLabel),
         name=server.label(StackitMachineLabel) or server.name,
         uid=server.label(UID),
     )
+
+
+def _record(server: iaas.Server, place: Place) -> cloud.MachineRecord:
     return cloud.MachineRecord(
-        identity=identity,
+        identity=_identity(server),
         info=_info(server, place),
         initialized=server.status != "CREATING",
         created=_moment(server.created_at or ""),

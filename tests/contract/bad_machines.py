@@ -156,6 +156,17 @@ class IgnoresTheCluster(MemoryMachines):
         return await super()._find(req)
 
 
+@noticed_by(
+    "test_the_provider_id_of_another_vm_is_refused[nobody]",
+    "test_the_provider_id_of_another_vm_is_refused[another_machine]",
+)
+class TrustsProviderIDs(MemoryMachines):
+    """Whatever has the provider ID is the machine's."""
+
+    async def _find(self, req: MachineRequest) -> MemoryInstance | None:
+        return await super()._find(dataclasses.replace(req, is_imported=True))
+
+
 @noticed_by("test_a_vm_that_only_has_the_name_is_left_alone[nobody]")
 class DeletesByName(MemoryMachines):
     """Without a provider ID whatever has the name is deleted."""

@@ -188,6 +188,33 @@ async def test_a_server_of_the_vendors_driver(
     assert harness.service.writes == 0
 
 
+@pytest.mark.parametrize(
+    ("labels", "owned"),
+    [
+        ({}, True),
+        ({marks.StackitMachineLabel: "another"}, False),
+        ({marks.StackitMachineClassLabel: "another"}, False),
+        ({marks.CLUSTER: "another"}, False),
+    ],
+)
+async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
+    harness: StackitHarness, project: cloud.Cloud, labels: dict[str, str], owned: bool
+) -> None:
+    group = of(project, harness)
+    made = await group.create(who := group.identity())
+    (held,) = harness.service.cloud.servers.values()
+    theirs = {marks.StackitMachineLabel: who.name, marks.StackitMachineClassLabel: who.pool}
+    held["labels"] = theirs | labels
+
+    if owned:
+        await group.delete(who, made.provider_id)
+    else:
+        with pytest.raises(cloud.NotOwned):
+            await group.delete(who, made.provider_id)
+
+    assert (await group.held() == []) is owned
+
+
 @pytest.mark.row("stackit-machine-07", "stackit-machine-09")
 async def test_labels_that_are_no_text(harness: StackitHarness, project: cloud.Cloud) -> None:
     group = of(project, harness)

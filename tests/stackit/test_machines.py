@@ -426,6 +426,7 @@ async def test_a_failed_server_of_somebody_else_is_not_deleted(
     (held,) = harness.service.cloud.servers.values()
     held["status"] = "ERROR"
 
-    with pytest.raises(cloud.FailedPrecondition):
-        await group.driver.initialize_machine(group.request(group.identity(), given.provider_id))
+    request = group.request(group.identity(), given.provider_id, is_imported=True)
+    with pytest.raises(cloud.FailedPrecondition, match="has run before"):
+        await group.driver.initialize_machine(request)
     assert len(await harness.vms()) == 1

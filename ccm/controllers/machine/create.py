@@ -190,6 +190,8 @@ class _Pass:
         since = self._world.listed_since(machine.uid)
         listing = await self._waited(self._world.listings.of(self._made_of, since=since))
         if machine.provider_id:
+            if not await self._waited(self._world.confirm_owner(machine, self._made_of)):
+                return replace(self._seen, looked=True)
             listed = (one for one in listing.records if one.info.provider_id == machine.provider_id)
             record = next(listed, None)
             if record is None or not (record.info.node_name or machine.node_name):
@@ -255,6 +257,7 @@ class _Pass:
         _log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
+        self._world.note_owner(machine.uid, info.provider_id)
         self._seen = replace(self._seen, created=info)
         return await self._remembered(obj, info)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from ccm.base import clock, log
+from ccm.base import clock, log, redact
+from ccm.cloud.errors import CloudError, NotOwned
 from ccm.controllers.machine import metrics
 from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import deletion, health, nodesync, preservation, replacing
-from ccm.machines.creation import Outcome
+from ccm.machines.creation import SHORT_S, Outcome
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
 from ccm.machines.views import MachineView, Phase
@@ -110,7 +111,12 @@ class Health:
             return Outcome()
         if node is not None:
             try:
-                node = await self._sync_node(obj, node)
+                if await self._owns(obj, node):
+                    node = await self._sync_node(obj, node)
+                elif machine.phase is Phase.PENDING and deletion.is_its_node(machine, node):
+                    # It joins once it is proved to be the machine's, or is late.
+                    outcome = await self._judge(obj, machine, None)
+                    return replace(outcome, after_s=sooner(outcome.after_s, SHORT_S))
             except KubeError as error:
                 # A node is in use only with all that it should have. But one that cannot be
                 # written may be sick all the same.
@@ -256,6 +262,34 @@ class Health:
             return None
         node = self._world.nodes.store.get(machine.node_name)
         return None if node is None else self._write_nodes.newest(node)
+
+    def own_node_of(self, machine: MachineView) -> Node | None:
+        """Return the machine's node, if it is proved to be that of its VM."""
+        node = self.node_of(machine)
+        return node if node is not None and self._world.owns_node(machine, node) else None
+
+    async def _owns(self, obj: Machine, node: Node) -> bool:
+        """Return whether the node may be changed, and tell if it is another machine's."""
+        machine = views.machine(obj)
+        if self._world.owns_node(machine, node):
+            return True
+        about = views.reference(obj)
+        if not deletion.is_its_node(machine, node):
+            said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
+            self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, said)
+            return False
+        try:
+            await self._world.confirm_owner(machine, self._world.class_of(machine))
+        except NotOwned as error:
+            self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, redact.public(str(error)))
+        except CloudError as error:
+            self._log.warning(
+                "owner of the VM could not be confirmed, node is left alone",
+                machine=obj.key,
+                node=node.name,
+                error=str(error),
+            )
+        return self._world.owns_node(machine, node)
 
     async def _sync_node(self, obj: Machine, node: Node) -> Node | None:
         """Bring the node in step with the machine; the node as it is then."""

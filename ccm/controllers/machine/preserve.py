@@ -76,7 +76,7 @@ class Preserver:
         machine = views.machine(obj)
         if self._health.is_contested(machine):
             return None
-        node = self._health.node_of(machine)
+        node = self._health.own_node_of(machine)
         rules = self._world.rules
         now = self._world.now_since(machine.uid, machine.status.preserve_until)
         found = preservation.decide(machine, node, now, rules)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from ccm.base import clock, log
+from ccm.base import clock, log, redact
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError, RetryAfter
 from ccm.cloud.machines import (
@@ -230,7 +230,7 @@ class _Pass:
             Stage.NODE: self._delete_node,
         }
         while (stage := self._stage) is not Stage.FINALIZER:
-            event = await acts[stage]()
+            event = await self._disowned() or await acts[stage]()
             self._known.move = deletion.moved(stage, event, self._machine)
             if self._known.move.to is stage:
                 await self._rests(event)
@@ -245,6 +245,30 @@ class _Pass:
         return Rest()
 
     # --- stages -----------------------------------------------------------------------------
+
+    async def _disowned(self) -> Event | None:
+        """Return why neither VM nor node may be touched; None = the deletion goes on.
+
+        Nothing is touched while the VM of the provider ID is another's, or while the cloud does not
+        say whose it is and nothing else proves that the node is the machine's.
+        """
+        machine = self._machine
+        made_of = self._world.class_to_delete_with(machine)
+        if not machine.provider_id or self._world.owns_vm(machine) or made_of.lacking:
+            return None
+        is_proved = machine.node_name not in self._world.nodes.store or self._node() is not None
+        if self._stage is Stage.NODE and is_proved:
+            return None  # The VM is gone.
+        try:
+            async with self._turn.put_down():
+                await self._world.confirm_owner(machine, made_of)
+        except errors.NotOwned as error:
+            await self._announce()
+            self._tell(names.REASON_VM_NOT_OWNED, redact.public(str(error)))
+            return deletion.refused(error, cause=Cause.UNCLEAR)
+        except CloudError as error:
+            return None if is_proved else deletion.refused(error, cause=Cause.UNCLEAR)
+        return None
 
     async def _look(self) -> Event:
         """Which node is the machine's."""
@@ -379,6 +403,11 @@ class _Pass:
 
     async def _called(self, machine: MachineView, made_of: ClassView) -> DeleteMachineResponse:
         request, began = self._world.request(machine, made_of), clock.monotonic()
+        if self._world.finds_by_name and not self._world.owns_vm(machine):
+            # Such a driver does not check whose VM a provider ID names. No VM has the machine's
+            # name, or the pass would have ended; what was created beside it may still be there.
+            started = machine.creation_started or bool(machine.provider_id)
+            request = replace(request, provider_id="", creation_started=started)
         async with self._turn.put_down():
             try:
                 answer = await self._world.call(MachineDriver.delete_machine, request)
@@ -464,7 +493,7 @@ class _Pass:
         """The machine's node, and no other that has its name."""
         machine = self._machine
         node = self._world.nodes.store.get(machine.node_name) if machine.node_name else None
-        if node is None or not deletion.is_its_node(machine, node):
+        if node is None or not self._world.owns_node(machine, node):
             return None
         return self._target.nodes.newest(node)
 
@@ -479,7 +508,7 @@ class _Pass:
             node = await self._target.delete_nodes.get(machine.node_name)
         except NotFound:
             return False
-        return deletion.is_its_node(machine, node)
+        return self._world.owns_node(machine, node)
 
     def _note(self, **news: object) -> None:
         self._known.progress = msgspec.structs.replace(self._known.progress, **news)

@@ -84,7 +84,7 @@ class Updater:
             return None
         obj = self._write.newest(cached)
         machine = views.machine(obj)
-        node, found = self._health.node_of(machine), updating.NOTHING
+        node, found = self._health.own_node_of(machine), updating.NOTHING
         if node is not None and not self._health.is_contested(machine):
             found = updating.decide(machine, node, self._world.rules)
         if not found.drains and (uid := self._draining.pop(key, None)) is not None:

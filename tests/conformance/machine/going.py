@@ -30,7 +30,8 @@ def goes(world: World, text: str = "", *, phase: str = "Terminating", **more: An
     spec = {"providerID": f"fake:///{M}", **more}
     path = world.machine(M, metadata=metadata, status=status, **spec)
     world.driver.add(world.identity(M))
-    world.node(M, metadata={"finalizers": [names.FINALIZER_NODE]})
+    told = {names.LABEL_MACHINE_NAME: M} if labels["node"] else {}
+    world.node(M, metadata={"finalizers": [names.FINALIZER_NODE], "labels": told})
     world.server.drop(path)
     return path
 

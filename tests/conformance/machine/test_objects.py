@@ -238,6 +238,7 @@ def joined(world: World, template: dict[str, Any] | None = None, **more: Any) ->
         nodeTemplate=TEMPLATE if template is None else template,
         **more,
     )
+    world.driver.add(world.identity())
     return Joined(world, path)
 
 

@@ -42,6 +42,8 @@ class Updates(Drains):
         self.drains_really = True
         self.ready_class()
         self.lived()
+        labels = {names.LABEL_MACHINE_NAME: "m0"}
+        self.server.patch(f"{NODES_PATH}/m0", {"metadata": {"labels": labels}})
         self.pod("p")
 
     def label(self, **labels: str | None) -> None:

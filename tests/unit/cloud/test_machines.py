@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from ccm.cloud import (
     Problem,
     errors,
 )
-from ccm.cloud.machines import MachineDriver, found, known
+from ccm.cloud.machines import MachineDriver, check_owner, found, is_owner, known
 from ccm.cloud.operation import DECLARED
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
@@ -148,3 +149,72 @@ def test_every_method_of_the_driver_says_what_an_answer_means() -> None:
 def test_a_problem_names_its_field() -> None:
     assert str(Problem(field="spec.zone", message="'x' is none")) == "spec.zone: 'x' is none"
     assert str(Problem(field="", message="no")) == "no"
+
+
+OWN = Identity(cluster="c1", namespace="default", pool="workers", name="m-1", uid="u-1")
+
+
+@pytest.mark.parametrize(
+    ("marks", "owned"),
+    [
+        ({}, True),
+        ({"namespace": ""}, True),
+        ({"pool": "former-class"}, True),
+        ({"uid": "before-the-restore"}, True),
+        ({"uid": "another", "namespace": ""}, False),
+        ({"uid": "another", "namespace": "other"}, False),
+        ({"uid": "another", "name": "m-2"}, False),
+        ({"uid": "another", "pool": "other"}, False),
+        ({"cluster": "c2"}, False),
+        ({"cluster": "", "uid": ""}, False),
+        ({"uid": ""}, False),
+    ],
+)
+def test_marks_say_whose_a_vm_is(marks: dict[str, str], owned: bool) -> None:
+    assert is_owner(OWN, replace(OWN, **marks)) is owned
+
+
+def test_a_machine_without_identity_owns_nothing() -> None:
+    nobody = Identity(cluster="", pool="", name="", uid="")
+
+    assert not is_owner(nobody, nobody)
+
+
+UNMARKED = Identity(cluster="", pool="", name="m-1", uid="")
+
+
+@pytest.mark.parametrize(
+    ("marks", "fields", "beside"),
+    [
+        (OWN, {}, OWN),
+        (replace(OWN, uid="before"), {}, replace(OWN, uid="before")),
+        (UNMARKED, {"adopts_unmarked": True}, OWN),
+        (UNMARKED, {"is_imported": True}, OWN),
+        (replace(OWN, cluster="c2"), {"is_imported": True}, replace(OWN, cluster="c2")),
+    ],
+)
+def test_a_vm_that_may_be_touched(
+    marks: Identity, fields: dict[str, bool], beside: Identity
+) -> None:
+    assert check_owner(request(OWN, provider_id="a://1", **fields), marks) == beside
+
+
+@pytest.mark.parametrize(
+    ("marks", "fields", "told"),
+    [
+        (UNMARKED, {}, "has no marks of a machine"),
+        (replace(UNMARKED, name="control-plane"), {"adopts_unmarked": True}, "has no marks"),
+        (
+            replace(OWN, cluster="c2"),
+            {"adopts_unmarked": True},
+            "belongs to machine m-1 (u-1) of cluster c2",
+        ),
+    ],
+)
+def test_a_vm_of_another_is_refused(marks: Identity, fields: dict[str, bool], told: str) -> None:
+    with pytest.raises(errors.NotOwned) as caught:
+        check_owner(request(OWN, provider_id="a://1", **fields), marks)
+
+    assert told in str(caught.value)
+    assert "VM a://1" in str(caught.value)
+    assert "kube-ccm/import-vms of MachineClass workers" in str(caught.value)

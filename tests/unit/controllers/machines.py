@@ -22,6 +22,7 @@ from ccm.cloud.machines import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
+    check_owner,
     found,
 )
 from ccm.controllers.machine.controller import MachineController, Requests
@@ -94,13 +95,14 @@ class FakeDriver(Driver[None]):
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("initialize_machine", req)
-        if (found := self.vms.get(req.provider_id)) is None:
-            raise errors.NotFound(req.provider_id)
+        found = self._owned(req)
         self.vms[req.provider_id] = replace(found, initialized=True)
         return found.info
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         await self._called("delete_machine", req)
+        if req.provider_id in self.vms:
+            self._owned(req)
         for key, record in list(self.vms.items()):
             by_identity = not req.provider_id and found([record], req.identity)
             if key == req.provider_id or by_identity:
@@ -110,14 +112,18 @@ class FakeDriver(Driver[None]):
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         await self._called("get_machine_status", req)
-        if req.provider_id not in self.vms:
-            raise errors.NotFound(req.provider_id)
-        return self.vms[req.provider_id].info
+        return self._owned(req).info
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         found = list(self.vms.values())  # as it was when it began
         await self._called("list_machines", None)
         return [one for one in found if one.info.provider_id not in self.hides]
+
+    def _owned(self, req: MachineRequest) -> MachineRecord:
+        if (record := self.vms.get(req.provider_id)) is None:
+            raise errors.NotFound(req.provider_id)
+        check_owner(req, record.identity)
+        return record
 
     def add(
         self, identity: Identity, info: MachineInfo | None = None, **more: Any
@@ -208,6 +214,7 @@ class World:
         self.turns = 5
         self.cluster = CLUSTER
         self.shared: Shared | None = None
+        self._lived: set[str] = set()
         self.define()
 
     def define(self) -> None:
@@ -371,7 +378,8 @@ class World:
         metadata: Any = None,
         **spec: Any,
     ) -> str:
-        """A Machine with a VM, and with a node if somebody makes it; its path."""
+        """A Machine with a VM, and with a node that is in step if somebody makes it; its path."""
+        self._lived.add(name)
         labels = {"node": name} | ({"name": group} if group else {})
         status = {
             "currentStatus": {"phase": phase, "lastUpdateTime": format_time(clock.now())},
@@ -379,13 +387,17 @@ class World:
             "conditions": [{"type": "Ready", "status": "True"}],
         }
         held = {"labels": labels, "finalizers": [names.FINALIZER], **(metadata or {})}
-        return self.machine(
+        path = self.machine(
             name, status=status, metadata=held, providerID=f"fake:///{name}", **spec
         )
+        if isinstance(self.driver, FakeDriver):
+            self.driver.add(self.identity(name))
+        return path
 
     def node(self, name: str = "m0", *, ready: str = "True", **more: Any) -> None:
         """A node registers."""
-        metadata = {"name": name, **more.pop("metadata", {})}
+        synced = {"labels": {names.LABEL_MACHINE_NAME: name}} if name in self._lived else {}
+        metadata = {"name": name, **synced, **more.pop("metadata", {})}
         body = {"metadata": metadata, "spec": {"providerID": f"fake:///{name}", **more}}
         self.server.put(NODES_PATH, body)
         self.heartbeat(name, Ready=ready)

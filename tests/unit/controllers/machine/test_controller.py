@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.cloud import errors
-from ccm.cloud.machines import Identity, MachineInfo
+from ccm.cloud.machines import IMPORT_ANNOTATION, Identity, MachineInfo
 from ccm.gardener import names
 from ccm.kube.errors import ServerError
 from ccm.testing.clock import advance, settle
@@ -188,9 +188,11 @@ async def test_a_vm_that_has_the_name(
 
 
 async def test_a_provider_id_written_by_hand() -> None:
-    """Whatever marks it bears: whoever writes it there says that the VM is the machine's."""
+    """The class has to list a VM that bears other marks."""
     world = World()
-    world.ready_class()
+    world.secret()
+    imports = {"annotations": {IMPORT_ANNOTATION: "fake:///x"}, "finalizers": [names.FINALIZER]}
+    world.machine_class(metadata={"name": "small", **imports})
     world.driver.add(Identity(cluster="theirs", pool="other", name="x", uid="u"))
     world.driver.hides = {"fake:///x"}
     async with world.running("machine", "machineclass"):

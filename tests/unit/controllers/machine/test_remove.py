@@ -116,7 +116,7 @@ async def test_a_text_that_another_controller_wrote_in_the_meantime() -> None:
     world.driver.seconds = 5
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     async with world.running("machine", "machineclass"):
-        await advance(3)
+        await advance(8)
         text = "Deleting machine from cloud provider"
         world.server.patch(f"{path}/status", {"status": {"lastOperation": {"description": text}}})
         await advance(3)
@@ -132,7 +132,7 @@ async def test_a_machine_that_is_set_free_while_its_vm_is_deleted() -> None:
     world.driver.seconds = 5
     world.driver.faults["delete_machine"] = errors.Internal("x")
     async with world.running("machine", "machineclass"):
-        await advance(2)
+        await advance(7)
         world.server.patch(path, {"metadata": {"finalizers": None}})
         await advance(1200)
 

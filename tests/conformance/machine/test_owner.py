@@ -1,0 +1,226 @@
+"""Whose VM and node a Machine may touch: its fields can be set by anybody who may edit Machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.machines import IMPORT_ANNOTATION, Identity
+from ccm.gardener import names
+from ccm.machines.deletion import MARKERS, Stage
+from ccm.testing.clock import advance
+from tests.conformance.machine.going import M
+from tests.conformance.machine.test_creation_by_name import NamedVMs, world_of
+from tests.unit.controllers.machines import World
+
+pytestmark = pytest.mark.virtual_time
+
+CONTROL_PLANE = "cp-1"
+CP_ID = f"fake:///{CONTROL_PLANE}"
+TEMPLATE = {
+    "metadata": {"labels": {"stolen": "yes"}},
+    "spec": {"taints": [{"key": "stolen", "effect": "NoExecute"}]},
+}
+
+
+def control_plane(world: World) -> None:
+    """A server of the project that no machine driver created, and its node."""
+    world.driver.add(Identity(cluster="", pool="", name=CONTROL_PLANE, uid=""))
+    world.node(CONTROL_PLANE)
+
+
+def thief(world: World, *, phase: str = "Running", text: str = "") -> str:
+    """A Machine that names the control plane's server and node as its own; its path."""
+    status = {
+        "currentStatus": {"phase": phase},
+        "lastOperation": {"description": text, "state": "Processing", "type": "Delete"},
+    }
+    metadata = {"labels": {"node": CONTROL_PLANE}, "finalizers": [names.FINALIZER]}
+    return world.machine(
+        M, status=status, metadata=metadata, providerID=CP_ID, nodeTemplate=TEMPLATE
+    )
+
+
+def untouched(world: World) -> bool:
+    """Whether server and node are as they were."""
+    node = world.node_object(CONTROL_PLANE)
+    metadata, taints = node["metadata"], node["spec"].get("taints") or ()
+    is_written = (
+        "stolen" in metadata.get("labels", {})
+        or names.FINALIZER_NODE in metadata.get("finalizers", ())
+        or any(one["key"] == "stolen" for one in taints)
+    )
+    is_drained = any(task.node_name == CONTROL_PLANE for task in world.drains.tasks)
+    return CP_ID in world.driver.vms and not is_written and not is_drained
+
+
+async def test_the_server_of_another_is_not_adopted() -> None:
+    world = World()
+    world.ready_class()
+    control_plane(world)
+    world.machine(M, providerID=CP_ID, nodeTemplate=TEMPLATE)
+    async with world.running():
+        await advance(30)
+
+    assert untouched(world)
+    assert "left alone; correct spec.providerID" in world.operation(M)["description"]
+    assert world.driver.calls["create_machine"] == 0
+    assert world.driver.calls["initialize_machine"] == 0
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
+async def test_the_node_of_another_is_not_changed(phase: str) -> None:
+    world = World()
+    world.ready_class()
+    control_plane(world)
+    thief(world, phase=phase)
+    async with world.running():
+        await advance(60)
+
+    assert untouched(world)
+    assert names.REASON_VM_NOT_OWNED in [reason for reason, _ in world.events]
+
+
+@pytest.mark.parametrize("stage", [None, *Stage], ids=lambda one: one.value if one else "fresh")
+async def test_the_server_of_another_is_not_deleted(stage: Stage | None) -> None:
+    world = World()
+    world.ready_class()
+    control_plane(world)
+    text = MARKERS[stage] if stage else ""
+    path = thief(world, phase="Terminating" if stage else "Running", text=text)
+    world.server.drop(path)
+    async with world.running():
+        await advance(30)
+        assert untouched(world)
+        if stage is Stage.FINALIZER:
+            return
+        assert "left alone; correct spec.providerID" in world.operation(M)["description"]
+        world.server.patch(path, {"spec": {"providerID": ""}})
+        await advance(30)
+
+    assert world.get(M) == {}
+    assert untouched(world)
+
+
+async def test_a_server_that_the_credentials_do_not_show_keeps_its_node() -> None:
+    world = World()
+    world.ready_class()
+    control_plane(world)
+    del world.driver.vms[CP_ID]
+    world.server.drop(thief(world))
+    async with world.running():
+        await advance(30)
+
+    assert world.get(M) == {}
+    assert world.node_object(CONTROL_PLANE)
+    assert world.drains.tasks == []
+
+
+async def test_a_machine_that_was_running_cannot_take_another_server() -> None:
+    world = World()
+    world.ready_class()
+    control_plane(world)
+    path = world.lived(M)
+    world.node(M)
+    async with world.running():
+        await advance(30)
+        stolen = {"metadata": {"labels": {"node": CONTROL_PLANE}}, "spec": {"providerID": CP_ID}}
+        world.server.patch(path, stolen | {"spec": {"providerID": CP_ID, "nodeTemplate": TEMPLATE}})
+        await advance(60)
+        world.server.drop(path)
+        await advance(60)
+
+    assert untouched(world)
+
+
+async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_is() -> None:
+    world = World()
+    world.ready_class()
+    path = world.lived(M)
+    world.node(M, metadata={"labels": {}})
+    world.driver.faults["list_machines"] = [errors.Unavailable("down")] * 2
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+        assert world.drains.tasks == []
+        assert world.operation(M)["state"] == "Failed"
+        await advance(30)
+
+    assert [task.node_name for task in world.drains.tasks] == [M]
+    assert world.get(M) == {}
+
+
+async def test_a_class_imports_a_server_by_its_annotation() -> None:
+    world = World()
+    world.secret()
+    world.machine_class(
+        metadata={
+            "name": "small",
+            "finalizers": [names.FINALIZER],
+            "annotations": {IMPORT_ANNOTATION: f"fake:///other, {CP_ID}"},
+        }
+    )
+    control_plane(world)
+    path = world.machine(M, providerID=CP_ID)
+    async with world.running():
+        await advance(30)
+        assert world.phase(M) == "Running"
+        world.server.drop(path)
+        await advance(30)
+
+    assert world.get(M) == {}
+    assert (world.driver.vms, world.node_object(CONTROL_PLANE)) == ({}, {})
+
+
+async def test_a_restored_machine_keeps_its_server() -> None:
+    world = World()
+    world.ready_class()
+    path = world.lived(M)
+    marks = replace(world.identity(M), uid="before-the-restore")
+    world.driver.add(marks)
+    world.node(M, metadata={"labels": {}})
+    async with world.running():
+        await advance(30)
+        assert names.FINALIZER_NODE in world.node_object(M)["metadata"]["finalizers"]
+        world.server.drop(path)
+        await advance(30)
+
+    assert (world.get(M), world.driver.vms, world.node_object(M)) == ({}, {}, {})
+
+
+async def test_a_known_owner_costs_no_question() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine(M)
+        await advance(1)
+        world.node(M, providerID="fake:///0")
+        await advance(30)
+        world.server.drop(path)
+        await advance(30)
+
+    assert world.get(M) == {}
+    assert world.driver.calls["get_machine_status"] == 0
+
+
+@pytest.mark.parametrize("name", [M, "somebody-else"])
+async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    provider_id = f"fake:///{name}-0"
+    cloud.vms[provider_id] = name
+    path = world.machine(
+        M,
+        providerID=provider_id,
+        status={"currentStatus": {"phase": "Running"}},
+        metadata={"labels": {"node": name}, "finalizers": [names.FINALIZER]},
+    )
+    world.node(name, providerID=provider_id)
+    world.server.drop(path)
+    async with world.running():
+        await advance(30)
+
+    assert (provider_id in cloud.vms) is (name != M)
+    assert (world.node_object(name) == {}) is (name == M)
