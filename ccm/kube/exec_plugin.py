@@ -22,11 +22,12 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, redact
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
 from ccm.base.outage import Outage
 from ccm.kube.credentials import Credential, bearer
-from ccm.kube.errors import UNDECODABLE, NoCredentials
+from ccm.kube.errors import NoCredentials
 from ccm.model import times
 from ccm.model.meta import Wire
 

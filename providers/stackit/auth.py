@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from ccm import cloud
 from ccm.base import redact
 from ccm.base.clock import monotonic, now
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud import rest
 
 from . import refusals
@@ -70,7 +71,7 @@ class Key:
     def __init__(self, text: str | bytes, private_key: str = "") -> None:
         try:
             self.said = msgspec.json.decode(text, type=_Outer).credentials
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             raise ValueError(
                 "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
                 "and .privateKey"
@@ -177,7 +178,7 @@ class KeyFlow:
         body = await self._http.request("POST", "", data=urlencode(form).encode(), headers=FORM)
         try:
             return msgspec.json.decode(body, type=_Granted)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             # Without the decoder's words: they may quote a token.
             raise cloud.Unknown("the token API gave an answer that is no token") from None
 

@@ -147,6 +147,19 @@ def _flow(project: cloud.Cloud) -> auth.KeyFlow:
     return found
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"[" * 60_000, "must be the JSON"),
+        (b'{"credentials": "\xff"}', "must be the JSON"),
+    ],
+    ids=["deep", "no-text"],
+)
+def test_a_key_of_a_tenant_costs_no_time(key: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        auth.Key(key)
+
+
 @pytest.mark.row("stackit-auth-04")
 async def test_nothing_tells_a_secret(
     harness: StackitHarness,
