@@ -85,6 +85,7 @@ from ccm.cloud.machines import (
     Phase,
     Problem,
     SpecValidation,
+    token_of,
 )
 from ccm.cloud.power import InstancesByPower
 from ccm.cloud.provider_id import (
@@ -265,4 +266,5 @@ __all__ = [
     "provider",
     "requests_only_local_traffic",
     "setting",
+    "token_of",
 ]

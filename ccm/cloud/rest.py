@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from ccm.base import fence, proxies, redact
+from ccm.base import credentials, fence, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
 from ccm.base.decoding import UNDECODABLE
@@ -252,7 +252,12 @@ class RestClient:
 
         They are no headers of the session: those go to a proxy too.
         """
-        known = await self.authorizer.header() if self.authorizer else self.authorization
+        known = self.authorization
+        if self.authorizer is not None:
+            try:
+                known = _checked(await self.authorizer.header())
+            except ValueError as error:
+                raise errors.Unauthenticated(f"{self.url}: the credentials {error}") from None
         if known:
             headers["Authorization"] = known
         return known
@@ -368,7 +373,8 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         answer_limit: most bytes of one answer, after decompression; more is `Unknown`.
 
     Raises:
-        ConfigError: the URL holds credentials too, or a variable names no HTTP proxy.
+        ConfigError: the URL holds credentials too, a variable names no HTTP proxy, or no header can
+            carry the authorization.
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
@@ -379,28 +385,31 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         proxy = proxies.Proxies.of().proxy_for(url)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    try:
+        fixed = _checked(authorization) if isinstance(authorization, str) else ""
+    except ValueError as error:
+        raise ConfigError(f"the authorization for {redact.words(url)} {error}") from None
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
-    fixed = authorization if isinstance(authorization, str) else ""
-    redact.know(_secret(fixed), lasting=False)
     async with aiohttp.ClientSession(
         timeout=timeout,
         proxy=proxy or None,
         trust_env=False,
         connector=aiohttp.TCPConnector(limit=connections),
     ) as session:
-        yield RestClient(
-            session=session,
-            url=url,
-            proxy=proxy,
-            authorization=fixed,
-            refusal=refusal,
-            codes=codes,
-            statuses=statuses,
-            success=success,
-            quota=quota,
-            authorizer=None if isinstance(authorization, str) else authorization,
-            answer_limit=answer_limit,
-        )
+        with redact.held(_secret(fixed)):
+            yield RestClient(
+                session=session,
+                url=url,
+                proxy=proxy,
+                authorization=fixed,
+                refusal=refusal,
+                codes=codes,
+                statuses=statuses,
+                success=success,
+                quota=quota,
+                authorizer=None if isinstance(authorization, str) else authorization,
+                answer_limit=answer_limit,
+            )
 
 
 def decoded(what: str, body: bytes, answer: type[T]) -> T:
@@ -430,6 +439,13 @@ def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
             break
         kept[name.lower()] = value
     return kept
+
+
+def _checked(authorization: str) -> str:
+    """Return the value of the header. Raises ValueError where no header can carry it."""
+    for part in authorization.partition(" "):
+        credentials.header_value(part)
+    return authorization
 
 
 def _secret(authorization: str) -> str:

@@ -259,7 +259,10 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
         raise NoCredentials(f"{name} printed a client certificate or its key, not both")
     if not status.token and not status.client_certificate_data:
         raise NoCredentials(f"{name} printed neither a token nor a client certificate")
-    return _credential(status), _expiry(status, name)
+    try:
+        return _credential(status), _expiry(status, name)
+    except ValueError as problem:
+        raise NoCredentials(f"{name} printed a bad token: it {problem}") from problem
 
 
 def _credential(status: ExecStatus) -> Credential:

@@ -39,6 +39,9 @@ MARGIN_S = 60.0
 YOUNG_S = 10.0
 """A token that was refused at that age is not renewed: another will be refused too."""
 
+PEM_LIMIT = 4 << 10
+"""Longest private key, one of 4096 bits. To check one of 16384 bits takes more than a minute."""
+
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -77,9 +80,12 @@ class Key:
                 "and .privateKey"
             ) from None
         pem = private_key or self.said.private_key
+        if len(pem) > PEM_LIMIT:
+            raise ValueError(
+                f"has a private key of {len(pem)} characters; give an RSA key of at most 4096 bits"
+            )
         self._private = _loaded(pem)
-        redact.know(pem)
-        redact.know("".join(pem.split("-----")[2].split()))  # as some write it, in one line
+        self.secrets = (pem, "".join(pem.split("-----")[2].split()))  # the second as one line
 
     def assertion(self) -> str:
         """A JWT that says who we are, for a moment."""
@@ -232,4 +238,5 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
         connections=2,
         success={"POST": (200, 201)},
     ) as http:
-        yield KeyFlow(key, http)
+        with redact.held(*key.secrets):
+            yield KeyFlow(key, http)

@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import connector, web
 
-from ccm.base import clock, redact, tasks, wire
+from ccm.base import clock, credentials, redact, tasks, wire
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.fence import Fence
 from ccm.cloud import ConfigError, errors, rest
@@ -277,6 +277,44 @@ async def test_an_answer_that_cannot_be_decoded_is_an_error_of_the_cloud(
 
     with pytest.raises(errors.Aborted if status == 409 else errors.Unknown, match="GET /items: "):
         await client.get("/items", Item)
+
+
+@pytest.mark.parametrize(
+    "token", ["x" * 300_000, "hunter2\nX-Admin: 1"], ids=lambda value: repr(value)[:24]
+)
+async def test_an_authorization_that_no_header_can_carry_is_refused(
+    server: proxy.Server, token: str
+) -> None:
+    class Renewing:
+        async def header(self) -> str:
+            return f"Bearer {token}"
+
+        def refused(self, header: str) -> bool:
+            raise AssertionError(header)
+
+    with pytest.raises(ConfigError, match=r"must be one line .* has \d+$") as refused:
+        async with opened(server.url, authorization=f"Bearer {token}"):
+            pass
+    async with opened(server.url, authorization=Renewing()) as client:
+        with pytest.raises(errors.Unauthenticated, match="must be one line") as caught:
+            await client.request("GET", "/items")
+
+    assert "hunter2" not in f"{refused.value} {caught.value}"
+    assert server.seen == []
+
+
+async def test_the_longest_credential_goes_into_a_header(server: proxy.Server) -> None:
+    async with opened(server.url, authorization=f"Bearer {'x' * credentials.HEADER_BYTES}"):
+        pass
+
+
+async def test_a_token_is_known_as_long_as_its_client(server: proxy.Server) -> None:
+    async with opened(server.url, authorization="Bearer of-two-clients"):
+        async with opened(server.url, authorization="Bearer of-two-clients"):
+            pass
+        assert redact.words("of-two-clients") == redact.MASK
+
+    assert redact.words("of-two-clients") == "of-two-clients"
 
 
 async def test_a_secret_too_short_to_be_looked_for_everywhere_is_masked_too(
