@@ -43,6 +43,9 @@ from ccm.model import NodeAddress
 CHANGE_S = 300.0
 """Deadline of a call that makes or removes a VM: one request or a few, never the VM's boot."""
 
+SPEC_USER_DATA = "userData"
+"""Field of a provider spec whose placeholders are filled in as those of the Secret are."""
+
 S = TypeVar("S")
 
 
@@ -144,7 +147,7 @@ class MachineRequest:
     """
 
     identity: Identity
-    provider_spec: Mapping[str, Any]
+    provider_spec: Mapping[str, Any] = field(repr=False)
     credentials: Credentials
     user_data: bytes = field(default=b"", repr=False)
     provider_id: str = ""
