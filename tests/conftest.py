@@ -100,7 +100,8 @@ def _secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token of one test is a plain word in the texts of the next."""
     monkeypatch.setattr(redact, "_lasting", redact._lasting.copy())
     monkeypatch.setattr(redact, "_transient", redact._transient.copy())
-    monkeypatch.setattr(redact, "_known", redact._known)
+    monkeypatch.setattr(redact, "_held", redact._held.copy())
+    monkeypatch.setattr(redact, "_needles", None)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -71,7 +71,10 @@ class Proxies:
                 f"{name}: {shown(proxy)!r} is no HTTP proxy; give a URL such as "
                 "http://proxy.example:3128, or unset it"
             )
-        redact.know(unquote(found.password or ""))
+        try:
+            redact.know(unquote(found.password or ""))
+        except ValueError as problem:
+            raise ValueError(f"{parts.scheme.upper()}_PROXY: its password {problem}") from None
         return proxy
 
     def _excludes(self, host: str, port: int) -> bool:

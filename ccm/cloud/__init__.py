@@ -87,6 +87,7 @@ from ccm.cloud.machines import (
     Problem,
     SpecValidation,
     check_owner,
+    token_of,
 )
 from ccm.cloud.power import InstancesByPower
 from ccm.cloud.provider_id import (
@@ -269,4 +270,5 @@ __all__ = [
     "provider",
     "requests_only_local_traffic",
     "setting",
+    "token_of",
 ]

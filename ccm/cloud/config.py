@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from ccm.base import files, redact
+from ccm.base import credentials, files, redact
 from ccm.cloud import errors
 from ccm.cloud.fields import ConfigError, Fields, from_environment
 from ccm.model import Node, ObjectReference, Service, names
@@ -148,13 +148,14 @@ class Context:
         """The text of such a file, which the log never shows, white space around it left out.
 
         Raises:
-            ConfigError: it cannot be read, or is empty.
+            ConfigError: it cannot be read, is empty, or is too long for a credential.
         """
         try:
-            text = self.follow(file).read_text(encoding="utf-8").strip()
+            text = credentials.read(self.follow(file))
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} cannot be read: not text in UTF-8") from error
         except (OSError, ValueError) as error:
-            reason = files.reason(error) if isinstance(error, OSError) else "not text in UTF-8"
-            raise ConfigError(f"{file} cannot be read: {reason}") from error
+            raise ConfigError(f"{file} cannot be read: {files.reason(error)}") from error
         if not text:
             raise ConfigError(f"{file} is empty")
         redact.know(text)

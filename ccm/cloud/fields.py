@@ -176,9 +176,9 @@ class Fields:
                 for at, each in enumerate(value)
             ]
             return items if isinstance(kind, inspect.ListType) else tuple(items)
-        if is_hidden:
-            redact.know(str(value))
         try:
+            if is_hidden:
+                redact.know(str(value))
             return more["parse"](_text(kind, value)) if more.get("parse") else _scalar(kind, value)
         except ValueError as error:
             rule = f"must {more['expects']}" if more.get("expects") else error

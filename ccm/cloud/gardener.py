@@ -82,7 +82,7 @@ class GardenerMachineClass:
     """What a request says of the class."""
 
     metadata: GardenerMetadata
-    provider_spec: Mapping[str, Any]
+    provider_spec: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

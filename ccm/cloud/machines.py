@@ -38,7 +38,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from ccm.cloud.errors import CloudError, NotOwned, Unimplemented
+from ccm.base.credentials import header_value
+from ccm.cloud.errors import CloudError, InvalidArgument, NotOwned, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
@@ -54,6 +55,9 @@ CORRECT_OWNER = (
     f"{IMPORT_ANNOTATION} of MachineClass {{}}"
 )
 """What to do about `NotOwned`."""
+
+SPEC_USER_DATA = "userData"
+"""Field of a provider spec whose placeholders are filled in as those of the Secret are."""
 
 S = TypeVar("S")
 
@@ -90,6 +94,21 @@ class Credentials(Mapping[str, bytes]):
             # With lengths, so that no two ways to cut the same bytes are alike.
             found.update(b"%d:%b%d:%b" % (len(key.encode()), key.encode(), len(value), value))
         return found.hexdigest()[:32]
+
+
+def token_of(credentials: Mapping[str, bytes], key: str) -> str:
+    """Return a credential that goes into a header; empty where there is none.
+
+    White space around it is left out: a Secret is often made of a file, which ends with a line
+    break.
+
+    Raises:
+        InvalidArgument: no header can carry it; the message names its key and size.
+    """
+    try:
+        return header_value(credentials.get(key, b"").decode(errors="replace").strip())
+    except ValueError as error:
+        raise InvalidArgument(f"{key} of the credentials {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +164,7 @@ class MachineRequest:
     """
 
     identity: Identity
-    provider_spec: Mapping[str, Any]
+    provider_spec: Mapping[str, Any] = field(repr=False)
     credentials: Credentials
     user_data: bytes = field(default=b"", repr=False)
     provider_id: str = ""

@@ -24,9 +24,10 @@ from urllib.parse import urlsplit
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from ccm.base import fence, proxies, redact
+from ccm.base import credentials, fence, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.wire import aiohttp, reason
 from ccm.cloud import errors
 from ccm.cloud.fields import ConfigError
@@ -62,6 +63,12 @@ SUCCESS: Mapping[str, Statuses] = MappingProxyType(
 Where there are several, an answer has a body unless its status is 204.
 """
 
+
+ANSWER_LIMIT = 32 << 20
+"""Most bytes of one answer, after decompression: it is held in memory as a whole."""
+
+_PIECE = 64 << 10
+"""Bytes that are read, and decompressed, at a time."""
 
 REFUSAL_LIMIT = 16384
 """Most bytes of a body, and most characters of headers, that a `Refusal` holds."""
@@ -158,11 +165,12 @@ class RestClient:
     success: Mapping[str, Statuses]
     quota: Quota | None
     authorizer: Authorizer | None
+    answer_limit: int
 
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
         """Ask, and read the answer as that type."""
         body = await self.request("GET", path, query=query)
-        return self._decoded(f"GET {path}", body, answer)
+        return decoded(f"GET {path}", body, answer)
 
     async def send(
         self,
@@ -176,7 +184,7 @@ class RestClient:
         """Send something as JSON, and read the answer as that type."""
         data = msgspec.json.encode(content)
         body = await self.request(method, path, data=data, headers=headers)
-        return self._decoded(f"{method} {path}", body, answer)
+        return decoded(f"{method} {path}", body, answer)
 
     async def pages(
         self,
@@ -244,7 +252,12 @@ class RestClient:
 
         They are no headers of the session: those go to a proxy too.
         """
-        known = await self.authorizer.header() if self.authorizer else self.authorization
+        known = self.authorization
+        if self.authorizer is not None:
+            try:
+                known = _checked(await self.authorizer.header())
+            except ValueError as error:
+                raise errors.Unauthenticated(f"{self.url}: the credentials {error}") from None
         if known:
             headers["Authorization"] = known
         return known
@@ -271,7 +284,7 @@ class RestClient:
                 headers=headers,
                 allow_redirects=False,
             ) as response:
-                body = await response.read()
+                body = await self._read(what, response)
         except TimeoutError as error:
             raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
@@ -282,11 +295,19 @@ class RestClient:
             self.quota.hear(response.status, response.headers)
         return response, body
 
-    def _decoded(self, what: str, body: bytes, answer: type[T]) -> T:
-        try:
-            return msgspec.json.decode(body, type=answer)
-        except msgspec.MsgspecError as error:
-            raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
+    async def _read(self, what: str, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body, decompressed. Raises Unknown beyond the limit."""
+        body = bytearray()
+        # `response.read()` would decompress all that has arrived at once.
+        async for piece in response.content.iter_chunked(_PIECE):
+            body += piece
+            if len(body) > self.answer_limit:
+                response.close()
+                raise errors.Unknown(
+                    f"{what}: the answer has more than {self.answer_limit} bytes; raise the "
+                    "answer_limit of the provider's client if the cloud has so much to say"
+                )
+        return bytes(body)
 
     def _failure(
         self, what: str, response: aiohttp.ClientResponse, body: bytes, known: str
@@ -295,7 +316,7 @@ class RestClient:
         status = response.status
         try:
             said = self.refusal(body)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             said = Refusal()
         told = f" {said.code}: {said.message}" if said.code else ""
         text = _masked(f"{what}: HTTP {status}{told}", known)
@@ -315,7 +336,7 @@ class RestClient:
 
 
 @contextlib.asynccontextmanager
-async def open_client(
+async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     url: str,
     *,
     refusal: Callable[[bytes], Refusal],
@@ -327,6 +348,7 @@ async def open_client(
     quota: Quota | None = None,
     statuses: Mapping[int, type[errors.CloudError]] = STATUSES,
     success: Mapping[str, Statuses] = SUCCESS,
+    answer_limit: int = ANSWER_LIMIT,
 ) -> AsyncIterator[RestClient]:
     """A client with its own pool of connections, closed with the context.
 
@@ -348,9 +370,11 @@ async def open_client(
         statuses: HTTP status -> what it means where the cloud's words say nothing more special.
         success: method -> the status that means success, or several; any other is a fault, 200
             with a body that nobody expects too.
+        answer_limit: most bytes of one answer, after decompression; more is `Unknown`.
 
     Raises:
-        ConfigError: the URL holds credentials too, or a variable names no HTTP proxy.
+        ConfigError: the URL holds credentials too, a variable names no HTTP proxy, or no header can
+            carry the authorization.
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
@@ -361,27 +385,48 @@ async def open_client(
         proxy = proxies.Proxies.of().proxy_for(url)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    try:
+        fixed = _checked(authorization) if isinstance(authorization, str) else ""
+    except ValueError as error:
+        raise ConfigError(f"the authorization for {redact.words(url)} {error}") from None
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
-    fixed = authorization if isinstance(authorization, str) else ""
-    redact.know(_secret(fixed), lasting=False)
     async with aiohttp.ClientSession(
         timeout=timeout,
         proxy=proxy or None,
         trust_env=False,
         connector=aiohttp.TCPConnector(limit=connections),
     ) as session:
-        yield RestClient(
-            session=session,
-            url=url,
-            proxy=proxy,
-            authorization=fixed,
-            refusal=refusal,
-            codes=codes,
-            statuses=statuses,
-            success=success,
-            quota=quota,
-            authorizer=None if isinstance(authorization, str) else authorization,
-        )
+        with redact.held(_secret(fixed)):
+            yield RestClient(
+                session=session,
+                url=url,
+                proxy=proxy,
+                authorization=fixed,
+                refusal=refusal,
+                codes=codes,
+                statuses=statuses,
+                success=success,
+                quota=quota,
+                authorizer=None if isinstance(authorization, str) else authorization,
+                answer_limit=answer_limit,
+            )
+
+
+def decoded(what: str, body: bytes, answer: type[T]) -> T:
+    """Read a body as JSON of a type.
+
+    Args:
+        what: the request, such as `GET /servers`.
+        body: of its answer.
+        answer: the type.
+
+    Raises:
+        Unknown: it is not.
+    """
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except UNDECODABLE as error:
+        raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
 
 
 def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -394,6 +439,13 @@ def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
             break
         kept[name.lower()] = value
     return kept
+
+
+def _checked(authorization: str) -> str:
+    """Return the value of the header. Raises ValueError where no header can carry it."""
+    for part in authorization.partition(" "):
+        credentials.header_value(part)
+    return authorization
 
 
 def _secret(authorization: str) -> str:

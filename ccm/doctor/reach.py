@@ -12,6 +12,7 @@ import msgspec
 from ccm.app.clients import user_agent
 from ccm.base import wire
 from ccm.base.clock import now
+from ccm.base.decoding import UNDECODABLE
 from ccm.doctor.case import PROGRAM, Case, User
 from ccm.doctor.finding import Finding, fail, ok, skip, warn
 from ccm.kube import config, errors
@@ -94,7 +95,7 @@ async def server(case: Case) -> Finding:
         return _unreachable(where, error)
     except (errors.Unauthorized, errors.Forbidden):
         return ok(f"{where} answers, but tells its version only to those it knows")
-    except (errors.ApiError, *errors.UNDECODABLE) as error:
+    except (errors.ApiError, *UNDECODABLE) as error:
         return fail(
             f"what answers at {where} is no Kubernetes API server",
             "check the URL, its port, and its path where there is a proxy",

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ccm.base.booleans import parse_bool
+from ccm.base.credentials import MOST_BYTES
 from ccm.base.durations import parse_duration
 from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
@@ -153,7 +154,13 @@ def machine_class(
         elif found is None:
             lacking.append(f"{who} does not exist; create it")
         else:
-            data |= found.data or {}
+            given = found.data or {}
+            data |= given
+            lacking += (
+                f"{who} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
+                for key, value in given.items()
+                if key != USER_DATA and len(value) > MOST_BYTES
+            )
     template = obj.node_template or ClassNodeTemplate()
     faults = (*class_faults(obj, providers), *lacking)
     # User data are among them, as drivers of the origin know them.

@@ -296,9 +296,12 @@ def _credentials(user: Section, parts: Parts) -> Credentials | None:
             token = parts.token(token_file)
         except (OSError, ValueError) as problem:
             raise user.fault("tokenFile", f"{token_file}: {reason(problem)}") from problem
-    if token:
-        return Fixed(bearer(token.strip()))
-    return Fixed(basic(username, user.text("password"))) if username else None
+    try:
+        if token:
+            return Fixed(bearer(token.strip()))
+        return Fixed(basic(username, user.text("password"))) if username else None
+    except ValueError as problem:
+        raise user.fault("token" if token else "password", str(problem)) from problem
 
 
 def _exec_plugin(
@@ -356,7 +359,10 @@ def _exec_environ(section: Section) -> dict[str, str]:
         match pair:
             case {"name": str(name), "value": str(value)}:
                 if redact.is_secret(name):
-                    redact.know(value)
+                    try:
+                        redact.know(value)
+                    except ValueError as problem:
+                        raise section.fault("env", f"{name} {problem}") from problem
                 environ[name] = value
             case _:
                 raise section.fault("env", "must be a list of name and value, both strings")

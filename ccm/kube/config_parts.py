@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ccm.base.credentials import header_value
 from ccm.base.files import Signature, reason, signature
 
 T = TypeVar("T")
@@ -34,9 +35,7 @@ class Parts:
         token = self.read(path).decode(errors="replace").strip()
         if not token:
             raise ValueError("it is empty")
-        if not (token.isascii() and token.isprintable()):
-            raise ValueError("it holds no token, or more than one")
-        return token
+        return header_value(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

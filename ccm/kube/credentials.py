@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ccm.base import redact
+from ccm.base import credentials, redact
 from ccm.base.keypair import KeyPair
 
 
@@ -58,14 +58,22 @@ class Fixed:
 
 
 def bearer(token: str) -> Credential:
-    """The credential of a bearer token, which the log never shows."""
-    redact.know(token, lasting=False)
+    """Return the credential of a bearer token, which the log never shows.
+
+    Raises:
+        ValueError: no header can carry it; the message does not show it.
+    """
+    redact.know(credentials.header_value(token), lasting=False)
     return Credential(header=f"Bearer {token}")
 
 
 def basic(username: str, password: str) -> Credential:
-    """The credential of a user name and a password, which the log never shows."""
+    """Return the credential of a user name and a password, which the log never shows.
+
+    Raises:
+        ValueError: no header can carry it; the message does not show it.
+    """
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
-    for secret in (password, pair):
+    for secret in (password, credentials.header_value(pair)):
         redact.know(secret)
     return Credential(header=f"Basic {pair}")

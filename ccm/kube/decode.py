@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import logger
 from ccm.kube import errors, metrics
 from ccm.kube.resources import Bookmark, Envelope, Kind, Named, NameMeta, RawList
@@ -76,7 +77,7 @@ def decode_object(kind: Kind[T], body: bytes) -> T:
     """
     try:
         return kind.one.decode(body)
-    except errors.UNDECODABLE as problem:
+    except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
 
 
@@ -90,7 +91,7 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
         page = kind.page.decode(body)
     except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_items(kind, body)
-    except errors.UNDECODABLE as problem:
+    except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     return Page(
         items=page.items or [],
@@ -108,7 +109,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
     """
     try:
         change = kind.change.decode(line)
-    except errors.UNDECODABLE as problem:
+    except UNDECODABLE as problem:
         return _decode_rarity(kind, line, problem)
     obj = change.object
     return WatchEvent(
@@ -128,7 +129,7 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
             raise errors.from_status(errors.STATUS.decode(envelope.object))
         if envelope.type == "BOOKMARK":
             return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
-    except errors.UNDECODABLE as problem:
+    except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     head = _note_malformed(kind, envelope.object, fault)
     return WatchEvent(
@@ -143,14 +144,14 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
 def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
     try:
         page = _RAW_LIST.decode(body)
-    except errors.UNDECODABLE as problem:
+    except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     items: list[T] = []
     malformed_keys: list[str] = []
     for raw in page.items or ():
         try:
             items.append(kind.one.decode(raw))
-        except errors.UNDECODABLE as problem:
+        except UNDECODABLE as problem:
             malformed_keys.append(_note_malformed(kind, raw, problem).key)
     return Page(
         items=items,
@@ -164,7 +165,7 @@ def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> Name
     """Count and log an object we cannot decode; its name as far as readable."""
     try:
         head = _NAMED.decode(raw).metadata
-    except errors.UNDECODABLE:
+    except UNDECODABLE:
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
     logger("kube").warning(

@@ -27,6 +27,7 @@ import msgspec
 
 from ccm.base import redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
+from ccm.base.decoding import UNDECODABLE
 from ccm.model.meta import Wire
 
 Trouble = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
@@ -35,9 +36,6 @@ a watch without a byte for too long; bytes that make no sense; no trust; no cred
 
 REASON_RESOURCE_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
 """Cause in a 504 Status: the server has not yet seen the requested version."""
-
-UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What decoding may raise; msgspec lets bytes that are no UTF-8 through as they come."""
 
 _BODY_SHOWN = 200
 

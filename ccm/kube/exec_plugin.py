@@ -22,11 +22,12 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, redact
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
 from ccm.base.outage import Outage
 from ccm.kube.credentials import Credential, bearer
-from ccm.kube.errors import UNDECODABLE, NoCredentials
+from ccm.kube.errors import NoCredentials
 from ccm.model import times
 from ccm.model.meta import Wire
 
@@ -258,7 +259,10 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
         raise NoCredentials(f"{name} printed a client certificate or its key, not both")
     if not status.token and not status.client_certificate_data:
         raise NoCredentials(f"{name} printed neither a token nor a client certificate")
-    return _credential(status), _expiry(status, name)
+    try:
+        return _credential(status), _expiry(status, name)
+    except ValueError as problem:
+        raise NoCredentials(f"{name} printed a bad token: it {problem}") from problem
 
 
 def _credential(status: ExecStatus) -> Credential:

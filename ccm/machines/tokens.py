@@ -7,6 +7,7 @@ that it is this machine's is somebody else's: another ID is taken.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -24,6 +25,7 @@ GRANT = (
 """Advice where the account may not write bootstrap tokens."""
 
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_DIGIT_BEFORE_LETTER = re.compile("[0-9][a-z]")
 _ID_LETTERS, _SECRET_LETTERS = 6, 16
 """Form of a bootstrap token (Kubernetes)."""
 
@@ -38,8 +40,11 @@ def new_id(choose: Choose) -> str:
 
 
 def new_secret(choose: Choose) -> str:
-    """A random secret."""
-    return _text(choose, _SECRET_LETTERS)
+    """Return a random secret with a digit before a letter, by which redaction knows a token."""
+    while True:
+        found = _text(choose, _SECRET_LETTERS)
+        if _DIGIT_BEFORE_LETTER.search(found):
+            return found
 
 
 def is_id(text: str) -> bool:

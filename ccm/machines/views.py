@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from ccm.cloud.machines import Credentials, Identity
+from ccm.cloud.machines import SPEC_USER_DATA, Credentials, Identity
 from ccm.model import NodeAddress, NodeCondition, ObjectMeta, Taint
 
 
@@ -34,9 +34,6 @@ class Phase(Enum):
     FOREIGN = "?"
     """One that we do not know: it is kept as it stands, and is not ours to end."""
 
-
-SPEC_USER_DATA = "userData"
-"""Field of a provider spec whose placeholders are filled in as those of the Secret are."""
 
 CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
 """Phases in which the VM is yet to be made, or its making to be said."""

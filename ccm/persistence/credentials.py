@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccm.base import redact
+from ccm.base import credentials, redact
 from ccm.base.files import reason
 from ccm.persistence.errors import BackendUnavailable
 
@@ -16,7 +16,7 @@ def text_of(path: Path, *, secret: bool = True) -> str:
         BackendUnavailable: it cannot be read; it may be mounted later.
     """
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = credentials.read(path)
     except (OSError, ValueError) as error:
         raise BackendUnavailable(f"{path} cannot be read: {reason(error)}") from error
     if secret:

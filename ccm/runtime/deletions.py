@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ccm.base import clock, log, waiting
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.model.configmap import ConfigMap
@@ -362,7 +363,7 @@ def _own(found: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
 def _decoded(where: str, text: str, form: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=form)
-    except errors.UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise _garbled(where, error) from error
 
 

@@ -365,10 +365,7 @@ class Client:
     async def delete(self, path: str) -> Action | None:
         """Take a thing away; `NotFound` if it is gone. What takes longer answers with an action."""
         body = await self._http.request("DELETE", path)
-        try:
-            return msgspec.json.decode(body, type=_Deletion).action if body else None
-        except msgspec.MsgspecError as error:
-            raise cloud.Unknown(f"DELETE {path}: unreadable answer: {error}") from error
+        return rest.decoded(f"DELETE {path}", body, _Deletion).action if body else None
 
     async def actions(self, ids: Sequence[int]) -> list[Action]:
         """How actions are getting on; one request."""

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ccm import cloud
 from ccm.base import durations, log
+from ccm.base.credentials import header_value
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
 
@@ -57,7 +58,13 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     """A valid configuration. None leaves the choice to the API."""
 
     token: Annotated[
-        str, cloud.setting("API token with rights to write.", secret=True, file="HCLOUD_TOKEN_FILE")
+        str,
+        cloud.setting(
+            "API token with rights to write.",
+            secret=True,
+            file="HCLOUD_TOKEN_FILE",
+            parse=header_value,
+        ),
     ]
     endpoint: Annotated[
         str,

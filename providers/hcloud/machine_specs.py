@@ -80,13 +80,9 @@ def token(credentials: Mapping[str, bytes]) -> str:
     """The API token.
 
     Raises:
-        InvalidArgument: there is none; its value is not told.
+        InvalidArgument: there is none, or none for a header; its value is not told.
     """
-    try:
-        # A Secret is often made of a file, and a file ends with a line.
-        found = credentials.get("token", b"").decode().strip()
-    except ValueError:
-        raise cloud.InvalidArgument("token of the credentials must be text") from None
+    found = cloud.token_of(credentials, "token")
     if not found:
         raise cloud.InvalidArgument("the credentials lack token, an API token of the project")
     return found

@@ -7,6 +7,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from ccm import cloud
+from ccm.base.credentials import header_value
 
 
 def parse_url(text: str) -> str:
@@ -30,7 +31,12 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     ]
     token: Annotated[
         str,
-        cloud.setting("The bearer token, printed with the URL.", secret=True, file="token_file"),
+        cloud.setting(
+            "The bearer token, printed with the URL.",
+            secret=True,
+            file="token_file",
+            parse=header_value,
+        ),
     ]
     # Half the daemon's deadline for one question.
     timeout: Annotated[

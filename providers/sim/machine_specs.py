@@ -64,8 +64,8 @@ def settings(credentials: Mapping[str, bytes]) -> config.Config:
         )
     try:
         # A Secret is often made of a file, and a file ends with a line.
-        url, token = (credentials[key].decode().strip() for key in REQUIRED)
-        return config.Config(url=config.parse_url(url), token=token)
+        url = config.parse_url(credentials["url"].decode().strip())
+        return config.Config(url=url, token=cloud.token_of(credentials, "token"))
     except ValueError:
         raise cloud.InvalidArgument(
             "the credentials must be text, and url look like http://host:port"

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from ccm import cloud
 from ccm.base import redact
 from ccm.base.clock import monotonic, now
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud import rest
 
 from . import refusals
@@ -37,6 +38,9 @@ MARGIN_S = 60.0
 
 YOUNG_S = 10.0
 """A token that was refused at that age is not renewed: another will be refused too."""
+
+PEM_LIMIT = 4 << 10
+"""Longest private key, one of 4096 bits. To check one of 16384 bits takes more than a minute."""
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -70,15 +74,18 @@ class Key:
     def __init__(self, text: str | bytes, private_key: str = "") -> None:
         try:
             self.said = msgspec.json.decode(text, type=_Outer).credentials
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             raise ValueError(
                 "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
                 "and .privateKey"
             ) from None
         pem = private_key or self.said.private_key
+        if len(pem) > PEM_LIMIT:
+            raise ValueError(
+                f"has a private key of {len(pem)} characters; give an RSA key of at most 4096 bits"
+            )
         self._private = _loaded(pem)
-        redact.know(pem)
-        redact.know("".join(pem.split("-----")[2].split()))  # as some write it, in one line
+        self.secrets = (pem, "".join(pem.split("-----")[2].split()))  # the second as one line
 
     def assertion(self) -> str:
         """A JWT that says who we are, for a moment."""
@@ -177,7 +184,7 @@ class KeyFlow:
         body = await self._http.request("POST", "", data=urlencode(form).encode(), headers=FORM)
         try:
             return msgspec.json.decode(body, type=_Granted)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             # Without the decoder's words: they may quote a token.
             raise cloud.Unknown("the token API gave an answer that is no token") from None
 
@@ -231,4 +238,5 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
         connections=2,
         success={"POST": (200, 201)},
     ) as http:
-        yield KeyFlow(key, http)
+        with redact.held(*key.secrets):
+            yield KeyFlow(key, http)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ccm import cloud
+from ccm.base.credentials import header_value
 from ccm.cloud import rest
 
 from . import auth
@@ -144,7 +145,10 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         ),
     ] = ""
     service_account_token: Annotated[
-        str, cloud.setting("A token in place of the key; nobody renews it.", secret=True)
+        str,
+        cloud.setting(
+            "A token in place of the key; nobody renews it.", secret=True, parse=header_value
+        ),
     ] = ""
     service_account_email: Annotated[str, cloud.setting("No effect.")] = ""
     token_baseurl: Annotated[
@@ -159,7 +163,8 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         ),
     ] = ""
     lb_api_emergency_token: Annotated[
-        str, cloud.setting("A token for the load balancer API alone.", secret=True)
+        str,
+        cloud.setting("A token for the load balancer API alone.", secret=True, parse=header_value),
     ] = ""
     remotewrite_endpoint: Annotated[
         str, cloud.setting("Where load balancers send their metrics.", **_URL)

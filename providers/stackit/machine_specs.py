@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud import specs
 from ccm.cloud.labels import is_label_value
 
@@ -150,7 +151,7 @@ def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
         return
     try:
         msgspec.json.decode(key)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
 
 

@@ -165,6 +165,7 @@ def test_what_is_empty_has_three_faults() -> None:
             ("empty_key", {**SECRET, "serviceaccount.json": b" \n"}, 1),
             ("bad_json", {**SECRET, "serviceaccount.json": b"not-json-at-all"}, 1),
             ("truncated_json", {**SECRET, "serviceaccount.json": b'{"a": '}, 1),
+            ("deep_json", {**SECRET, "serviceaccount.json": b"[" * 60_000}, 1),
             ("object", SECRET, 0),
             ("array", {**SECRET, "serviceaccount.json": b"[1]"}, 0),
             ("string", {**SECRET, "serviceaccount.json": b'"text"'}, 0),

@@ -16,6 +16,7 @@ import msgspec
 
 from ccm.base import clock, metrics
 from ccm.base.backoff import Exponential
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.throttle import TokenBucket
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -148,7 +149,7 @@ class Reviews:
             raise ReviewFailed(str(error)) from error
         except TimeoutError as error:
             raise ReviewFailed("the API server does not answer in time") from error
-        except errors.UNDECODABLE as error:
+        except UNDECODABLE as error:
             raise ReviewFailed("the API server's answer makes no sense") from error
 
     async def _repeated(self, attempt: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -21,6 +21,7 @@ from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.app.serving.reviews import Raw
 from ccm.base import log
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.files import reason
 from ccm.base.outage import Outage
 from ccm.kube import errors
@@ -120,7 +121,7 @@ class DynamicClientCA:
         except errors.NotFound:
             # A cluster whose API server believes no authority has none for us either.
             self._cluster = {}
-        except (errors.KubeError, *errors.UNDECODABLE) as error:
+        except (errors.KubeError, *UNDECODABLE) as error:
             self._not_looked_up(error)
             return
         self._looked_up = True

@@ -23,6 +23,7 @@ from ccm.base import log, metrics
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
 from ccm.cloud.blocking import KIND, OUTLASTED, THREADS
+from ccm.cloud.calls import quotes
 from ccm.cloud.interface import Cloud
 from ccm.cloud.operation import Operation
 
@@ -121,11 +122,13 @@ class InflightCalls:
             # What is answered from now on is no answer: "gone" would delete a node.
             await self._end(operation, cloud, task)
             text = f"{operation.verb} took longer than {operation.deadline_s:g} s"
-            raise errors.DeadlineExceeded(text) from _error_of(task)
+            raise errors.DeadlineExceeded(text) from _error_of(task, operation)
         outcome = task.result()
         if not isinstance(outcome, _Fault):
             return outcome
         found = _normalized(operation.verb, outcome.error)
+        if quotes.mask(found, operation):
+            raise found from None  # its causes quote the same
         # An error found among the causes must not become the cause of its own cause.
         raise found from found.__cause__
 
@@ -206,12 +209,15 @@ async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Fault:
         return _Fault(error)
 
 
-def _error_of(task: asyncio.Task[T | _Fault]) -> BaseException | None:
-    """What an ended call raised."""
+def _error_of(task: asyncio.Task[T | _Fault], operation: Operation) -> BaseException | None:
+    """What an ended call raised; None where that quotes user data."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     outcome = task.result()
-    return outcome.error if isinstance(outcome, _Fault) else None
+    if not isinstance(outcome, _Fault):
+        return None
+    is_quoting = quotes.mask(_normalized(operation.verb, outcome.error), operation)
+    return None if is_quoting else outcome.error
 
 
 def _normalized(verb: str, fault: BaseException) -> errors.CloudError:

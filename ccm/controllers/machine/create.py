@@ -11,6 +11,7 @@ from ccm.base import clock, log
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import (
+    SPEC_USER_DATA,
     MachineDriver,
     MachineInfo,
     MachineRecord,
@@ -26,7 +27,7 @@ from ccm.machines import creation, userdata
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.listing import Listing
 from ccm.machines.tokens import is_id
-from ccm.machines.views import SPEC_USER_DATA, ClassView, MachineView
+from ccm.machines.views import ClassView, MachineView
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
 from ccm.runtime.turns import Turn

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ccm.base import clock, log
+from ccm.base import clock, log, redact
 from ccm.kube.errors import AlreadyExists, Forbidden, NotFound
 from ccm.machines import tokens, views
 from ccm.model import Secret
@@ -18,6 +18,9 @@ from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.model.times import parse_time
 
 _log = log.logger("machine")
+
+MOST_KNOWN = 64
+"""Tokens that redaction knows by their secret alone; with their ID before it all have a form."""
 
 
 class Secrets(Protocol):
@@ -49,6 +52,7 @@ class Tokens:
 
     def __init__(self, api: Secrets) -> None:
         self._api = api
+        self._known: dict[str, None] = {}
 
     @staticmethod
     def new_id() -> str:
@@ -72,11 +76,14 @@ class Tokens:
             groups=rules.token_groups,
         )
         name = tokens.secret_name(token_id)
+        # Also before the request: its refusal may quote it.
+        self._hold(machine, secret)
         made = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
         try:
             await self._api.create(made, namespace=tokens.NAMESPACE)
         except AlreadyExists:
-            secret = await self._known(name, machine, data)
+            secret = await self._existing(name, machine, data)
+            self._hold(machine, secret)
         except Forbidden as error:
             raise Forbidden(
                 status=error.status,
@@ -103,13 +110,26 @@ class Tokens:
             if tokens.is_ours(found.data or {}, machine.key):
                 await self._api.delete(name, namespace=tokens.NAMESPACE, uid=found.uid)
         except NotFound:
-            return
+            pass
         except Forbidden as error:
             _log.warning(
                 "bootstrap token not deleted", machine=machine.key, secret=name, error=str(error)
             )
+        self._known.pop(machine.uid, None)
+        redact.release((tokens.NAMESPACE, machine.uid))
 
-    async def _known(self, name: str, machine: views.MachineView, data: Mapping[str, str]) -> str:
+    def _hold(self, machine: views.MachineView, secret: str) -> None:
+        """Have redaction know a token while it lives."""
+        self._known[machine.uid] = None
+        redact.hold((tokens.NAMESPACE, machine.uid), secret)
+        if len(self._known) > MOST_KNOWN:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            redact.release((tokens.NAMESPACE, oldest))
+
+    async def _existing(
+        self, name: str, machine: views.MachineView, data: Mapping[str, str]
+    ) -> str:
         """The secret of a token that an earlier creation made; it lives on with this one."""
         try:
             found = await self._read(name)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from ccm.base.decoding import UNDECODABLE
 from ccm.doctor import leases
 from ccm.doctor.case import Case
 from ccm.doctor.explain.subject import Silence
@@ -142,7 +143,7 @@ async def _asked(case: Case, url: str, trust: TlsSettings, kind: str, name: str)
         body = await client.raw("GET", PATH, query={"kind": kind, "name": name}, retry=False)
     try:
         return msgspec.json.decode(body, type=Answer)
-    except errors.UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise errors.Unreachable(f"what answers at {url} is no such daemon", kind="garbage") from (
             error
         )

@@ -134,6 +134,27 @@ async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
     assert [reason for reason, _ in world.events] == ["SpecInvalid", "SpecInvalid"]
 
 
+async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone() -> None:
+    world = World()
+    world.driver = Picky()
+    world.secret("small", token="hunter2-" * 38_000, caBundle="x")
+    world.machine_class("small")
+    world.secret("other", token="short", userData="x" * (1 << 19))
+    world.machine_class("other", providerSpec={"size": "small"})
+    async with world.running("machine", "machineclass"):
+        world.machine("m0")
+        world.machine("m1", **{"class": {"kind": "MachineClass", "name": "other"}})
+        await advance(5)
+
+    (found,) = (world.server.get(CLASS) or {})["status"]["conditions"]
+    said = "Secret default/small, to which MachineClass small refers, has 304000 bytes in token"
+    assert (found["status"], found["message"].partition(";")[0]) == ("False", said)
+    assert world.operation("m0")["description"].startswith(said)
+    assert {reason for reason, _ in world.events} == {"SpecInvalid", "InvalidSpec"}
+    assert {one.identity.name for one in world.driver.vms.values()} == {"m1"}
+    assert "hunter2" not in f"{found} {world.get('m0')}"
+
+
 class GardenersClasses(World):
     """The definition of MachineClass is Gardener's: without a field `status`."""
 

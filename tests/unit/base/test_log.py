@@ -334,12 +334,13 @@ def test_a_secret_of_several_lines_stays_out_of_a_groups_traceback(
     stream: io.BytesIO, fmt: log.Format
 ) -> None:
     log.setup(fmt=fmt, stream=stream)
-    redact.know("firstLine77\nsecondLine88", lasting=False)
+    secret = "first-line-of-a-secret\nsecondLine88-of-a-secret"
+    redact.know(secret, lasting=False)
     try:
-        raise ExceptionGroup("all", [ValueError("bad: firstLine77\nsecondLine88")])
+        raise ExceptionGroup("all", [ValueError(f"bad: {secret}")])
     except ExceptionGroup:
         log.logger("x").exception("failed")
-    redact.forget("firstLine77\nsecondLine88")
+    redact.forget(secret)
 
     assert "ValueError: bad" in written(stream)
     assert "secondLine88" not in written(stream)

@@ -108,3 +108,10 @@ def test_the_password_of_a_proxy_is_a_secret() -> None:
 
     assert redact.words("it was pass@word-of-proxy") == "it was [redacted]"
     assert shown(proxy) == "http://proxy.test"
+
+
+def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -> None:
+    proxy = f"http://us:{'x' * 70_000}@proxy.test"
+
+    with pytest.raises(ValueError, match=r"^HTTPS_PROXY: its password must .* has 70000$"):
+        Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")

@@ -235,9 +235,23 @@ def test_the_log_never_shows_what_was_read_as_a_secret() -> None:
     assert [redact.words(value) == value for value in values] == [False, False, True]
 
 
+def test_a_secret_that_is_longer_than_any_credential_is_refused() -> None:
+    fields = Fields({"apiToken": "x" * 300_000})
+    fields.text("apiToken")
+
+    with pytest.raises(ConfigError, match=r"^apiToken is wrong, .* 65536 bytes, .* has 300000$"):
+        fields.done()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be read: No such file"), (b" ", "is empty"), (b"\xff", "not text in UTF-8")],
+    [
+        (None, "cannot be read: No such file"),
+        (b" ", "is empty"),
+        (b"\xff", "not text in UTF-8"),
+        (b"x" * 300_000, "token cannot be read: it has more than 65536 bytes"),
+    ],
+    ids=lambda value: repr(value)[:24],
 )
 def test_a_secret_file_that_cannot_be_used_is_followed_too(
     tmp_path: Path, content: bytes | None, words: str

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import ssl
 import time
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
@@ -14,9 +18,9 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from aiohttp import connector
+from aiohttp import connector, web
 
-from ccm.base import clock, redact, tasks, wire
+from ccm.base import clock, credentials, redact, tasks, wire
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.fence import Fence
 from ccm.cloud import ConfigError, errors, rest
@@ -203,6 +207,114 @@ async def test_what_a_cloud_quotes_is_shown_without_secrets(
 
     text = f"bad: '{redact.MASK}' and password={redact.MASK} are refused"
     assert str(caught.value) == f"GET /items: HTTP 401 {text}"
+
+
+def _endless(status: int) -> proxy.Answer:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(512):
+                await response.write(b" " * (1 << 20))
+        return response
+
+    return answer
+
+
+def _bomb(encoding: str) -> proxy.Answer:
+    packed = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
+    body = b"".join(packed.compress(bytes(1 << 20)) for _ in range(256)) + packed.flush()
+    return proxy.sends(body, Content_Encoding=encoding)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [_endless(200), _endless(500), _bomb("gzip"), _bomb("deflate")],
+    ids=["endless", "endless-error", "gzip", "deflate"],
+)
+async def test_an_answer_without_end_is_given_up_at_the_limit(
+    server: proxy.Server, client: RestClient, answer: proxy.Answer
+) -> None:
+    server.will(answer, proxy.says({"name": "a"}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.Unknown, match=rf"^GET /items: .* {rest.ANSWER_LIMIT} bytes"):
+            await client.get("/items", Item)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2 * rest.ANSWER_LIMIT
+    assert await client.get("/items", Item) == Item("a")
+
+
+async def test_a_provider_may_raise_the_limit_and_an_answer_may_reach_it(
+    server: proxy.Server,
+) -> None:
+    body = msgspec.json.encode(Item("a" * 100))
+    packed = gzip.compress(body)
+    for limit, is_read in ((len(body), True), (len(body) - 1, False)):
+        async with opened(server.url, answer_limit=limit) as client:
+            for answer in (proxy.sends(body), proxy.sends(packed, Content_Encoding="gzip")):
+                server.will(answer)
+                if is_read:
+                    assert await client.get("/items", Item) == Item("a" * 100)
+                else:
+                    with pytest.raises(errors.Unknown):
+                        await client.get("/items", Item)
+
+
+@pytest.mark.parametrize("status", [200, 409])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"name": "\xff"}', b'{"name": "a", "x": ' + b"[" * 100_000, b'["\xff", ""]', b"[" * 100_000],
+    ids=lambda value: repr(value)[:24],
+)
+async def test_an_answer_that_cannot_be_decoded_is_an_error_of_the_cloud(
+    server: proxy.Server, client: RestClient, body: bytes, status: int
+) -> None:
+    server.will(proxy.sends(body, status=status))
+
+    with pytest.raises(errors.Aborted if status == 409 else errors.Unknown, match="GET /items: "):
+        await client.get("/items", Item)
+
+
+@pytest.mark.parametrize(
+    "token", ["x" * 300_000, "hunter2\nX-Admin: 1"], ids=lambda value: repr(value)[:24]
+)
+async def test_an_authorization_that_no_header_can_carry_is_refused(
+    server: proxy.Server, token: str
+) -> None:
+    class Renewing:
+        async def header(self) -> str:
+            return f"Bearer {token}"
+
+        def refused(self, header: str) -> bool:
+            raise AssertionError(header)
+
+    with pytest.raises(ConfigError, match=r"must be one line .* has \d+$") as refused:
+        async with opened(server.url, authorization=f"Bearer {token}"):
+            pass
+    async with opened(server.url, authorization=Renewing()) as client:
+        with pytest.raises(errors.Unauthenticated, match="must be one line") as caught:
+            await client.request("GET", "/items")
+
+    assert "hunter2" not in f"{refused.value} {caught.value}"
+    assert server.seen == []
+
+
+async def test_the_longest_credential_goes_into_a_header(server: proxy.Server) -> None:
+    async with opened(server.url, authorization=f"Bearer {'x' * credentials.HEADER_BYTES}"):
+        pass
+
+
+async def test_a_token_is_known_as_long_as_its_client(server: proxy.Server) -> None:
+    async with opened(server.url, authorization="Bearer of-two-clients"):
+        async with opened(server.url, authorization="Bearer of-two-clients"):
+            pass
+        assert redact.words("of-two-clients") == redact.MASK
+
+    assert redact.words("of-two-clients") == "of-two-clients"
 
 
 async def test_a_secret_too_short_to_be_looked_for_everywhere_is_masked_too(

@@ -261,11 +261,15 @@ def test_an_empty_field_is_no_setting(write: Any) -> None:
             "user 'u': client-certificate: and client-key: it is not valid PEM$",
         ),
         ("user", {"tokenFile": "nowhere"}, "tokenFile: .*nowhere: No such file or directory$"),
+        ("user", {"token": "hunter2\nb"}, "user 'u': token: must be one line .* and has 9$"),
+        ("user", {"token": "x" * 300_000}, "user 'u': token: must .* and has 300000$"),
+        ("user", {"username": "u", "password": "x" * 300_000}, "user 'u': password: must .* has"),
         ("user", {"username": "u", "token": "t"}, "excludes token; give one of the two"),
         ("user", {"exec": "run"}, "exec: must be a mapping"),
         ("context", {"cluster": "other"}, "cluster 'other' does not exist"),
         ("context", {"user": "other"}, "user 'other' does not exist"),
     ],
+    ids=lambda value: repr(value)[:24],
 )
 def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -283,6 +287,7 @@ def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], 
         ({"args": [1]}, "args: must be strings"),
         ({"args": "x"}, "args: must be a list"),
         ({"env": [{"name": "A"}]}, "env: must be a list of name and value"),
+        ({"env": [{"name": "TOKEN", "value": "x" * 300_000}]}, "env: TOKEN must .* has 300000$"),
         ({"surprise": 1}, "surprise: is not supported"),
     ],
 )

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ccm.kube import credentials, errors
-from ccm.kube.credentials import Fixed
+from ccm.kube import errors
+from ccm.kube.credentials import Credential, Fixed
 from ccm.kube.transport import Transport
 from tests.unit.kube.proxy import Server, connect, no_answer, refuses, sends, streams
 
@@ -94,7 +94,7 @@ async def test_what_was_not_read_to_its_end_is_never_taken_for_the_next_answer(
 
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\0"])
 async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
-    smuggled = Fixed(credentials.bearer(f"t{end}X-Remote-User: root"))
+    smuggled = Fixed(Credential(header=f"Bearer t{end}X-Remote-User: root"))
     async with connect(server.url, credentials=smuggled) as transport:
         with no_answer("garbage"):
             await transport.do("PATCH", "/x", body=b"{}")

@@ -12,6 +12,22 @@ from ccm.kube import credentials
 from ccm.kube.credentials import Credential, Fixed
 
 
+@pytest.mark.parametrize(
+    "secret", ["x" * 300_000, "hunter2\nX-Admin: 1"], ids=lambda value: repr(value)[:24]
+)
+def test_a_credential_that_no_header_can_carry_is_refused(secret: str) -> None:
+    with pytest.raises(ValueError, match=r"one line .* has") as caught:
+        credentials.bearer(secret)
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_of_any_letters_is_taken_and_no_book() -> None:
+    assert credentials.basic("me", "pä\nss").header
+    with pytest.raises(ValueError, match="has 4000"):
+        credentials.basic("me", "x" * 300_000)
+
+
 async def test_a_fixed_credential_never_changes() -> None:
     source = Fixed(credentials.basic("user", "pa:ss"))
 

@@ -118,7 +118,10 @@ async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
         (_answer(clientKeyData="KEY"), "not both"),
         (_answer(token="t", expirationTimestamp="soon"), "expirationTimestamp"),
         (_answer(token="t", expirationTimestamp="9999-12-31T23:59:59-23:00"), "out of range"),
+        (_answer(token="secret\nX: 1"), "bad token: it must be one line .* has 11$"),
+        (_answer(token="secret" * 5_000), "bad token: it must be one line .* has 30000$"),
     ],
+    ids=lambda text: text[-40:],
 )
 async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str) -> None:
     plugin = ExecPlugin(_settings(tmp_path, answer))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from ccm.base import redact
 from ccm.cloud import errors
-from ccm.gardener.names import ANNOTATION_TOKEN_ID
-from ccm.kube.errors import Forbidden
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.machines import MachineRequest
+from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
+from ccm.gardener import names, views
+from ccm.gardener.types import Machine
+from ccm.kube.errors import Forbidden, Invalid
 from ccm.machines import tokens
+from ccm.model.meta import ObjectMeta
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (
     TOKENS,
@@ -19,6 +27,9 @@ from tests.unit.controllers.machines import (
 )
 
 pytestmark = pytest.mark.virtual_time
+
+ID = {names.ANNOTATION_TOKEN_ID: "aaaaaa"}
+RULES: dict[str, Any] = {"sick_conditions": names.SICK_CONDITIONS, "exhausted_retry_s": 600.0}
 
 
 async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,11 +166,94 @@ async def test_a_token_that_a_policy_hides_is_somebody_elses() -> None:
         hidden(method, path) if path.endswith("-aaaaaa") else None
     )
     async with world.running("machine", "machineclass"):
-        world.machine(metadata={"annotations": {ANNOTATION_TOKEN_ID: "aaaaaa"}})
+        world.machine(metadata={"annotations": ID})
         await advance(1)
 
     assert world.driver.calls["create_machine"] == 1
     assert len(world.server.list(TOKENS)) == 2
+
+
+async def test_a_token_is_known_to_redaction_while_it_lives() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        data = world.driver.given["create_machine"].user_data.decode()
+        token = data.rpartition("token: ")[2].strip()
+        alone = token.partition(".")[2]
+        assert redact.words(f"bad token {token}") == f"bad token {token[:7]}{redact.MASK}"
+        assert alone not in redact.words(f"bad token {alone}")
+        world.node()
+        await advance(1)
+
+    assert world.phase() == "Running"
+    assert redact.words(f"bad token {alone}") == f"bad token {alone}"
+    assert token not in redact.words(f"bad token {token}")
+
+
+async def test_a_refused_token_is_shown_to_nobody() -> None:
+    """An admission webhook quotes what it refuses."""
+    seen: list[str] = []
+
+    class Refusing:
+        async def create(self, obj: Any, *, namespace: str) -> Any:
+            seen.append(obj["stringData"]["token-secret"])
+            raise Invalid(status=422, reason="Invalid", message=f"bad: {seen[0]} in {namespace}")
+
+    machine = views.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    with pytest.raises(Invalid) as caught:
+        await Tokens(cast("Any", Refusing())).ensure(machine, views.rules("ours", **RULES))
+
+    assert seen[0] not in redact.words(str(caught.value))
+
+
+def test_redaction_knows_a_bounded_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Tokens(cast("Any", None))
+    for number in range(MOST_KNOWN + 1):
+        one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
+        held._hold(views.machine(one), f"secret-number-{number:03d}")
+
+    assert redact.words("secret-number-000") == "secret-number-000"
+    assert redact.words("secret-number-001") == redact.MASK
+
+
+def test_each_new_token_has_the_form_that_redaction_knows() -> None:
+    for _ in range(2000):
+        token = f"{tokens.new_id(secrets.choice)}.{tokens.new_secret(secrets.choice)}"
+        assert redact.words(token) == redact.MASK
+
+
+@pytest.mark.parametrize("of_secret", [True, False])
+async def test_a_cloud_that_quotes_user_data_shows_them_to_nobody(of_secret: bool) -> None:
+    world = World()
+    data = "#cloud-config\ntoken: <<BOOTSTRAP_TOKEN>>\npassword-of-root is swordfish-no-more\n"
+    world.secret(userData=data if of_secret else "")
+    spec = {"size": "small"} | ({} if of_secret else {"userData": data})
+    world.machine_class(providerSpec=spec)
+    quoted: list[str] = []
+
+    async def quoting(req: MachineRequest) -> Any:
+        filled = (req.user_data or req.provider_spec["userData"].encode()).decode()
+        quoted.append(filled)
+        packed = base64.b64encode(filled.encode()).decode()
+        raise errors.InvalidArgument(f"rejected {filled!r}, {filled}, {packed} and {filled[9:52]}")
+
+    world.driver.create_machine = quoting  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        async with world.running("machine", "machineclass"):
+            world.machine()
+            await advance(1)
+            assert world.shared is not None
+            handle = cast("Handle", world.shared.caller)
+            calls = handle.history.of(("machine", "m0"))
+            everything = f"{world.get()} {world.events} {logs} {calls}"
+
+    token = quoted[0].partition("token: ")[2].partition("\n")[0]
+    assert "rejected" in world.operation()["description"]
+    assert "rejected" in calls[-1].text
+    for piece in (token, token[7:], "swordfish", base64.b64encode(token[1:].encode()).decode()[4:]):
+        assert piece not in everything
 
 
 def expiration(world: World) -> str:

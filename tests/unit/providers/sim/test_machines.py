@@ -262,7 +262,13 @@ async def test_every_fault_of_a_spec_is_told(
         ({"url": b"http://127.0.0.1:1"}, "lack token; expected url and token"),
         ({"url": b"ftp://x", "token": b"hunter2"}, "url look like http://host:port"),
         ({"url": b"\xff", "token": b"hunter2"}, "must be text"),
+        (
+            {"url": b"http://127.0.0.1:1", "token": b"hunter2\nX-Admin: 1"},
+            "token of the credentials must be one line",
+        ),
+        ({"url": b"http://127.0.0.1:1", "token": b"hunter2" * 43_000}, "and has 301000"),
     ],
+    ids=lambda value: repr(value)[:24],
 )
 async def test_credentials_are_checked_and_not_told(
     asking: Asking, credentials: Mapping[str, bytes], told: str
