@@ -40,6 +40,9 @@ YOUNG_S = 10.0
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
+LONGEST_KEY = 8192
+"""Characters of a private key; RSA with 8192 bits has fewer, and reading takes longer with each."""
+
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
@@ -70,7 +73,7 @@ class Key:
     def __init__(self, text: str | bytes, private_key: str = "") -> None:
         try:
             self.said = msgspec.json.decode(text, type=_Outer).credentials
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ValueError(
                 "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
                 "and .privateKey"
@@ -102,10 +105,12 @@ class Key:
 @functools.lru_cache(maxsize=8)
 def _loaded(pem: str) -> rsa.RSAPrivateKey:
     # Looking whether the numbers are primes takes a tenth of a second: once for each key.
+    found = None
     try:
-        found = serialization.load_pem_private_key(pem.encode(), password=None)
+        if len(pem) <= LONGEST_KEY:
+            found = serialization.load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        found = None
+        pass
     if not isinstance(found, rsa.RSAPrivateKey):
         raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
     return found
@@ -219,11 +224,11 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
     """A key flow with its own connections.
 
     Args:
-        key: the key.
-        url: of the token API; empty = as the key says, or the vendor's.
+        key: the key. Its `tokenEndpoint` does not count here: the key may be a tenant's.
+        url: of the token API; empty = the vendor's.
     """
     async with rest.open_client(
-        url or key.said.token_endpoint or TOKEN_URL,
+        url or TOKEN_URL,
         refusal=refusals.tokens,
         codes={"invalid_grant": cloud.Unauthenticated, "invalid_client": cloud.Unauthenticated},
         statuses=cast("Any", {**rest.STATUSES, 400: cloud.Unauthenticated}),

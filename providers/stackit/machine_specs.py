@@ -150,7 +150,7 @@ def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
         return
     try:
         msgspec.json.decode(key)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
 
 

@@ -163,10 +163,10 @@ class SimHarness(Harness):
     # --- machines
 
     def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
-        return sim.open_machines(cloud.Context())
+        return sim.open_machines(cloud.Context(environ={"SIM_URL": self._url}))
 
     def machine_credentials(self) -> Mapping[str, bytes]:
-        return {"url": self._url.encode(), "token": f"{self._service.token}\n".encode()}
+        return {"token": f"{self._service.token}\n".encode()}
 
     def machine_spec(self) -> Mapping[str, Any]:
         ranges = ["10.244.0.0/16"]  # what has to be set when the VM has started
