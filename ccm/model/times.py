@@ -24,7 +24,10 @@ def parse_time(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:  # at either end of the calendar
+        raise ValueError(f"{text!r} is out of range") from error
 
 
 def moment(text: str | None) -> datetime | None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccm import cloud
+from ccm.base.digits import parse_digits
 from ccm.cloud.labels import label_value
 
 from . import certificates, changes, client, config, networks, notices, recipes
@@ -166,12 +167,13 @@ class HcloudBalancers:
     ) -> str:
         """The digest of what `ensure_load_balancer` would make."""
         words = certificates.words(service)
-        numbers = [int(one) for one in words if one.isdigit()]
+        ids = {word: parse_digits(word) for word in words}
+        numbers = [number for number in ids.values() if number is not None]
         recipe = recipes.wanted(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
         servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
-        unknown = [one for one in words if not one.isdigit()]
+        unknown = [word for word in words if ids[word] is None]
         name = self.get_load_balancer_name(cluster_name, service)
         return recipes.wanted_digest(name, recipe, servers, unknown, recipes.shape(service))
 

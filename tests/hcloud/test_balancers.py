@@ -65,10 +65,11 @@ def test_the_schema_refuses_what_is_no_value() -> None:
         "node-selector": "a in b",
         "protocol": "udp",
         "http-timeout-idle": "5s",
-        "http-cookie-lifetime": "long",
+        "http-cookie-lifetime": "9" * 14,
+        "http-certificates": "mine, ²",
         "certificate-type": "own",
         "health-check-port": "70000",
-        "health-check-retries": "-1",
+        "health-check-retries": "٣",
         "http-status-codes": "2xx",
     }
     by_name = {one.name: one for one in ann.SCHEMA}
