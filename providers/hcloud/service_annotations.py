@@ -114,7 +114,9 @@ def _codes(text: str) -> tuple[str, ...]:
     return found
 
 
-NAME = _annotation("name", "text", "Name of the load balancer; it is renamed.", str)
+NAME = _annotation(
+    "name", "text", "Name of the load balancer; it is renamed, unless it was adopted.", str
+)
 LOCATION = _annotation(
     "location",
     "a location such as fsn1",

@@ -21,7 +21,7 @@ from ccm.testing.contract import (
 from providers import sim
 from providers.sim import api, client, server, traffic, world
 from providers.sim.faults import Fault
-from providers.sim.world_balancers import Interference
+from providers.sim.world_balancers import Interference, Listener, NewBalancer
 from providers.sim.world_routes import NewRoute
 
 WRITES = {row.name for row in api.OPERATIONS if row.is_cloud_call and row.method != "GET"}
@@ -137,6 +137,15 @@ class SimHarness(Harness):
 
     async def protect(self, name: str, *, protected: bool) -> None:
         await self._interfere(name, Interference(protected=protected))
+
+    async def unmarked_load_balancer(self, name: str) -> None:
+        order = NewBalancer(
+            name=name,
+            cluster="",
+            listeners=(Listener(protocol="TCP", port=80, target_port=80),),
+            families=("IPv4",),
+        )
+        self._service.worlds.balancers.create(order)
 
     async def _interfere(self, name: str, interference: Interference) -> None:
         balancers = self._service.worlds.balancers

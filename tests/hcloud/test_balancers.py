@@ -139,7 +139,12 @@ async def test_one_without_label_is_adopted_by_name(
     await ensured(balancer_of(project), wanted, [])
 
     assert only(harness)["id"] == made["id"]
-    assert made["labels"] == {"env": "prod", UID: "uid-1", "kube-ccm/cluster": CLUSTER}
+    assert made["labels"] == {
+        "env": "prod",
+        UID: "uid-1",
+        "kube-ccm/cluster": CLUSTER,
+        "kube-ccm/adopted": "true",
+    }
     assert made["load_balancer_type"]["name"] == "lb31"
 
 
