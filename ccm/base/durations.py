@@ -15,7 +15,7 @@ _UNITS_NS = {
     "m": 60 * 1_000_000_000,
     "h": 3600 * 1_000_000_000,
 }
-_PART = re.compile(r"(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"(?=\.?[0-9])([0-9]{0,40})(?:\.([0-9]{0,40}))?(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST_NS = 2**63 - 1
 """Go counts nanoseconds in 64 bits: about 292 years."""
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from ccm.base import booleans, durations
+from ccm.base.digits import parse_digits
 
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
@@ -31,7 +32,7 @@ _BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CELL = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"(?=,|\Z)|(?P<plain>[^",\r\n]*)(?=,|\Z)')
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?P<number>[+-]?(?:[0-9]{1,19}\.?[0-9]{0,19}|\.[0-9]{1,19}))"
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))"
 )
 _SUFFIXES = {
@@ -144,9 +145,10 @@ def parse_levels(text: str) -> tuple[tuple[str, int], ...]:
     levels = []
     for pair in filter(None, text.split(",")):
         pattern, equals, level = pair.partition("=")
-        if not equals or not pattern or not level.isdecimal() or int(level) < 1:
+        number = parse_digits(level)
+        if not equals or not pattern or not number:
             raise ValueError(pair)
-        levels.append((pattern, int(level)))
+        levels.append((pattern, number))
     return tuple(levels)
 
 

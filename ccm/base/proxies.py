@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from ccm.base import redact
+from ccm.base.digits import parse_digits
 
 NEVER = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
 """Hosts for which no proxy is used, as NO_PROXY spells them: loopback, link-local, metadata.
@@ -96,8 +97,9 @@ def _matches(entry: str, host: str, port: int, address: _Address | None) -> bool
         return True
     network = _network(entry)
     name, separator, number = entry.rpartition(":")
-    if network is None and separator and number.isdecimal():
-        if int(number) != port:
+    entry_port = parse_digits(number) if network is None and separator else None
+    if entry_port is not None:
+        if entry_port != port:
             return False
         entry, network = name, _network(name)
     if network is not None:

@@ -78,6 +78,19 @@ class _Strict(yaml.SafeLoader):
         return name
 
 
+def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    """Read an integer as the safe loader does, up to 64 bits."""
+    found: int = loader.construct_yaml_int(node)
+    if not -(2**63) <= found < 2**64:  # Python would not even print thousands of digits
+        raise yaml.constructor.ConstructorError(
+            problem="a number of more than 64 bits", problem_mark=node.start_mark
+        )
+    return found
+
+
+_Strict.add_constructor("tag:yaml.org,2002:int", _whole_number)
+
+
 class _AnyCase(_Strict):
     """Takes names that differ in case only for one."""
 

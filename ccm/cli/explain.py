@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from ccm.base.digits import parse_digits
 from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def _foreign(found: subject.Known | None, options: Options) -> str:
 
 def _is_address(word: str) -> bool:
     host, _, port = word.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 1 << 16
+    return bool(host) and bool(parse_digits(port, most=0xFFFF))
 
 
 def _read(file: str) -> bytes | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ccm.base import durations
+from ccm.base.digits import parse_digits
 from ccm.sandbox import settings
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -316,9 +317,10 @@ def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | Non
 
 
 def _number(text: str, *, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+    found = parse_digits(text, most=most)
+    if found is None or found < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-    return int(text)
+    return found
 
 
 def _duration(text: str) -> timedelta:

@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _SHOWN_LENGTH = 80
 
+_REFUSALS = (ValueError, ArithmeticError)
+"""What `parse` may raise; `timedelta` and `Decimal` raise the latter for a number out of range."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAnnotation(Generic[T]):
@@ -54,14 +57,14 @@ class ServiceAnnotation(Generic[T]):
             return self.default
         try:
             return self.parse(text.strip())
-        except ValueError as error:
+        except _REFUSALS as error:
             raise InvalidArgument(self._complaint(text)) from error
 
     def fault(self, text: str) -> str:
         """What is wrong with a text, one sentence; empty if it is a value."""
         try:
             self.parse(text.strip())
-        except ValueError:
+        except _REFUSALS:
             return self._complaint(text)
         return ""
 

@@ -235,6 +235,10 @@ class LoadBalancer(Protocol):
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Remove it and every left-over of a half-made one; silent when nothing is there.
 
+        What was not made for the Service is never deleted. Where `ensure_load_balancer` takes a
+        load balancer that bears nobody's mark, mark it as adopted, and release it here: without
+        the Service's listeners and marks. `LoadBalancerRecord.adopted` says so to `kube-ccm plan`.
+
         Called when a Service is deleted or no longer wants a load balancer. Returning means
         that nothing is left: the Service may vanish, and nobody will ask again. Whatever is
         raised keeps the Service, finalizer and all, and is tried again according to its

@@ -9,6 +9,9 @@ import msgspec
 
 from ccm.cloud.machines import Problem
 
+MOST_DEPTH = 32
+"""Levels of lists and mappings in a field; no cloud has more, and recursion has its limit."""
+
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     """What is stated: null is the same as nothing."""
@@ -34,8 +37,23 @@ def converted(
     ]
     values: dict[str, Any] = {}
     for name in known.keys() & stated.keys():
+        if message := _beyond_json(stated[name], MOST_DEPTH):
+            found.append(Problem(field=name, message=message))
+            continue
         try:
             values[name] = msgspec.convert(stated[name], known[name].type)
         except msgspec.ValidationError as error:
             found.append(Problem(field=name, message=str(error)))
     return values, found
+
+
+def _beyond_json(value: Any, levels: int) -> str:
+    """Return why a value can be neither sent nor shown; empty for one that can."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return "must hold no number of more than 64 bits"
+    if not isinstance(value, Mapping | list | tuple):
+        return ""
+    if not levels:
+        return f"must have at most {MOST_DEPTH} levels of lists and mappings"
+    inner = value.values() if isinstance(value, Mapping) else value
+    return next(filter(None, (_beyond_json(one, levels - 1) for one in inner)), "")

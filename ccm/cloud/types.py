@@ -171,11 +171,13 @@ class LoadBalancerRecord:
             half-made or damaged, which never equals a wanted digest.
         status: where it can be reached: what `get_load_balancer` would answer. An empty one never
             replaces one that was written, and a Service that has none is ensured.
+        adopted: whether it was there before its Service, and is released with it, not deleted.
     """
 
     name: str
     digest: str
     status: Status
+    adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

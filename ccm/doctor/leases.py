@@ -18,6 +18,7 @@ import msgspec
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, names
 from ccm.base import clock
+from ccm.base.digits import parse_digits
 from ccm.doctor import deployment, objects
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn
@@ -386,8 +387,8 @@ def _lease_of(container: objects.Container) -> str:
 
 def _port(container: objects.Container) -> int:
     """Of the HTTPS server: as its flag says, or the port of that name."""
-    given = container.flag("--secure-port")
-    if given.isdigit():
-        return int(given)
+    given = parse_digits(container.flag("--secure-port"))
+    if given is not None:
+        return given
     named = (port.container_port for port in container.ports or () if port.name == "https")
     return next(named, DEFAULT_PORT)

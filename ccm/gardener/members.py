@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from ccm.base.digits import parse_digits
 from ccm.gardener import names, templates
 from ccm.gardener.sets import MachineSet
 from ccm.gardener.types import Machine, MachineTemplateSpec
-from ccm.gardener.views import phase
+from ccm.gardener.views import limited_s, phase
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member, Preserve, Wanted
 from ccm.machines.views import Phase
 from ccm.model import Node, OwnerReference
@@ -47,7 +48,7 @@ def wanted(obj: MachineSet) -> Wanted:
         is_deleting=obj.is_deleting,
         may_grow=not frozen and names.LABEL_SCALE_UP_DISABLED not in obj.labels,
         scaled=moment(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
-        min_ready_s=float(spec.min_ready_seconds),
+        min_ready_s=limited_s(spec.min_ready_seconds),
         most_preserved=spec.auto_preserve_failed_machine_max,
     )
 
@@ -190,10 +191,11 @@ def _changes(
 
 
 def _priority(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
+    is_negative = text.startswith("-")
+    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
+    if found is None:
         return DEFAULT_PRIORITY
+    return -found if is_negative else found
 
 
 def _preserve(text: str) -> Preserve:

@@ -106,7 +106,7 @@ def deployment(obj: MachineDeployment) -> DeploymentView:
         max_unavailable=missing or 0,
         is_manual=in_place is not None and in_place.orchestration_type == _MANUAL,
         is_paused=spec.paused,
-        min_ready_s=float(spec.min_ready_seconds),
+        min_ready_s=views.limited_s(spec.min_ready_seconds),
         deadline_s=_seconds(spec.progress_deadline_seconds),
         history_limit=spec.revision_history_limit,
         rollback_to=spec.rollback_to.revision if spec.rollback_to is not None else None,
@@ -385,7 +385,7 @@ def _most_kept(obj: MachineDeployment | MachineSet) -> int:
 
 
 def _seconds(found: int | None) -> float | None:
-    return None if found is None else float(found)
+    return None if found is None else views.limited_s(found)
 
 
 def _strategy_faults(strategy: Strategy) -> Iterator[str]:

@@ -64,6 +64,8 @@ _MOST_ORIGINS = 4
 of which only some were seen after a rotation. With more of them, two are likelier equal by
 chance."""
 
+_MOST_S = 2**31 - 1
+
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -386,6 +388,13 @@ def state_to_store(obj: Machine, state: str) -> str:
 
 def _text(moment: datetime | None) -> str | None:
     return format_time(moment) if moment is not None else None
+
+
+def limited_s(seconds: int) -> float:
+    """Return the seconds of a field of 32 bits; another definition than ours may let more through,
+    and no moment is so far away.
+    """
+    return float(max(-_MOST_S, min(seconds, _MOST_S)))
 
 
 def _seconds(text: str) -> float | None:

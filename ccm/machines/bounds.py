@@ -6,7 +6,7 @@ import re
 
 from ccm.machines.fleet import DeploymentView, Strategy
 
-_PERCENT = re.compile(r"(\d{1,9})%")
+_PERCENT = re.compile(r"([0-9]{1,9})%")
 
 
 def is_amount(value: object) -> bool:

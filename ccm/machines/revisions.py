@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ccm.base.digits import parse_digits
 from ccm.machines.fleet import DeploymentView, FleetRules, SetView
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -74,8 +75,7 @@ def name_for(deployment: DeploymentView, taken: Collection[str]) -> Name:
 
 def number(of: Mapping[str, str], rules: FleetRules) -> int:
     """The revision that annotations tell; 0 where they tell none."""
-    text = of.get(rules.revision, "")
-    return int(text) if text.isdecimal() else 0
+    return parse_digits(of.get(rules.revision, "")) or 0
 
 
 def next_number(new: SetView | None, olds: Sequence[SetView], rules: FleetRules) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ccm.base.digits import parse_digits
 from ccm.machines import bounds
 from ccm.machines.fleet import DeploymentView, FleetRules, SetView
 from ccm.machines.replicas import DEFAULT_PRIORITY, deletion_order, is_called
@@ -152,12 +153,11 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
         )
         for one in order
     ]
-    most = found.annotations.get(rules.most, "")
     return Sized(
         uid=found.uid,
         replicas=found.replicas,
         victims=victims,
-        most=int(most) if most.isdecimal() else None,
+        most=parse_digits(found.annotations.get(rules.most, "")),
         is_deleting=found.is_deleting,
         has_seen=found.has_seen,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from ccm.base.digits import parse_digits
 from ccm.model.ip import parse_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -16,18 +17,15 @@ MOST_RANGES = 2
 """A cluster has one Pod range, or one of each family."""
 
 _MAPPED_BITS = 96
-_MOST_DIGITS = 3
 
 
 def parse_cidr(text: str) -> Network | None:
     """The network, or None when the text is none; surrounding blanks are not accepted."""
     address, separator, length = text.partition("/")
     parsed = parse_ip(address)
-    if parsed is None or not separator or not length.isascii() or not length.isdigit():
+    bits = parse_digits(length.lstrip("0") or length[:1])
+    if parsed is None or not separator or bits is None:
         return None
-    if len(length.lstrip("0")) > _MOST_DIGITS:  # Python refuses to read thousands of digits
-        return None
-    bits = int(length)
     if parsed.version == 4 and ":" in address:
         return _mapped(parsed, bits)
     if bits > parsed.max_prefixlen:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ccm.base.digits import parse_digits
 from ccm.model import names
 
 EMPTY: Mapping[str, str] = {}
@@ -123,10 +124,8 @@ class KubeObject(Wire, frozen=True, kw_only=True):
 
     def lags_behind(self, other: KubeObject) -> bool:
         """Whether this is an earlier state of the same object; unknown versions never are."""
-        own, others = self.resource_version, other.resource_version
-        return (
-            self.uid == other.uid and own.isdigit() and others.isdigit() and int(own) < int(others)
-        )
+        own, others = map(parse_digits, (self.resource_version, other.resource_version))
+        return self.uid == other.uid and own is not None and others is not None and own < others
 
     @property
     def key(self) -> str:

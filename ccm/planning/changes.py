@@ -40,6 +40,7 @@ _CHANCE = (
 """How paths end of what is another at each attempt, and says nothing."""
 
 UNKNOWN = "would ensure it: nobody knows whether anything differs"
+ADOPTED = "not deleted: it was there before the Service"
 UNLESS = "if the cloud still denies it"
 DRAINED = "drain of node {} first"
 WITH_ITS_MACHINE = "with Machine {}"
@@ -123,6 +124,7 @@ def of_call(
     arguments: Mapping[str, Any],
     *,
     listed: bool | None,
+    adopted: bool = False,
     after_s: int,
     namespace: str = "",
 ) -> Change:
@@ -132,6 +134,7 @@ def of_call(
         verb: the method.
         arguments: by the names of its parameters.
         listed: whether the cloud lists what it is about; None: nobody knows.
+        adopted: whether that was there before, and a removal releases it.
         after_s: seconds that the daemon would wait first.
         namespace: of Machines.
     """
@@ -150,6 +153,15 @@ def of_call(
         )
     service = arguments["service"]
     subject = Subject("Service", service.namespace, service.name)
+    if verb == _REMOVE and adopted:
+        return Change(
+            subject=subject,
+            action=Action.CHANGE,
+            what=BALANCER,
+            new="released",
+            after_s=after_s,
+            note=ADOPTED,
+        )
     if verb == _REMOVE:
         return Change(subject=subject, action=Action.DELETE, what=BALANCER, after_s=after_s)
     if verb == _UPDATE:

@@ -27,7 +27,7 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.cloud.operation import Operation
-from ccm.cloud.types import Route
+from ccm.cloud.types import LoadBalancerRecord, Route
 from ccm.model import Node, Service
 from ccm.planning.timeloop import held
 
@@ -68,12 +68,14 @@ class CloudChange:
         arguments: what it would be called with, by the names of the parameters.
         at_s: when, by the monotonic clock.
         listed: whether the cloud lists what it is about; None: it lists nothing.
+        adopted: whether that was there before, and a removal releases it.
     """
 
     verb: str
     arguments: Mapping[str, Any]
     at_s: float
     listed: bool | None = None
+    adopted: bool = False
 
 
 class Pending:
@@ -203,17 +205,19 @@ class AskingHandle(Handle):
 
     async def _noted(self, operation: Operation) -> None:
         service, at_s = operation.arguments.get("service"), monotonic()
+        found = await self._listed(service) if isinstance(service, Service) else None
         self._ledger.changes.append(
             CloudChange(
                 verb=operation.verb,
                 arguments=operation.arguments,
                 at_s=at_s,
-                listed=await self._lists(service) if isinstance(service, Service) else None,
+                listed=None if found is None else bool(found),
+                adopted=any(record.adopted for record in found or ()),
             )
         )
 
-    async def _lists(self, service: Service) -> bool | None:
-        """Whether the cloud has a load balancer for a Service; None: nobody knows."""
+    async def _listed(self, service: Service) -> Sequence[LoadBalancerRecord] | None:
+        """The load balancer that the cloud lists for a Service; None: nobody knows."""
         if not self.offers(LoadBalancerDigests):
             return None
         cluster = self.cluster_name
@@ -222,7 +226,7 @@ class AskingHandle(Handle):
             listing = await self.call(LoadBalancerDigests.list_load_balancers, cluster)
         except errors.CloudError:
             return None
-        return any(record.name == name for record in listing)
+        return [record for record in listing if record.name == name]
 
     def _after_changes(self, listed: Sequence[Route]) -> Sequence[Route]:
         """The routes as they would be by now."""

@@ -18,6 +18,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 import msgspec
 
 from ccm.base import clock
+from ccm.base.digits import parse_digits
 from ccm.kube import errors
 from ccm.kube.client import Client, Resource
 from ccm.kube.decode import Page, WatchEvent
@@ -98,8 +99,8 @@ class ClusterCopy:
     ) -> None:
         """These are all the objects of a kind."""
         self._copies[kind] = Copy(kind=kind, before=objects, malformed=malformed)
-        versions = [obj.resource_version for obj in objects.values()]
-        self._version = max(self._version, *(int(one) for one in versions if one.isdigit()), 0)
+        versions = [parse_digits(obj.resource_version) or 0 for obj in objects.values()]
+        self._version = max(self._version, *versions, 0)
 
     def of(self, kind: Kind[T]) -> Copy[T]:
         """The objects of a kind; none if nobody loaded it."""

@@ -202,6 +202,7 @@ def gathered(
             one.verb,
             one.arguments,
             listed=one.listed,
+            adopted=one.adopted,
             after_s=after_s(one.at_s),
             namespace=namespace,
         )

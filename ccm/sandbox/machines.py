@@ -123,12 +123,12 @@ def standing(obj: MachineDeployment) -> str:
     )
 
 
-def simulated(url: str, token: str) -> tuple[Mapping[str, Any], ...]:
+def simulated(token: str) -> tuple[Mapping[str, Any], ...]:
     """The classes of the simulated cloud's machines, and their Secret."""
     secret = {
         "kind": "Secret",
         "metadata": {"name": CLASS},
-        "stringData": {"url": url, "token": token, "userData": USER_DATA},
+        "stringData": {"token": token, "userData": USER_DATA},
     }
     return secret, _class(CLASS, cloud.TYPES[0]), _class(OTHER_CLASS, cloud.TYPES[-1])
 

@@ -303,7 +303,7 @@ class Sandbox:
     def _made_of(self, stage: _Stage) -> Sequence[Mapping[str, Any]]:
         """The classes of the Machines, and their Secrets."""
         if stage.cloud is not None:
-            return machines.simulated(stage.cloud.admin.url, stage.cloud.token)
+            return machines.simulated(stage.cloud.token)
         return stage.provider.machine_class
 
     async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:

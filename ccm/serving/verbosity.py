@@ -7,6 +7,7 @@ server/routes (debug flags).
 from __future__ import annotations
 
 from ccm.base import log
+from ccm.base.digits import parse_digits
 from ccm.serving.http import Handler, Request, Response, text
 
 _LONGEST = 32
@@ -22,11 +23,8 @@ async def change(request: Request) -> Response:
     if request.method != "PUT":
         return text(f'unrecognized http method "{request.method}"\n', 406)
     body = (await request.read())[:_LONGEST].decode(errors="replace").strip()
-    try:
-        level = int(body)
-        if level < 0:
-            raise ValueError(body)
-    except ValueError:
+    level = parse_digits(body)
+    if level is None:
         return text(f'failed to set verbosity: "{body}" is no number from 0 on\n', 400)
     before = log.verbosity()
     log.set_verbosity(level)

@@ -228,6 +228,37 @@ class BalancerCases:
 
         await _holds(harness, balancer, [(theirs, nodes)])
 
+    async def test_one_that_was_there_before_is_not_deleted(
+        self, cloud: Cloud, harness: Harness
+    ) -> None:
+        """What has the name and no mark is refused, or serves and is released: it stays."""
+        balancer = network_probes.balancer_of(cloud)
+        probes.unless_opted_out(harness, "names_are_marks")
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        name = balancer.get_load_balancer_name(CLUSTER, service)
+        await harness.unmarked_load_balancer(name)
+
+        found = await outcome(lambda: ensured(balancer, service, nodes))
+        is_adopted = not isinstance(found, probes.Raised)
+        if not is_adopted:
+            refusals = (errors.FailedPrecondition, errors.AlreadyExists)
+            probes.check_error(found, refusals, "ensure beside one of the same name")
+        if is_adopted and isinstance(balancer, LoadBalancerDigests):
+            (record,) = await balancer.list_load_balancers(CLUSTER)
+            same(record.adopted, True, "adopted, in the listing")
+        if is_adopted and isinstance(balancer, LoadBalancerRemoval):
+            removed = await outcome(lambda: balancer.delete_load_balancer(CLUSTER, name))
+            if isinstance(removed, probes.Raised):
+                probes.check_error(removed, (errors.FailedPrecondition,), "delete by name")
+            same([one.name for one in await harness.load_balancers()], [name], "after that")
+        await deleted(balancer, service)
+
+        held = await harness.load_balancers()
+        same([one.name for one in held], [name], "load balancers after deleting")
+        if is_adopted:
+            same(held[0].ports, frozenset(), "listeners of the Service, which is gone")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+
     async def test_delete_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
         """Deleting leaves nothing, and again nothing."""
         balancer = network_probes.balancer_of(cloud)

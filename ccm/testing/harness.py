@@ -47,6 +47,7 @@ HANG = "hang"
 OPT_OUTS: Mapping[str, str] = {
     "no_cluster_marks": "balancers and routes do not say whose they are: one cluster a project",
     "routes_name_nodes": "a route goes on naming its node when the instance is gone",
+    "names_are_marks": "a name of a load balancer holds its Service's UID, and marks it as its own",
     "no_source_ranges": "load balancers let everybody in, whatever `loadBalancerSourceRanges` says",
     "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
     "no_machine_marks": "VMs do not say whose they are: none is ours but by its provider ID",
@@ -208,6 +209,10 @@ class Harness:
     async def protect(self, name: str, *, protected: bool) -> None:
         """Make the cloud refuse to delete a load balancer, or stop refusing."""
         _absent("protect", "make the cloud refuse to delete a load balancer")
+
+    async def unmarked_load_balancer(self, name: str) -> None:
+        """Make a load balancer of that name that bears the mark of no Service and no cluster."""
+        _absent("unmarked_load_balancer", "make a load balancer without any mark")
 
     async def routes(self) -> Sequence[str]:
         """The range of every route in the cloud, whosever it is."""

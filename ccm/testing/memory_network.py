@@ -101,7 +101,10 @@ class MemoryNetworkApi(MemoryApi):
     async def put_balancer(
         self, token: str, name: str, cluster: str, ports: Ports, ranges: tuple[str, ...] = ()
     ) -> None:
-        """Make a load balancer or change its ports and source ranges. Raises MemoryApiError."""
+        """Make a load balancer or change its ports and source ranges; another cluster's is 412.
+
+        Raises MemoryApiError.
+        """
         await self.request(token)
         found = self.balancers.get(name)
         if found is None:
@@ -111,6 +114,8 @@ class MemoryNetworkApi(MemoryApi):
                 name=name, cluster=cluster, ip=ip, ports=ports, ranges=ranges, state=state
             )
             self.balancers[name] = made
+        elif found.cluster != cluster:
+            raise MemoryApiError(412)
         else:
             found.ports, found.ranges = ports, ranges
         self._written()

@@ -1,10 +1,10 @@
 """Load balancers of the Hetzner Cloud, over its client.
 
 One is found by the label with its Service's UID. One without that label is adopted if it has the
-name that the Service asks for, as one made by Terraform; one with another UID never. Every step
-first looks at what is there, so whatever a call that was cut short left behind is adopted by the
-next. While the cloud works on a load balancer, `RetryAfter` says so, and the next call first asks
-how that went.
+name that the Service asks for, as one made by Terraform; one with another UID never. What was
+adopted is labelled so, and released with its Service instead of deleted. Every step first looks at
+what is there, so whatever a call that was cut short left behind is found by the next. While the
+cloud works on a load balancer, `RetryAfter` says so, and the next call first asks how that went.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccm import cloud
+from ccm.base import log
+from ccm.base.digits import parse_digits
 from ccm.cloud.labels import label_value
 
 from . import certificates, changes, client, config, networks, notices, recipes
 from . import service_annotations as ann
-from .marks import CLUSTER, SERVICE_UID
+from .marks import ADOPTED, CLUSTER, SERVICE_UID
 
 AGAIN_S = 1.0
 """After so long it is asked whether the cloud has done it."""
+
+MARKS = (SERVICE_UID, CLUSTER, ADOPTED)
+"""Labels that a load balancer gets from us."""
 
 REFUSED = (
     cloud.NotFound,
@@ -31,6 +36,9 @@ REFUSED = (
     cloud.Unknown,
 )
 """Errors that may be about one target, such as a server that is gone: others are added even so."""
+
+
+_log = log.logger("hcloud")
 
 
 class HcloudBalancers:
@@ -76,7 +84,7 @@ class HcloudBalancers:
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not have.
-            FailedPrecondition: one of another Service has the name.
+            FailedPrecondition: one of another Service has the name, or one that may not be adopted.
             RetryAfter: the cloud works on it.
             Aborted: the cloud failed to do something, or refused some targets and all else is
                 done; the message has the cloud's reason.
@@ -127,11 +135,17 @@ class HcloudBalancers:
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
         """One request to find it, another to delete it; so for certificates made for it.
 
+        One that was adopted is released: a request for each listener and target, and one for its
+        labels.
+
         Raises:
             FailedPrecondition: it is protected from deletion.
         """
         for held in await self._all_of(service):
-            await self._delete(held)
+            if ADOPTED in held.labels:
+                await self._release(service, held)
+            else:
+                await self._delete(held)
         await certificates.remove(self._api, service)
         self._pending.pop(service.uid, None)
 
@@ -139,10 +153,16 @@ class HcloudBalancers:
         """One request to find it, another to delete it; only with the mark of this cluster.
 
         Raises:
-            FailedPrecondition: it is protected from deletion.
+            FailedPrecondition: it is protected from deletion, or was adopted.
         """
         found = await self._api.named("load_balancers", client.Balancer, name)
         if found and found.labels.get(CLUSTER) == label_value(cluster_name):
+            if ADOPTED in found.labels:
+                raise cloud.FailedPrecondition(
+                    f"load balancer {name} was not made for a Service and is never deleted; take "
+                    f"the labels {ADOPTED}, {CLUSTER} and {SERVICE_UID} from it, or delete it in "
+                    "the cloud"
+                )
             await self._delete(found)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
@@ -156,6 +176,7 @@ class HcloudBalancers:
                 name=one.name,
                 digest=recipes.held_digest(one, network) if recipes.has_address(one) else "",
                 status=recipes.status(one, None, self._settings),
+                adopted=ADOPTED in one.labels,
             )
             for one in found
             if one.labels.get(CLUSTER, ours) == ours
@@ -166,12 +187,13 @@ class HcloudBalancers:
     ) -> str:
         """The digest of what `ensure_load_balancer` would make."""
         words = certificates.words(service)
-        numbers = [int(one) for one in words if one.isdigit()]
+        ids = {word: parse_digits(word) for word in words}
+        numbers = [number for number in ids.values() if number is not None]
         recipe = recipes.wanted(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
         servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
-        unknown = [one for one in words if not one.isdigit()]
+        unknown = [word for word in words if ids[word] is None]
         name = self.get_load_balancer_name(cluster_name, service)
         return recipes.wanted_digest(name, recipe, servers, unknown, recipes.shape(service))
 
@@ -204,6 +226,11 @@ class HcloudBalancers:
             raise cloud.FailedPrecondition(
                 f"load balancer {name} belongs to the Service with the UID "
                 f"{found.labels[SERVICE_UID]}; give this one another name"
+            )
+        if found and SERVICE_UID not in found.labels and not self._settings.balancers_adopt_by_name:
+            raise cloud.FailedPrecondition(
+                f"load balancer {name} is there already, and HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME "
+                f"is false; give the Service another name by {ann.NAME.name}"
             )
         return found
 
@@ -284,8 +311,26 @@ class HcloudBalancers:
         name = self.get_load_balancer_name(cluster_name, service)
         if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
             return held
+        if ADOPTED in held.labels and held.name != name:
+            raise cloud.FailedPrecondition(
+                f"load balancer {held.name} was there before this Service and is not renamed; set "
+                f"{ann.NAME.name} to its name, or make the Service anew"
+            )
         labels = {**held.labels, **self._labels(cluster_name, service)}
-        return await self._api.rename(held.id, name=name, labels=labels)
+        is_adopted = SERVICE_UID not in held.labels
+        if is_adopted:
+            # In the same request as the UID, or a deletion would find the one without the other.
+            labels[ADOPTED] = "true"
+        marked = await self._api.rename(held.id, name=name, labels=labels)
+        if is_adopted:
+            _log.info("load balancer adopted", service=service.key, load_balancer=name)
+            self._warn(
+                service.reference,
+                notices.ADOPTED,
+                f"load balancer {name} was there already and serves this Service now; with the "
+                "Service it is released, not deleted",
+            )
+        return marked
 
     def _members(
         self,
@@ -353,6 +398,22 @@ class HcloudBalancers:
                 raise  # likewise
         else:
             self._note(service, action, step.server)
+
+    async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
+        """Take off what the Service brought, its labels last: by them the next call finds it."""
+        await self._settled(service)
+        steps, ports = changes.release(held, service)
+        await self._carry_out(service, held, steps, {})
+        kept = {name: text for name, text in held.labels.items() if name not in MARKS}
+        await self._api.rename(held.id, name=held.name, labels=kept)
+        left = f", and still listens on {', '.join(map(str, ports))}" if ports else ""
+        _log.info("load balancer released", service=service.key, load_balancer=held.name)
+        self._warn(
+            service.reference,
+            notices.RELEASED,
+            f"load balancer {held.name} was there before this Service: it is not deleted{left}; "
+            "delete it in the cloud if nobody needs it",
+        )
 
     async def _delete(self, held: client.Balancer) -> None:
         if held.protection.delete:

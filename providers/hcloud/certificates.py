@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from ccm import cloud
+from ccm.base.digits import parse_digits
 
 from . import client
 from . import service_annotations as ann
@@ -36,12 +37,14 @@ async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
     """
     if ann.CERTIFICATE_TYPE.read(service) == "managed":
         return (await _managed(api, service),)
-    return [
-        int(word)
-        if word.isdigit()
-        else (await api.resolved("certificates", "certificate", client.Labelled, word)).id
-        for word in words(service)
-    ]
+    found = []
+    for word in words(service):
+        number = parse_digits(word)
+        if number is None:
+            thing = await api.resolved("certificates", "certificate", client.Labelled, word)
+            number = thing.id
+        found.append(number)
+    return found
 
 
 async def _managed(api: client.Client, service: cloud.Service) -> int:

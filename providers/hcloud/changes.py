@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ccm import cloud
+
 from . import client, recipes
 
 
@@ -55,6 +57,28 @@ def steps(
         *_ports(held, recipe),
         *targets(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
     ]
+
+
+def release(held: client.Balancer, service: cloud.Service) -> tuple[Sequence[Step], Sequence[int]]:
+    """Return what takes a Service off a load balancer that was adopted, and the ports that stay.
+
+    A Service may go before all that it asks for was done. What it did not bring is somebody
+    else's: a listener is the Service's where port and node port are, and targets are the Service's
+    where no other listener sends traffic to them.
+    """
+    # A Service that is no load balancer any more may have lost its node ports.
+    brought = {port.port: port.node_port for port in service.ports}
+    ours = [
+        one.listen_port
+        for one in held.services
+        if one.listen_port in brought and brought[one.listen_port] in (0, one.destination_port)
+    ]
+    stay = sorted({one.listen_port for one in held.services} - set(ours))
+    steps = [Step("delete_service", {"listen_port": port}) for port in sorted(ours)]
+    if not stay:
+        gone = sorted(recipes.held_servers(held))
+        steps += [Step("remove_target", recipes.target(one)) for one in gone]
+    return steps, stay
 
 
 def _properties(held: client.Balancer, recipe: recipes.Recipe) -> Iterator[Step]:

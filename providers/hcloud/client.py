@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm import cloud
+from ccm.base.digits import parse_digits
 from ccm.cloud import rest
 
 from . import quota
@@ -168,11 +169,17 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     http: Http | None = None
 
 
+class TargetServer(msgspec.Struct, frozen=True):
+    """A server that is a target."""
+
+    id: int
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where traffic goes; `type` says which of the others is there."""
 
     type: str
-    server: dict[str, Any] | None = None
+    server: TargetServer | None = None
     ip: dict[str, Any] | None = None
     use_private_ip: bool = False
 
@@ -330,10 +337,11 @@ class Client:
     async def resolved(self, table: str, key: str, kind: type[N], word: str) -> N:
         """A thing by its ID or its name. Raises InvalidArgument: there is none."""
         try:
+            number = parse_digits(word)
             found = (
-                await self.one(f"/{table}/{word}", key, kind)
-                if word.isdigit()
-                else await self.named(table, kind, word)
+                await self.named(table, kind, word)
+                if number is None
+                else await self.one(f"/{table}/{number}", key, kind)
             )
         except cloud.NotFound:
             found = None

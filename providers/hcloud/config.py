@@ -84,6 +84,13 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         True
     )
     balancers_enabled: Annotated[bool, cloud.setting("Load balancers for Services.")] = True
+    balancers_adopt_by_name: Annotated[
+        bool,
+        cloud.setting(
+            "Whether a Service gets the load balancer that has the name it asks for and no Service "
+            "yet. It is released with the Service, and never deleted."
+        ),
+    ] = True
     balancers_location: Annotated[
         str, cloud.setting("Where load balancers are made; or give a network zone.")
     ] = ""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
+from ccm.base.digits import parse_digits
 from ccm.cloud import specs
 from ccm.cloud.labels import is_label_value
 from ccm.model.selectors import BadSelectorError, parse_labels
@@ -131,12 +132,21 @@ def _wrong(name: str, value: Any) -> list[cloud.Problem]:
             bad = not all(SMALLEST_VOLUME <= one <= LARGEST_VOLUME for one in value)
         case "datacenter":
             said = "must be a name such as fsn1-dc14; better use location"
-            bad = value.isdigit() or (value != "" and not value.partition("-")[0])
+            bad = parse_digits(value) is not None or (value != "" and not value.partition("-")[0])
+        case "sshKeys" | "networks" | "firewalls":
+            said, bad = "each must be a name or an ID", not all(map(_is_name_or_id, value))
         case "serverType":
             said, bad = "must not be empty", not value
         case _:
             return []
     return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
+
+
+def _is_name_or_id(word: str | int) -> bool:
+    """Whether a word names a thing; what is all digits is an ID, and has to be one."""
+    if isinstance(word, int) or word.isdigit():
+        return bool(parse_digits(str(word)))
+    return bool(word)
 
 
 def _is_label(key: str, value: str) -> bool:

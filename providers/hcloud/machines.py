@@ -15,13 +15,14 @@ import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from datetime import datetime
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
 from ccm import cloud
+from ccm.base.digits import parse_digits
 from ccm.cloud.labels import is_label_value
+from ccm.model.times import moment
 
 from . import client, instances, machine_specs, marks
 from .machine_specs import Spec
@@ -196,13 +197,13 @@ async def _make(
 
 async def _numbers(api: client.Client, table: str, words: Sequence[str | int]) -> list[int]:
     """IDs of things that are named by name or ID."""
-    key = table.removesuffix("s")
-    return [
-        int(word)
-        if str(word).isdigit()
-        else (await api.resolved(table, key, client.Named, str(word))).id
-        for word in words
-    ]
+    key, found = table.removesuffix("s"), []
+    for word in map(str, words):
+        number = parse_digits(word)
+        if number is None:
+            number = (await api.resolved(table, key, client.Named, word)).id
+        found.append(number)
+    return found
 
 
 async def _make_key(api: client.Client, who: cloud.Identity) -> str:
@@ -288,7 +289,7 @@ async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
     return [
         cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
         for field, table, word in named
-        if not word.isdigit() and await api.named(table, client.Named, word) is None
+        if parse_digits(word) is None and await api.named(table, client.Named, word) is None
     ]
 
 
@@ -372,15 +373,8 @@ def _identity(server: client.Server) -> cloud.Identity:
 
 def _record(server: client.Server) -> cloud.MachineRecord:
     return cloud.MachineRecord(
-        identity=_identity(server), info=_info(server), created=_moment(server.created)
+        identity=_identity(server), info=_info(server), created=moment(server.created)
     )
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _info(server: client.Server) -> cloud.MachineInfo:

@@ -5,6 +5,10 @@ from __future__ import annotations
 SERVICE_UID = "hcloud-ccm/service-uid"
 """UID of the Service that has a load balancer; the vendor's. A promise to old clusters."""
 
+ADOPTED = "kube-ccm/adopted"
+"""That a load balancer was there before its Service, which found it by its name: it is released
+with the Service, and never deleted."""
+
 CLUSTER = "kube-ccm/cluster"
 """The name of the cluster that made it; of a machine, the marker of its cluster."""
 

@@ -9,6 +9,12 @@ from ccm import cloud
 Warn = Callable[[cloud.ObjectReference, str, str], None]
 """`cloud.Context.warn`."""
 
+ADOPTED = "LoadBalancerAdopted"
+"""One that was there before has the name that the Service asks for, and serves it now."""
+
+RELEASED = "LoadBalancerReleased"
+"""One that was adopted serves the Service no more, and goes on to exist."""
+
 TYPE_UNCONFIGURED = "LoadBalancerTypeUnconfigured"
 """Nobody said of which type a load balancer is to be."""
 

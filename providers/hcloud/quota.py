@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 
 from ccm.base.clock import monotonic
+from ccm.base.digits import parse_digits
 
 HOUR_S = 3600.0
 
@@ -40,11 +41,10 @@ class HeaderQuota:
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
         """Take note of `RateLimit-Limit` and `RateLimit-Remaining`, if they are there."""
-        try:
-            limit, remaining = (
-                int(headers[f"RateLimit-{name}"]) for name in ("Limit", "Remaining")
-            )
-        except (KeyError, ValueError):
+        limit, remaining = (
+            parse_digits(headers.get(f"RateLimit-{name}", "")) for name in ("Limit", "Remaining")
+        )
+        if limit is None or remaining is None:
             return
         if limit > 0:
             self._limit = limit

@@ -392,7 +392,7 @@ def _digest(shown: object) -> str:
 def held_servers(held: client.Balancer) -> dict[int, bool]:
     """ID of each server that is a target -> whether by its private address."""
     return {
-        int(one.server["id"]): one.use_private_ip
+        one.server.id: one.use_private_ip
         for one in held.targets
         if one.type == "server" and one.server
     }

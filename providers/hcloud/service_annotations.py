@@ -13,12 +13,16 @@ from typing import Any, TypeVar
 
 from ccm import cloud
 from ccm.base import durations
+from ccm.base.digits import parse_digits
 from ccm.cloud.annotations import markdown, truth
 from ccm.model.selectors import BadSelectorError, parse_labels
 
 from . import config
 
 T = TypeVar("T")
+
+LONGEST_S = (2**63 - 1) // 1_000_000_000
+"""Seconds of the longest duration in Go."""
 
 PREFIX = "load-balancer.hetzner.cloud/"
 """What the names of all of them begin with. A promise to old clusters."""
@@ -35,7 +39,8 @@ def _one_of(*known: str) -> Callable[[str], str]:
 
 def _seconds(text: str) -> timedelta:
     """A Go duration, or a number of seconds, as the vendor's documentation has it."""
-    return timedelta(seconds=int(text)) if text.isdigit() else durations.parse_duration(text)
+    seconds = parse_digits(text, most=LONGEST_S)
+    return durations.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
 
 
 def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedelta]:
@@ -49,15 +54,17 @@ def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedel
 
 
 def _port(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
+    found = parse_digits(text, most=65535)
+    if not found:
         raise ValueError(text)
-    return int(text)
+    return found
 
 
 def _count(text: str) -> int:
-    if not text.isdigit():
+    found = parse_digits(text)
+    if found is None:
         raise ValueError(text)
-    return int(text)
+    return found
 
 
 def _ip(text: str) -> str:
@@ -74,6 +81,14 @@ def _selector(text: str) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _certificates(text: str) -> tuple[str, ...]:
+    """Names and IDs; what is all digits is an ID, and has to be one."""
+    found = _words(text)
+    if any(one.isdigit() and parse_digits(one) is None for one in found):
+        raise ValueError(text)
+    return found
 
 
 def _annotation(
@@ -99,7 +114,9 @@ def _codes(text: str) -> tuple[str, ...]:
     return found
 
 
-NAME = _annotation("name", "text", "Name of the load balancer; it is renamed.", str)
+NAME = _annotation(
+    "name", "text", "Name of the load balancer; it is renamed, unless it was adopted.", str
+)
 LOCATION = _annotation(
     "location",
     "a location such as fsn1",
@@ -172,7 +189,7 @@ CERTIFICATE_TYPE = _annotation(
     "uploaded",
 )
 CERTIFICATES = _annotation(
-    "http-certificates", "names or IDs, with commas", "Certificates that are there.", _words
+    "http-certificates", "names or IDs, with commas", "Certificates that are there.", _certificates
 )
 MANAGED_NAME = _annotation(
     "http-managed-certificate-name",

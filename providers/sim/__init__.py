@@ -26,9 +26,13 @@ ANNOTATIONS = (service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
 
 @cloud.provider(sdk="2.0", offers=("machines",))
-async def open_machines(_: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the machine driver alone; each request says which cloud it is about."""
-    async with machines.open_clients() as clients:
+async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the machine driver alone; `SIM_URL` says where the cloud is, requests bring the token.
+
+    Raises:
+        ConfigError: the variable is no address.
+    """
+    async with machines.open_clients(config.url_of(context.environ)) as clients:
         driver = machines.SimMachines(clients)
         yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
 
@@ -48,7 +52,10 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the cloud config is wrong; the message names every fault.
     """
     settings = context.settings(config.Config)
-    async with client.open_client(settings) as api, machines.open_clients() as clients:
+    async with (
+        client.open_client(settings) as api,
+        machines.open_clients(settings.url) as clients,
+    ):
         servers = instances.SimInstances(api)
         yield cloud.Cloud(
             name=instances.SCHEME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,6 +17,18 @@ def parse_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(text)
     return text.rstrip("/")
+
+
+def url_of(environ: Mapping[str, str]) -> str:
+    """Return the address that `SIM_URL` has, where no cloud config says it. Raises ConfigError."""
+    text = environ.get("SIM_URL", "")
+    try:
+        return parse_url(text)
+    except ValueError:
+        raise cloud.ConfigError(
+            f"SIM_URL is {text!r}; it must look like http://host:port, as `python -m "
+            "providers.sim` prints it"
+        ) from None
 
 
 class Config(cloud.Settings, frozen=True, kw_only=True):

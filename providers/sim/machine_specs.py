@@ -8,15 +8,13 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
+from ccm.cloud import specs
 
-from . import client, config
-
-REQUIRED = ("url", "token")
-"""Keys of the credentials."""
+from . import client
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The `providerSpec` of a MachineClass.
+    """The `providerSpec` of a MachineClass; null is the same as nothing.
 
     `allowedAddresses` are ranges from which the VM may send besides its own addresses, such as
     those of its pods; they are set when the VM has started. `dataVolumes` are sizes in GiB of
@@ -37,55 +35,36 @@ def read(given: Mapping[str, Any]) -> Spec:
     Raises:
         InvalidArgument: it does not; the message names every fault.
     """
-    if problems := [*_problems(given)]:
+    if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(dict(given), Spec)
+    return msgspec.convert(specs.without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
     """Everything that is wrong with a spec and its credentials."""
     found = _problems(given)
     try:
-        settings(credentials)
+        token(credentials)
     except cloud.InvalidArgument as error:
         found.append(cloud.Problem(field="secretRef", message=str(error)))
     return found
 
 
-def settings(credentials: Mapping[str, bytes]) -> config.Config:
-    """Where the cloud of some credentials is, and what opens it.
+def token(credentials: Mapping[str, bytes]) -> str:
+    """Return the bearer token.
 
     Raises:
-        InvalidArgument: a key is missing or unreadable; its value is not told.
+        InvalidArgument: there is none, or no header can carry it; its value is not told.
     """
-    if missing := [key for key in REQUIRED if not credentials.get(key)]:
-        raise cloud.InvalidArgument(
-            f"the credentials lack {' and '.join(missing)}; expected {' and '.join(REQUIRED)}"
-        )
-    try:
-        # A Secret is often made of a file, and a file ends with a line.
-        url = config.parse_url(credentials["url"].decode().strip())
-        return config.Config(url=url, token=cloud.token_of(credentials, "token"))
-    except ValueError:
-        raise cloud.InvalidArgument(
-            "the credentials must be text, and url look like http://host:port"
-        ) from None
+    if not (found := cloud.token_of(credentials, "token")):
+        raise cloud.InvalidArgument("the credentials lack token, as in the cloud config")
+    return found
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    known = {field.encode_name: field for field in msgspec.structs.fields(Spec)}
-    found = [
-        cloud.Problem(field=name, message=f"no such field; there are {', '.join(known)}")
-        for name in given
-        if name not in known
-    ]
-    for name in known.keys() & given.keys():
-        try:
-            value = msgspec.convert(given[name], known[name].type)
-        except msgspec.ValidationError as error:
-            found.append(cloud.Problem(field=name, message=str(error)))
-        else:
-            found.extend(_wrong(name, value))
+    values, found = specs.converted(given, Spec)
+    for name, value in values.items():
+        found += _wrong(name, value)
     return sorted(found, key=lambda one: one.field)
 
 

@@ -1,7 +1,7 @@
 """VMs of the simulated cloud by request, over its client: the driver for MachineClasses.
 
 Provider spec  see `machine_specs.Spec`
-Credentials    `url` and `token`, as in the cloud config
+Credentials    `token`, as in the cloud config; they never say where the cloud is
 
 A VM bears its identity as labels below `client.MARKS`, and so do its data volumes, which are made
 before it. It is ordered with cluster and UID as the order's token, so that an order whose answer
@@ -13,12 +13,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from datetime import datetime
 from typing import Any
 
 from ccm import cloud
+from ccm.model.times import moment
 
-from . import client, instances, machine_specs
+from . import client, config, instances, machine_specs
 
 AGAIN_S = 1.0
 """Seconds after which to ask whether the cloud has done it."""
@@ -35,11 +35,16 @@ PHASES: Mapping[str, cloud.Phase] = {
 Clients = cloud.Sessions[client.Client]
 
 
-def open_clients() -> Clients:
-    """Clients of the cloud by credentials."""
-    return cloud.Sessions(
-        lambda _, credentials: client.open_client(machine_specs.settings(credentials))
-    )
+def open_clients(url: str) -> Clients:
+    """Clients of the cloud at an address, by credentials."""
+
+    def opener(
+        _: str, credentials: cloud.Credentials
+    ) -> AbstractAsyncContextManager[client.Client]:
+        token = machine_specs.token(credentials)
+        return client.open_client(config.Config(url=url, token=token))
+
+    return cloud.Sessions(opener)
 
 
 class SimMachines(cloud.Driver[Clients]):
@@ -267,15 +272,8 @@ def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineReco
         identity=_identity(server),
         info=_info(server),
         initialized=_is_initialized(server, spec),
-        created=_moment(server.created),
+        created=moment(server.created),
     )
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _info(server: client.Server) -> cloud.MachineInfo:

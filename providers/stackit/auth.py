@@ -109,10 +109,9 @@ class Key:
 @functools.lru_cache(maxsize=8)
 def _loaded(pem: str) -> rsa.RSAPrivateKey:
     # Looking whether the numbers are primes takes a tenth of a second: once for each key.
-    try:
+    found = None
+    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
         found = serialization.load_pem_private_key(pem.encode(), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        found = None
     if not isinstance(found, rsa.RSAPrivateKey):
         raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
     return found
@@ -226,11 +225,11 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
     """A key flow with its own connections.
 
     Args:
-        key: the key.
-        url: of the token API; empty = as the key says, or the vendor's.
+        key: the key. Its `tokenEndpoint` does not count here: the key may be a tenant's.
+        url: of the token API; empty = the vendor's.
     """
     async with rest.open_client(
-        url or key.said.token_endpoint or TOKEN_URL,
+        url or TOKEN_URL,
         refusal=refusals.tokens,
         codes={"invalid_grant": cloud.Unauthenticated, "invalid_client": cloud.Unauthenticated},
         statuses=cast("Any", {**rest.STATUSES, 400: cloud.Unauthenticated}),

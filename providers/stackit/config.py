@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from ccm import cloud
 from ccm.base.credentials import header_value
 from ccm.cloud import rest
+from ccm.model.ip import parse_ip
 
 from . import auth
 
@@ -48,6 +49,16 @@ def parse_url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(text)
     return text.rstrip("/")
+
+
+def parse_token_url(text: str) -> str:
+    """Return the address of a token API; ValueError where another host could read along."""
+    found, parts = parse_url(text), urlsplit(text)
+    address = parse_ip(parts.hostname or "")
+    is_local = parts.hostname == "localhost" or (address is not None and address.is_loopback)
+    if parts.scheme != "https" and not is_local:
+        raise ValueError(text)
+    return found
 
 
 _URL: Mapping[str, Any] = {"parse": parse_url, "expects": "look like https://host"}
@@ -152,7 +163,13 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     ] = ""
     service_account_email: Annotated[str, cloud.setting("No effect.")] = ""
     token_baseurl: Annotated[
-        str, cloud.setting("Where the token API is; else as the key says.", **_URL)
+        str,
+        cloud.setting(
+            "Where the token API is; else as the key above says, and never as the key of a machine "
+            "class does.",
+            parse=parse_token_url,
+            expects="look like https://host; http is for loopback alone",
+        ),
     ] = ""
     no_auth: Annotated[bool, cloud.setting("Ask without credentials; for a fake.")] = False
     iaas_endpoint: Annotated[
@@ -182,15 +199,26 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
             found.append(f"{', '.join(missing)}: missing; all three of them are needed, or none")
         if text := values["service_account_key"]:
             try:
-                auth.Key(text, values["private_key"] or "")
+                endpoint = auth.Key(text, values["private_key"] or "").said.token_endpoint
             except ValueError as error:
                 found.append(f"STACKIT_SERVICE_ACCOUNT_KEY {error}")
+            else:
+                found += _token_endpoint_fault(endpoint)
         return found
 
     @property
     def has_credentials(self) -> bool:
         """Whether there is anything to ask with."""
         return bool(self.service_account_key or self.service_account_token or self.no_auth)
+
+
+def _token_endpoint_fault(endpoint: str) -> Sequence[str]:
+    try:
+        parse_token_url(endpoint or auth.TOKEN_URL)
+    except ValueError:
+        name = "STACKIT_SERVICE_ACCOUNT_KEY: credentials.tokenEndpoint"
+        return [f"{name} is {endpoint!r}; it must look like https://host"]
+    return []
 
 
 class Everything(NamedTuple):
@@ -236,7 +264,8 @@ async def open_authorizer(given: Variables) -> AsyncIterator[rest.Authorizer]:
         yield auth.Nobody()
     elif given.service_account_key:
         key = auth.Key(given.service_account_key, given.private_key)
-        async with auth.open_key_flow(key, given.token_baseurl) as flow:
+        url = given.token_baseurl or key.said.token_endpoint
+        async with auth.open_key_flow(key, url) as flow:
             yield flow
     else:
         yield auth.Token(given.service_account_token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -156,10 +157,14 @@ class Client:
         self._http = http
         self._place = f"/v2/projects/{project_id}/regions/{region}"
 
+    def _path(self, *parts: str) -> str:
+        # Names of Services and their ports are in it, and stay one part each.
+        return "/".join((self._place, *(quote(part, safe="") for part in parts)))
+
     async def balancer(self, name: str) -> Balancer | None:
         """One by its name; None if there is none. One request, or two where nothing is said."""
         try:
-            found = await self._http.get(f"{self._place}/load-balancers/{name}", Balancer)
+            found = await self._http.get(self._path("load-balancers", name), Balancer)
         except refusals.SilentAbsence:
             # A proxy may say as much. The listing is the API's own word.
             return next((one for one in await self.balancers() if one.name == name), None)
@@ -187,17 +192,17 @@ class Client:
 
     async def replace(self, name: str, order: Mapping[str, Any]) -> Balancer:
         """Give one everything anew; `Aborted` if its version is another by now."""
-        return await self._http.send("PUT", f"{self._place}/load-balancers/{name}", order, Balancer)
+        return await self._http.send("PUT", self._path("load-balancers", name), order, Balancer)
 
     async def replace_pool(self, name: str, pool: Mapping[str, Any]) -> None:
         """Give one pool of it everything anew."""
-        path = f"{self._place}/load-balancers/{name}/target-pools/{pool['name']}"
+        path = self._path("load-balancers", name, "target-pools", pool["name"])
         await self._http.send("PUT", path, pool, Pool)
 
     async def delete(self, name: str) -> None:
         """Begin to take one away; silent if it is gone."""
         with contextlib.suppress(cloud.NotFound):
-            await self._http.request("DELETE", f"{self._place}/load-balancers/{name}")
+            await self._http.request("DELETE", self._path("load-balancers", name))
 
     async def credentials(self) -> Sequence[Credential]:
         """All credentials of observability."""
@@ -212,12 +217,12 @@ class Client:
 
     async def replace_credentials(self, ref: str, said: Mapping[str, str]) -> None:
         """Give them another password."""
-        await self._http.send("PUT", f"{self._place}/credentials/{ref}", said, _Credential)
+        await self._http.send("PUT", self._path("credentials", ref), said, _Credential)
 
     async def delete_credentials(self, ref: str) -> None:
         """Take them away; silent if they are gone."""
         with contextlib.suppress(cloud.NotFound):
-            await self._http.request("DELETE", f"{self._place}/credentials/{ref}")
+            await self._http.request("DELETE", self._path("credentials", ref))
 
 
 def _request_id() -> Mapping[str, str]:

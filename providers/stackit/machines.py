@@ -18,12 +18,12 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from ccm import cloud
+from ccm.model.times import moment
 
 from . import auth, config, iaas, instances, machine_specs, refusals
 from .machine_specs import PROJECT_ID, SERVICE_ACCOUNT, Spec
@@ -476,15 +476,8 @@ def _record(server: iaas.Server, place: Place) -> cloud.MachineRecord:
         identity=_identity(server),
         info=_info(server, place),
         initialized=server.status != "CREATING",
-        created=_moment(server.created_at or ""),
+        created=moment(server.created_at),
     )
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _info(server: iaas.Server, place: Place) -> cloud.MachineInfo:

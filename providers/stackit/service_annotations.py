@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ccm import cloud
 from ccm.base import durations
+from ccm.base.digits import parse_digits
 from ccm.cloud.annotations import markdown, truth
 
 from . import config
@@ -53,9 +54,10 @@ def _duration(text: str) -> timedelta:
 
 def _ports(text: str) -> tuple[int, ...]:
     words = [one.strip() for one in text.split(",")] if text.strip() else []
-    if not all(one.isascii() and one.isdigit() and int(one) < 65536 for one in words):
+    found = [parse_digits(one, most=65535) for one in words]
+    if None in found:
         raise ValueError(text)
-    return tuple(map(int, words))
+    return tuple(one for one in found if one is not None)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
     ):
         client = Client(transport)
         await machines.define(client)
-        found = Pool(client, admin, machines.simulated(config["url"], config["token"]))
+        found = Pool(client, admin, machines.simulated(config["token"]))
         informers = Informers(client)
         informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
             name="pool",

@@ -33,7 +33,7 @@ async def rollout(world: World, *, count: int = 50) -> dict[str, Any]:
     fleet = Fleet(world.api, boot_s=BOOT_S)
     await fleet.define()
     for kind in ("one", "two"):
-        await fleet.make_class(kind, url=cloud["url"], token=cloud["token"])
+        await fleet.make_class(kind, token=cloud["token"])
     async with fleet.at_work(), world.leader("machines.log", *FLAGS) as daemon:
         figures: dict[str, Any] = {"machines": count}
         await fleet.deploy(count, kind="one", surge=SURGE, unavailable=UNAVAILABLE)

@@ -25,7 +25,7 @@ from ccm.cloud import (
     Status,
 )
 from ccm.testing.contract import HeldBalancer
-from ccm.testing.memory_network import MemoryNetwork, RefusedMembers
+from ccm.testing.memory_network import MemoryBalancer, MemoryNetwork, RefusedMembers
 from tests.contract.defects import noticed_by
 from tests.contract.test_memory_network import NetworkHarness
 
@@ -187,6 +187,17 @@ class ForgetsHalfMade(MemoryNetwork):
         found = await self._find(cluster_name, service)
         if found is not None and found.members:
             await super().ensure_load_balancer_deleted(cluster_name, service)
+
+
+@noticed_by("test_one_that_was_there_before_is_not_deleted")
+class DeletesWhatItAdopted(MemoryNetwork):
+    """What has the name and no mark is taken over, and deleted with the Service."""
+
+    async def _find(self, cluster_name: str, service: Service) -> MemoryBalancer | None:
+        found = self.api.balancers.get(self.get_load_balancer_name(cluster_name, service))
+        if found is not None and not found.cluster:
+            found.cluster = cluster_name
+        return await super()._find(cluster_name, service)
 
 
 @noticed_by("test_a_slow_cloud_is_not_waited_for")

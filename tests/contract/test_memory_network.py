@@ -11,6 +11,7 @@ from ccm.cloud import Cloud
 from ccm.testing.contract import Harness, HeldBalancer, ProviderContract
 from ccm.testing.memory import MemoryProvider
 from ccm.testing.memory_network import (
+    MemoryBalancer,
     MemoryNetwork,
     MemoryNetworkApi,
     MemoryRoute,
@@ -64,6 +65,10 @@ class NetworkHarness(MemoryHarness):
 
     async def protect(self, name: str, *, protected: bool) -> None:
         self.api.balancers[name].protected = protected
+
+    async def unmarked_load_balancer(self, name: str) -> None:
+        made = MemoryBalancer(name=name, cluster="", ip="192.0.2.254", ports=())
+        self.api.balancers[name] = made
 
     async def routes(self) -> Sequence[str]:
         return [one.cidr for one in self.api.routes.values()]

@@ -44,7 +44,8 @@ class TinyHarness(SimHarness):
         self._driver = driver
 
     def open(self) -> AbstractAsyncContextManager[cloud.Cloud]:
-        opened: AbstractAsyncContextManager[cloud.Cloud] = self._driver.open_cloud(cloud.Context())
+        context = cloud.Context(environ={"TINY_URL": self._url})
+        opened: AbstractAsyncContextManager[cloud.Cloud] = self._driver.open_cloud(context)
         return opened
 
     open_machines = open

@@ -21,7 +21,7 @@ from ccm.testing.contract import (
 from providers import sim
 from providers.sim import api, client, server, traffic, world
 from providers.sim.faults import Fault
-from providers.sim.world_balancers import Interference
+from providers.sim.world_balancers import Interference, Listener, NewBalancer
 from providers.sim.world_routes import NewRoute
 
 WRITES = {row.name for row in api.OPERATIONS if row.is_cloud_call and row.method != "GET"}
@@ -138,6 +138,15 @@ class SimHarness(Harness):
     async def protect(self, name: str, *, protected: bool) -> None:
         await self._interfere(name, Interference(protected=protected))
 
+    async def unmarked_load_balancer(self, name: str) -> None:
+        order = NewBalancer(
+            name=name,
+            cluster="",
+            listeners=(Listener(protocol="TCP", port=80, target_port=80),),
+            families=("IPv4",),
+        )
+        self._service.worlds.balancers.create(order)
+
     async def _interfere(self, name: str, interference: Interference) -> None:
         balancers = self._service.worlds.balancers
         (found,) = balancers.list(name=name)
@@ -163,10 +172,10 @@ class SimHarness(Harness):
     # --- machines
 
     def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
-        return sim.open_machines(cloud.Context())
+        return sim.open_machines(cloud.Context(environ={"SIM_URL": self._url}))
 
     def machine_credentials(self) -> Mapping[str, bytes]:
-        return {"url": self._url.encode(), "token": f"{self._service.token}\n".encode()}
+        return {"token": f"{self._service.token}\n".encode()}
 
     def machine_spec(self) -> Mapping[str, Any]:
         ranges = ["10.244.0.0/16"]  # what has to be set when the VM has started

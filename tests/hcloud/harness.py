@@ -16,7 +16,7 @@ from ccm.testing.contract import (
 )
 from ccm.testing.fake_faults import Fault
 from providers import hcloud
-from providers.hcloud.testing import networks, server, servers
+from providers.hcloud.testing import balancers, networks, server, servers
 from providers.hcloud.testing.answers import Call
 
 ANY_WRITE = "[!G]*"
@@ -157,6 +157,10 @@ class HcloudHarness(Harness):
 
     async def protect(self, name: str, *, protected: bool) -> None:
         self._balancer(name)["protection"] = {"delete": protected}
+
+    async def unmarked_load_balancer(self, name: str) -> None:
+        order = {"name": name, "load_balancer_type": "lb11", "location": "fsn1"}
+        balancers.create(self.service.cloud, Call(body=order))
 
     async def routes(self) -> Sequence[str]:
         return [one["destination"] for one in self.network["routes"]]

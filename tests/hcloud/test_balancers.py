@@ -65,10 +65,11 @@ def test_the_schema_refuses_what_is_no_value() -> None:
         "node-selector": "a in b",
         "protocol": "udp",
         "http-timeout-idle": "5s",
-        "http-cookie-lifetime": "long",
+        "http-cookie-lifetime": "9" * 14,
+        "http-certificates": "mine, ²",
         "certificate-type": "own",
         "health-check-port": "70000",
-        "health-check-retries": "-1",
+        "health-check-retries": "٣",
         "http-status-codes": "2xx",
     }
     by_name = {one.name: one for one in ann.SCHEMA}
@@ -138,7 +139,12 @@ async def test_one_without_label_is_adopted_by_name(
     await ensured(balancer_of(project), wanted, [])
 
     assert only(harness)["id"] == made["id"]
-    assert made["labels"] == {"env": "prod", UID: "uid-1", "kube-ccm/cluster": CLUSTER}
+    assert made["labels"] == {
+        "env": "prod",
+        UID: "uid-1",
+        "kube-ccm/cluster": CLUSTER,
+        "kube-ccm/adopted": "true",
+    }
     assert made["load_balancer_type"]["name"] == "lb31"
 
 

@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "robot_cache_timeout": timedelta(minutes=5),
     "robot_rate_limit_wait_time": timedelta(0),
     "robot_forward_internal_ips": True,
+    "balancers_adopt_by_name": True,
     "balancers_enabled": True,
     "balancers_location": "",
     "balancers_network_zone": "",

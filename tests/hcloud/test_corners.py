@@ -103,6 +103,8 @@ async def test_a_limit_of_nothing_is_none() -> None:
     limiter = quota.HeaderQuota()
 
     limiter.hear(429, {"RateLimit-Limit": "0", "RateLimit-Remaining": "0"})
+    for text in ("9" * 400, "9" * 5000, "²", "-1"):
+        limiter.hear(429, {"RateLimit-Limit": text, "RateLimit-Remaining": "0"})
     await limiter.acquire()
 
     assert limiter._next_at == 0.0

@@ -61,9 +61,9 @@ class Fleet:
         """Install the definitions; wait until they are served."""
         await definitions.define(self._session)
 
-    async def make_class(self, name: str, *, url: str, token: str) -> None:
+    async def make_class(self, name: str, *, token: str) -> None:
         """A class of machines of the simulated cloud."""
-        data = {"url": url, "token": token, "userData": "<<BOOTSTRAP_TOKEN>>"}
+        data = {"token": token, "userData": "<<BOOTSTRAP_TOKEN>>"}
         secret = {key: text.encode() for key, text in data.items()}
         spec = {"machineType": "small", "zone": "sim-1a", "region": "sim-1"}
         await self.make_class_of(name, spec, secret)

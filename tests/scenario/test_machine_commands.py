@@ -46,9 +46,9 @@ async def start(env: Environment, command: str = NAME, **flags: str | Path) -> t
     """A command at work, and the URL of its port."""
     port, log = ports.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
     given = {name.replace("_", "-"): str(value) for name, value in flags.items()}
-    # Without a cloud config: the credentials come with the class.
+    # Without a cloud config: the credentials come with the class, and the address does not.
     argv = command_line({**FLAGS, "port": str(port), **given})
-    environ = {**os.environ, "PYTHONWARNINGS": "always"}
+    environ = {**os.environ, "PYTHONWARNINGS": "always", "SIM_URL": env.cloud_proxy.url}
     child = forkserver.Child(["ccm.app.machines", command, *argv], log=log, env=environ)
     daemon = Daemon(command, child)
     env.daemons.append(daemon)

@@ -30,7 +30,7 @@ async def fleet(env: Environment, boot_s: float) -> AsyncIterator[Fleet]:
             await account.install(session, shipped.objects(*RIGHTS))
         await made.define()
         for kind in ("one", "two"):
-            await made.make_class(kind, url=env.cloud_proxy.url, token=env.cloud.token)
+            await made.make_class(kind, token=env.cloud.token)
         await env.start_leading(flags=FLAGS)
         async with made.at_work():
             yield made

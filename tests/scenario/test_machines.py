@@ -45,7 +45,7 @@ async def machines(env: Environment) -> Environment:
         if isinstance(env.server, realserver.RealServer):
             await account.install(session, shipped.objects(*RIGHTS))
         await definitions.define(session)
-    data = {"url": env.cloud_proxy.url, "token": env.cloud.token, "userData": "<<BOOTSTRAP_TOKEN>>"}
+    data = {"token": env.cloud.token, "userData": "<<BOOTSTRAP_TOKEN>>"}
     secret = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
     await cluster.create(SECRETS, {"metadata": {"name": "small"}, "data": secret})
     await cluster.create(

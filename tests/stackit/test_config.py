@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ccm import cloud
@@ -138,3 +139,35 @@ async def test_an_endpoint_that_is_none_is_refused() -> None:
     with pytest.raises(cloud.ConfigError, match="STACKIT_IAAS_ENDPOINT"):
         async with stackit.open_machines(given):
             pass
+
+
+@pytest.mark.row("stackit-config-03")
+@pytest.mark.parametrize(
+    ("url", "is_taken"),
+    [
+        ("https://tokens.example.com/token", True),
+        ("http://127.0.0.1:8080/token", True),
+        ("http://localhost:8080/token", True),
+        ("http://[::1]:8080/token", True),
+        ("http://tokens.example.com/token", False),
+        ("http://169.254.169.254/token", False),
+        ("http://127.0.0.1.example.com/token", False),
+        ("file:///etc/passwd", False),
+    ],
+)
+def test_tokens_come_by_https_from_where_the_settings_say(url: str, is_taken: bool) -> None:
+    """Of the variable, and of the daemon's own key where there is none."""
+    key = msgspec.json.decode(Account().key)
+    key["credentials"]["tokenEndpoint"] = url
+    text = msgspec.json.encode(key).decode()
+
+    for environ in (
+        {**TOKEN, "STACKIT_TOKEN_BASEURL": url},
+        {"STACKIT_SERVICE_ACCOUNT_KEY": text},
+    ):
+        if is_taken:
+            assert read(**environ).environment.has_credentials
+        else:
+            (told,) = faults(**environ)
+            assert url in told
+            assert "https://host" in told

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from ccm import cloud
-from providers.stackit import machines, marks
+from ccm.testing.fake_api import Exchange
+from providers.stackit import auth, machines, marks
 from providers.stackit.testing import server, servers
 from providers.stackit.testing.server import PROJECT
 from tests.stackit.harness import StackitHarness
@@ -344,3 +346,38 @@ def test_names_are_those_of_the_vendor() -> None:
     assert marks.StackitMachineLabel == "kubernetes.io/machine"
     assert marks.StackitMachineClassLabel == "kubernetes.io/machineclass"
     assert server.REGION == "eu01"
+
+
+@pytest.mark.row("stackit-machine-08")
+async def test_the_key_of_a_class_does_not_say_where_tokens_come_from(
+    harness: StackitHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server would get a signed assertion, and its answer would stand in the error."""
+    asked: list[Exchange] = []
+    monkeypatch.setattr(auth, "TOKEN_URL", f"{harness.url}/token")
+    harness.variables = {"STACKIT_TOKEN_BASEURL": ""}
+    key = msgspec.json.decode(harness.service.account.key)
+    async with server.serve(server.Service(witness=asked.append)) as elsewhere:
+        key["credentials"]["tokenEndpoint"] = f"{elsewhere}/token"
+        async with harness.open_machines() as opened:
+            group = of(opened, harness)
+            group.credentials = {
+                **harness.machine_credentials(),
+                "serviceaccount.json": msgspec.json.encode(key),
+            }
+            await group.create(group.identity())
+
+    assert (asked, harness.service.account.issued) == ([], 1)
+
+
+@pytest.mark.row("stackit-machine-08")
+async def test_a_key_that_takes_long_to_read_is_refused(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    key = msgspec.json.decode(harness.service.account.key)
+    key["credentials"]["privateKey"] = "A" * (auth.PEM_LIMIT + 1)
+    group = of(project, harness)
+    for text in (msgspec.json.encode(key), b"[" * 100_000, b'{"credentials": "\xff"}'):
+        group.credentials = {**harness.machine_credentials(), "serviceaccount.json": text}
+        with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):
+            await group.listed()

@@ -143,6 +143,7 @@ def _words(name: str) -> Mapping[str, str]:
 
     return {
         "ccm_acme": f"ccm_{name.replace('-', '_')}",
+        "ACME": name.replace("-", "_").upper(),
         "Acme": "".join(part.capitalize() for part in name.split("-")),
         "acme": name,
         "@VERSION@": ccm.__version__,

@@ -16,7 +16,7 @@ _PLANS = {
     Action.ENSURE: "have the cloud create or change its load balancer",
     Action.UPDATE: "give its load balancer other members",
     Action.REPAIR: "put back finalizer and status, which somebody took away",
-    Action.REMOVE: "remove its load balancer, then the finalizer and the status",
+    Action.REMOVE: "remove its load balancer (release an adopted one), then finalizer and status",
     Action.REMOVE_VANISHED: "remove the load balancer that is left of it",
     Action.WAIT: "look again when its members are known",
 }

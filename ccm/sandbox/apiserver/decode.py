@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ccm.base.digits import parse_digits
 from ccm.sandbox.apiserver import errors, kinds, protobuf, query, scalars, schema
 
 Decoded = tuple[dict[str, Any], list[str]]
@@ -114,4 +115,4 @@ def delete_options(
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+    return parse_digits(text or "")

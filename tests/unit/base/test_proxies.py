@@ -57,6 +57,7 @@ def test_the_variables(environ: dict[str, str], url: str, proxy: str) -> None:
         ("192.0.2.7:8443,[2001:db8::1]:8443", "192.0.2.7:8443 [2001:db8::1]:8443", True),
         ("192.0.2.7:8443,[2001:db8::1]:8443", "192.0.2.7 [2001:db8::1]", False),
         ("/,,:,300.0.0.0/8", "cloud.test", False),
+        (f"cloud.test:{'4' * 5000},cloud.test:²", "cloud.test", False),
     ],
 )
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from ccm import cloud
@@ -31,6 +33,23 @@ def test_a_wrong_value_is_told_in_the_same_words_when_read_and_when_checked() ->
 
     assert str(raised.value) == words
     assert SIZE.fault("seven") == words
+
+
+@pytest.mark.parametrize("text", ["9" * 14, "9" * 5000, "²"])
+def test_a_number_out_of_range_is_no_value(text: str) -> None:
+    """`timedelta` raises OverflowError, which is no ValueError."""
+    lasting = cloud.ServiceAnnotation(
+        name="acme.example/lasting",
+        expects="seconds",
+        default=None,
+        shown="",
+        help="Time.",
+        parse=lambda text: timedelta(seconds=int(text)),
+    )
+
+    assert "expected seconds" in lasting.fault(text)
+    with pytest.raises(cloud.InvalidArgument, match="expected seconds"):
+        lasting.read(builders.service(annotations={lasting.name: text}))
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:

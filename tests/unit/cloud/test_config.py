@@ -167,6 +167,8 @@ BAD = [
     ("INI", b"a = 1\n", "line 1"),
     ("INI", b"[acme]\nhello\n", "line 2"),
     ("INI", b"[acme]\na = 1\na = 2\n", "line 3"),
+    ("YAML", b"a: 0x" + b"f" * 5000, "line 1, column 4"),
+    ("YAML", b"a: " + b"9" * 5000, None),
     ("INI", b"[acme]\n\xff = 1\n", "byte 7 is not UTF-8"),
 ]
 

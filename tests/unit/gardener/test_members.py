@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from ccm.gardener import members, names
+from ccm.gardener import members, names, views
 from ccm.gardener.sets import MachineSet
 from ccm.gardener.types import Machine, MachineTemplateSpec
 from ccm.machines.replicas import DEFAULT_PRIORITY
@@ -21,12 +22,26 @@ def machine(**found: Any) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("1", 1), ("-5", -5), ("", DEFAULT_PRIORITY), ("x", DEFAULT_PRIORITY)]
+    ("text", "expected"),
+    [
+        *[("1", 1), ("-5", -5), ("+5", 5)],
+        *[(text, DEFAULT_PRIORITY) for text in ("", "x", "-", "--1", " 1", "1_0", "²", "٣")],
+        ("-" + "9" * 5000, DEFAULT_PRIORITY),
+    ],
 )
 def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
     found = machine(metadata={"annotations": {names.ANNOTATION_PRIORITY: text}})
 
     assert members.member(found, None, {}).priority == expected
+
+
+@pytest.mark.parametrize("seconds", [2**31, 2**63, 10**400, -(10**400)])
+def test_no_number_of_seconds_is_out_of_range(seconds: int) -> None:
+    """No moment is so far away; `timedelta` and `float` would raise."""
+    found = views.limited_s(seconds)
+
+    assert abs(found) == 2**31 - 1
+    assert (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=found)).year in (1957, 2094)
 
 
 def test_what_is_odd_is_read_all_the_same() -> None:

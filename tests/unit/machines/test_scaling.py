@@ -92,6 +92,12 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
     assert ([mark.piece.name for mark in found.marks], found.changes) == (["new-1"], ())
 
 
+@pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
+def test_a_revision_that_is_no_number_is_none(text: str) -> None:
+    assert revisions.number({RULES.revision: text}, RULES) == 0
+    assert revisions.number({RULES.revision: "12"}, RULES) == 12
+
+
 def test_an_old_set_with_machines_is_kept() -> None:
     from tests.conformance.machine.test_rollout_plans import machines, shelf
 
@@ -104,8 +110,8 @@ def test_an_old_set_with_machines_is_kept() -> None:
 
 
 def test_amounts() -> None:
-    assert [bounds.is_amount(value) for value in (0, 3, "25%", -1, "x", "5", None)] == [
-        True, True, True, False, False, False, False,
+    assert [bounds.is_amount(value) for value in (0, 3, "25%", -1, "x", "5", None, "٣%")] == [
+        True, True, True, False, False, False, False, False,
     ]  # fmt: skip
     with pytest.raises(ValueError, match="'5' is neither a number nor a percentage"):
         bounds.amount("5", 10, up=True)

@@ -23,6 +23,7 @@ from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, parse_rang
         ("::ffff:10.1.2.3/128", "10.1.2.3/32"),
         ("::ffff:10.1.2.3/0", "::/0"),
         ("::/0", "::/0"),
+        (f"10.0.0.0/{'0' * 5000}", "0.0.0.0/0"),
     ],
 )
 def test_networks(text: str, network: str) -> None:
@@ -35,6 +36,7 @@ def test_networks(text: str, network: str) -> None:
         "", "/", "10.0.0.1", "10.0.0.1/", "10.0.0.1/33", "10.0.0.1/-1", "10.0.0.1/+8", "10.0.0/8",
         "10.0.0.1/8/8", " 10.0.0.0/8", "10.0.0.0/8 ", "10.0.0.0/ 8", "foo.bar", "*", "fe80::1%e/64",
         "::/129", "::ffff:10.1.2.3/129", "10.0.0.0/255.0.0.0", "10.0.0.0/٨", "10.0.0.0/1000000",
+        "10.0.0.0/²", f"10.0.0.0/{'9' * 5000}", f"x/{'0' * 5000}",
     ],
 )  # fmt: skip
 def test_texts_that_are_no_network(text: str) -> None:

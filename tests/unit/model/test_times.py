@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.model import times
-from ccm.model.times import format_micro_time, format_time, parse_time
+from ccm.model.times import format_micro_time, format_time, moment, parse_time
 
 EAST = timezone(timedelta(hours=5, minutes=30))
 FIRST, LAST = datetime.fromisoformat("0002-01-01"), datetime.fromisoformat("9999-01-01")
@@ -53,15 +52,11 @@ def test_any_offset_and_precision_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "yesterday",
-        "2026-01-02T03:04:05",
-        "9999-12-31T23:59:59-23:00",
-        "0001-01-01T00:00:00+23:59",
+        *["", "yesterday", "2026-01-02T03:04:05", "٢٠٢٦-01-02T03:04:05Z", "9" * 5000],
+        *["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"],
     ],
 )
 def test_text_without_a_moment_is_refused(text: str) -> None:
-    """Also what is no moment in UTC any more."""
-    with pytest.raises(ValueError, match=r"time zone|isoformat|out of range"):
+    with pytest.raises(ValueError, match=r"time zone|isoformat|out of range|must be in"):
         parse_time(text)
-    assert times.moment(text) is None
+    assert moment(text) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from types import NoneType
 from typing import Any, cast, get_type_hints
@@ -24,10 +24,10 @@ from ccm.cloud.interface import (
 )
 from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
 from ccm.cloud.operation import DECLARED
-from ccm.cloud.types import Route
+from ccm.cloud.types import LoadBalancerRecord, Route
 from ccm.planning.cloud import KNOWN, AskingHandle, ChangeRefused, Ledger
 from ccm.testing.builders import node, service
-from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
+from ccm.testing.memory_network import MemoryNetwork, MemoryNetworkApi, open_memory_network
 
 pytestmark = pytest.mark.virtual_time
 
@@ -179,6 +179,28 @@ async def test_routes_are_listed_as_they_would_be(
 
     assert await handle.call(Routes.list_routes, "kubernetes") == [ROUTE]
     assert len(api.routes) == 1
+
+
+class Adopting(MemoryNetwork):
+    """All its load balancers were there before their Services."""
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        found = await super().list_load_balancers(cluster_name)
+        return [replace(one, adopted=True) for one in found]
+
+
+@pytest.mark.parametrize(("network", "adopted"), [(MemoryNetwork, False), (Adopting, True)])
+async def test_a_removal_is_noted_with_what_becomes_of_it(
+    api: MemoryNetworkApi, network: type[MemoryNetwork], adopted: bool
+) -> None:
+    async with open_memory_network(api, network=network) as cloud:
+        assert cloud.load_balancer is not None
+        await cloud.load_balancer.ensure_load_balancer("kubernetes", service(), [])
+        handle = AskingHandle(cloud, ledger=Ledger())
+        await handle.call(LoadBalancer.ensure_load_balancer_deleted, "kubernetes", service())
+
+    (noted,) = handle._ledger.changes
+    assert (noted.listed, noted.adopted) == (True, adopted)
 
 
 async def test_a_view_of_it_changes_nothing_either(

@@ -79,6 +79,14 @@ def test_what_there_is_in_the_cloud() -> None:
     ]
 
 
+def test_a_balancer_that_was_adopted_is_not_deleted() -> None:
+    old = {"service": service("old")}
+
+    assert told(
+        of_call("ensure_load_balancer_deleted", old, listed=True, adopted=True, after_s=0)
+    ) == ["Service default/old", f"  ~ load balancer: released ({changes.ADOPTED})"]
+
+
 @pytest.mark.parametrize(("listed", "sign"), [(True, "~"), (False, "+")])
 def test_whether_a_balancer_is_made_or_changed_follows_from_a_listing(
     listed: bool, sign: str

@@ -28,7 +28,7 @@ async def test_what_is_made_is_served_and_made_once() -> None:
     await machines.define(client)
 
     for _ in range(2):
-        await machines.create(client, 3, machines.simulated("http://x:1", "t"))
+        await machines.create(client, 3, machines.simulated("t"))
 
     (found,) = (await client.resource(MACHINE_DEPLOYMENTS).list_page(namespace="default")).items
     assert (found.name, found.spec.replicas) == (machines.DEPLOYMENT, 3)
@@ -46,7 +46,7 @@ async def test_those_that_do_not_go_are_named() -> None:
     server = MemoryServer()
     client = server.client()
     await machines.define(client)
-    await machines.create(client, 2, machines.simulated("http://x:1", "t"))
+    await machines.create(client, 2, machines.simulated("t"))
     made: list[tuple[Kind[Any], str]] = [(MACHINE_SETS, "s"), (MACHINES, "m"), (MACHINES, "held")]
     for kind, name in made:
         await client.resource(kind).create({"metadata": {"name": name}}, namespace="default")

@@ -25,9 +25,9 @@ RANGES = {"allowedAddresses": ["10.244.0.0/24"]}
 class Asking:
     """Requests about one machine of one cluster."""
 
-    def __init__(self, driver: sim.machines.SimMachines, url: str) -> None:
+    def __init__(self, driver: sim.machines.SimMachines) -> None:
         self.driver = driver
-        self.credentials = cloud.Credentials({"url": url.encode(), "token": b"a-tokens-text"})
+        self.credentials = cloud.Credentials({"token": b"a-tokens-text"})
 
     def request(self, provider_id: str = "", **fields: Any) -> cloud.MachineRequest:
         given = {"identity": WHO, "provider_spec": {}, "credentials": self.credentials}
@@ -45,9 +45,9 @@ class Asking:
 
 @pytest_asyncio.fixture
 async def asking(url: str) -> AsyncIterator[Asking]:
-    async with sim.open_machines(cloud.Context()) as opened:
+    async with sim.open_machines(cloud.Context(environ={"SIM_URL": url})) as opened:
         assert isinstance(opened.machines, sim.machines.SimMachines)
-        yield Asking(opened.machines, url)
+        yield Asking(opened.machines)
 
 
 async def test_a_vm_is_as_the_spec_says_and_bears_its_identity(
@@ -258,15 +258,11 @@ async def test_every_fault_of_a_spec_is_told(
 @pytest.mark.parametrize(
     ("credentials", "told"),
     [
-        ({}, "the credentials lack url and token"),
-        ({"url": b"http://127.0.0.1:1"}, "lack token; expected url and token"),
-        ({"url": b"ftp://x", "token": b"hunter2"}, "url look like http://host:port"),
-        ({"url": b"\xff", "token": b"hunter2"}, "must be text"),
-        (
-            {"url": b"http://127.0.0.1:1", "token": b"hunter2\nX-Admin: 1"},
-            "token of the credentials must be one line",
-        ),
-        ({"url": b"http://127.0.0.1:1", "token": b"hunter2" * 43_000}, "and has 301000"),
+        ({}, "the credentials lack token"),
+        ({"token": b" \n"}, "the credentials lack token"),
+        ({"token": b"hunter2\xff"}, "must be one line"),
+        ({"token": b"hunter2\nX-Admin: 1"}, "token of the credentials must be one line"),
+        ({"token": b"hunter2" * 43_000}, "and has 301000"),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -281,6 +277,25 @@ async def test_credentials_are_checked_and_not_told(
     with pytest.raises(cloud.InvalidArgument) as raised:
         await asking.driver.create_machine(asking.request(credentials=given))
     assert "hunter2" not in f"{problem} {raised.value} {raised.value.__cause__!r}"
+
+
+async def test_the_secret_of_a_class_does_not_say_where_the_cloud_is(
+    asking: Asking, service: server.Service
+) -> None:
+    other = server.Service()
+    async with server.serve(other) as elsewhere:
+        given = {**asking.credentials, "url": elsewhere.encode()}
+        await asking.create(credentials=cloud.Credentials(given))
+
+    assert len(service.world.snapshot()) == 1
+    assert other.calls.counts.total() == 0
+
+
+@pytest.mark.parametrize("url", ["", "nowhere", "ftp://x"])
+async def test_where_the_cloud_is_has_to_be_said(url: str) -> None:
+    with pytest.raises(cloud.ConfigError, match="SIM_URL is"):
+        async with sim.open_machines(cloud.Context(environ={"SIM_URL": url})):
+            pass
 
 
 async def test_a_live_check_tries_the_credentials(asking: Asking) -> None:
@@ -303,7 +318,7 @@ async def test_a_live_check_tries_the_credentials(asking: Asking) -> None:
 def test_metric_labels_say_type_and_place(
     spec: Mapping[str, Any], labels: Mapping[str, str]
 ) -> None:
-    driver = sim.machines.SimMachines(sim.machines.open_clients())
+    driver = sim.machines.SimMachines(sim.machines.open_clients("http://127.0.0.1:1"))
 
     assert driver.machine_metrics_labels(spec) == labels
 
