@@ -232,7 +232,7 @@ async def tenants(folder: Path) -> AsyncIterator[Tenants]:
             async with world.api.post("/api/v1/namespaces", json=space) as response:
                 assert response.status == 201
         config = yaml.safe_load(Path(world.cloud_config).read_text())
-        for one in machines.simulated(config["url"], config["token"]):
+        for one in machines.simulated(config["token"]):
             plural = "secrets" if one["kind"] == "Secret" else "machineclasses"
             where = f"/api/v1/namespaces/{machines.NAMESPACE}" if plural == "secrets" else MACHINES
             version = "v1" if plural == "secrets" else f"{GROUP}/{VERSION}"
