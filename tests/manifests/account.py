@@ -73,7 +73,7 @@ async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right], use
 
 
 async def _limited(session: aiohttp.ClientSession, policy: str, user: str) -> None:
-    """Wait until the API server has read a policy: it refuses a Secret that nobody may make."""
+    """Wait until the API server has read a policy: it refuses any other Secret."""
     path = "/api/v1/namespaces/kube-system/secrets?dryRun=All"
     headers = {"Impersonate-User": user}
     deadline = time.monotonic() + DEADLINE_S

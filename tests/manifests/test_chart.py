@@ -66,7 +66,7 @@ def test_off_the_hosts_network_it_gives_the_objects_of_the_network_policy(tmp_pa
     labels = shipped.only(chart, "Deployment")["spec"]["template"]["metadata"]["labels"]
     (wanted,) = policy["podSelector"]["matchExpressions"]
     assert labels[wanted["key"]] in wanted["values"]
-    # An empty list of rules lets in nobody; a rule without `from` would let in all.
+    # An empty list of rules refuses all callers; a rule without `from` would admit all.
     assert policy["ingress"] == []
     allowed = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
     named = render(tmp_path, {**off, "networkPolicy": {"enabled": True, "from": allowed}})

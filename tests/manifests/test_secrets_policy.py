@@ -148,7 +148,7 @@ def attacks(groups: str) -> Mapping[str, Object]:
         "other groups": token(groups=f"{GROUPS}:more"),
         "other or no groups": token(groups="" if groups else GROUPS),
         "more keys": token(groups=groups, more="x"),
-        "a description of somebody else": token(groups=groups, description="kubeadm"),
+        "another description": token(groups=groups, description="kubeadm"),
         "no description": without(good, "description"),
         "no end": without(good, "expiration"),
         "another use": token(groups=groups, usage_bootstrap_signing="maybe"),
@@ -241,7 +241,7 @@ async def test_no_other_secret_is_changed_deleted_or_read_by_a_patch(attacked: A
     others = [
         {"metadata": {"name": "others"}, "stringData": {"password": "hidden"}},
         token("kubead", groups="system:bootstrappers:kubeadm:default-node-token"),
-        token("foreig", groups=groups, description="somebody's"),
+        token("foreig", groups=groups, description="another's"),
     ]
     # Where the daemon stores Secrets, too, its right to list them tells all of them anyway.
     asked: list[tuple[str, Object | None]] = [
@@ -289,7 +289,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
     metadata = ObjectMeta(name="m0", namespace="default", annotations=annotations)
     machine = views.machine(Machine(metadata=metadata))
-    theirs = token("theirs", description="somebody's")
+    theirs = token("theirs", description="another's")
     assert (await attacked.ask("POST", PATH, theirs, admin=True))[0] == 201
     async with Transport(load(str(kubeconfig), "", environ={})) as transport:
         found = Tokens(Client(transport).resource(SECRETS))

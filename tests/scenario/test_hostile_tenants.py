@@ -1,4 +1,4 @@
-"""A tenant that fills the cluster with all that the API server takes, and another who works there.
+"""A tenant that fills the cluster with all that the API server takes, beside another tenant.
 
 A real kube-apiserver, the simulated cloud and a daemon as its users run it, with default limits.
 """
@@ -56,7 +56,7 @@ def text(rng: random.Random, most: int) -> str:
 
 
 def value(rng: random.Random) -> str:
-    """What an annotation may say that somebody reads."""
+    """Return a random value of an annotation, often nearly right."""
     made = [
         text(rng, 40),
         text(rng, 4000),

@@ -172,7 +172,7 @@ async def test_a_lease_that_a_go_replica_left_behind(env: Environment) -> None:
     assert taken["acquireTime"] > now
 
 
-THIEF = "somebody-with-the-right-to-write-leases"
+THIEF = "another-account-with-the-right-to-write-leases"
 FAR = "2999-01-01T00:00:00.000000Z"
 MOST = 2**31 - 1
 """What the API server takes as a duration in seconds, and as a count."""
@@ -188,7 +188,7 @@ async def steal(env: Environment, **spec: Any) -> None:
 async def test_a_stolen_lease_ends_the_leader_and_is_taken_back_when_it_has_run_out(
     env: Environment,
 ) -> None:
-    """A time far ahead protects nobody, and a count that is full keeps nobody from leading."""
+    """A time far ahead protects no holder, and a full count keeps no daemon from leading."""
     flags = harness.SHORT_LEASE
     leader = await env.start_leading(flags=flags)
     await steal(env, leaseDurationSeconds=4, leaseTransitions=MOST)
@@ -223,7 +223,7 @@ async def test_a_lease_that_is_held_for_decades_is_free_once_it_is_deleted(
 
     await env.cluster.delete(harness.LEASE)
     await standby.says("became leader")
-    # Its own Lease is made anew when somebody deletes it.
+    # Its own Lease is made anew when it is deleted.
     await env.cluster.delete(harness.LEASE)
 
     async def made_anew() -> bool:

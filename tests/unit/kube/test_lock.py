@@ -61,7 +61,7 @@ OURS = {"holder": "baz", "transitions": 7}
         case("04", BING, 3600, held=True, verb="update", transitions=1),
         case("05", BING, 0, RELEASED, held=True, verb="update", transitions=5),
         case("06", BING, held=False, verb="get", transitions=0),
-        # One more would be too many for the API server, and nobody could ever lead.
+        # One more would be too many for the API server, and no daemon could ever lead.
         case("05", FULL, held=True, verb="update", transitions=2**31 - 1),
         case("07", BRIEF, 2, BRIEF, 2, held=False, verb="get", transitions=0),
         case("08", OURS, held=True, verb="update", transitions=7),

@@ -101,7 +101,7 @@ async def test_a_token_that_has_expired_lives_on_with_the_next_try() -> None:
 
 
 def refusing(*methods: str) -> Callable[[str, str], Exception | None]:
-    """Whoever answers in place of the API server to these requests about tokens."""
+    """Return what refuses requests about tokens with these methods."""
     error = Forbidden(status=403, reason="Forbidden", message="no Secrets for you")
     return lambda method, path: error if method in methods and path.startswith(TOKENS) else None
 
@@ -155,7 +155,7 @@ async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_dele
     assert [line["machine"] for line in lines if line["event"] == "bootstrap token not deleted"]
 
 
-async def test_a_token_that_a_policy_hides_is_somebody_elses() -> None:
+async def test_a_token_that_a_policy_hides_is_not_the_machines() -> None:
     world = World()
     world.ready_class()
     data = {"description": "x", "token-secret": "s", "expiration": "2099-01-01T00:00:00Z"}
