@@ -183,6 +183,7 @@ POLICY: dict[type[CloudError], Retry] = {
     InvalidArgument: Retry.SLOW,
     OutOfRange: Retry.SLOW,
     FailedPrecondition: Retry.SLOW,
+    NotOwned: Retry.SLOW,
     Unauthenticated: Retry.LONG,
     PermissionDenied: Retry.LONG,
     ResourceExhausted: Retry.LONG,

@@ -24,7 +24,7 @@ from tests.envtest import assets
 
 INIT_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 
-RESTING_S = 0.03
+RESTING_S = 0.1
 """CPU seconds that a daemon with nothing to do uses in a second, at the most."""
 
 

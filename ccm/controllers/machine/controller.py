@@ -324,6 +324,7 @@ class MachineController:
             self._updater.forget(gone.key)
             self._terminations.gone(gone)
             self._write.forget(gone.key)
+            self._tokens.forget(gone.uid)
             self._preserver.forget(gone.uid)
             self._world.forget(gone.uid)
 

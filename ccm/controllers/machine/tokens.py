@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ccm.base import clock, log, redact
-from ccm.kube.errors import AlreadyExists, Forbidden, NotFound
+from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from ccm.machines import tokens, views
 from ccm.model import Secret
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
@@ -53,6 +53,8 @@ class Tokens:
     def __init__(self, api: Secrets) -> None:
         self._api = api
         self._known: dict[str, None] = {}
+        self._uids: dict[str, str] = {}
+        """UID of each machine's Secret, by the machine's; empty once it is deleted."""
 
     @staticmethod
     def new_id() -> str:
@@ -80,7 +82,8 @@ class Tokens:
         self._hold(machine, secret)
         made = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
         try:
-            await self._api.create(made, namespace=tokens.NAMESPACE)
+            created = await self._api.create(made, namespace=tokens.NAMESPACE)
+            self._uids[machine.uid] = created.uid
         except AlreadyExists:
             secret = await self._existing(name, machine, data)
             self._hold(machine, secret)
@@ -106,17 +109,29 @@ class Tokens:
             return
         name = tokens.secret_name(token_id)
         try:
-            found = await self._read(name)
-            if tokens.is_ours(found.data or {}, machine.key):
-                await self._api.delete(name, namespace=tokens.NAMESPACE, uid=found.uid)
-        except NotFound:
-            pass
+            uid = self._uids.get(machine.uid)
+            if uid is None:
+                found = await self._read(name)
+                uid = found.uid if tokens.is_ours(found.data or {}, machine.key) else ""
+            if uid:
+                await self._api.delete(name, namespace=tokens.NAMESPACE, uid=uid)
+            self._uids[machine.uid] = ""
+        except (NotFound, Conflict):  # it is gone, or another's by now
+            self._uids[machine.uid] = ""
         except Forbidden as error:
             _log.warning(
                 "bootstrap token not deleted", machine=machine.key, secret=name, error=str(error)
             )
-        self._known.pop(machine.uid, None)
-        redact.release((tokens.NAMESPACE, machine.uid))
+        self._release(machine.uid)
+
+    def forget(self, uid: str) -> None:
+        """Forget a machine that is gone."""
+        self._uids.pop(uid, None)
+        self._release(uid)
+
+    def _release(self, uid: str) -> None:
+        self._known.pop(uid, None)
+        redact.release((tokens.NAMESPACE, uid))
 
     def _hold(self, machine: views.MachineView, secret: str) -> None:
         """Have redaction know a token while it lives."""

@@ -14,7 +14,6 @@ from ccm.cloud.errors import (
     ImplementedElsewhere,
     Internal,
     NotFound,
-    NotOwned,
     Retry,
     RetryAfter,
     Unavailable,
@@ -49,7 +48,7 @@ def test_every_class_is_documented_and_in_the_tree(kind: type[CloudError]) -> No
 
 
 def test_every_class_has_a_policy_and_nothing_else_has() -> None:
-    assert set(POLICY) == set(CLASSES) - {DiskNotFound, NotOwned}
+    assert set(POLICY) == set(CLASSES) - {DiskNotFound}
 
 
 @pytest.mark.parametrize(

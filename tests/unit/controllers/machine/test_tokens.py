@@ -259,3 +259,36 @@ async def test_a_cloud_that_quotes_user_data_shows_them_to_nobody(of_secret: boo
 def expiration(world: World) -> str:
     (token,) = world.server.list(TOKENS)
     return base64.b64decode(token["data"]["expiration"]).decode()
+
+
+async def test_a_secret_that_took_the_name_of_a_token_stays() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        (made,) = world.server.list(TOKENS)
+        name = made["metadata"]["name"]
+        world.server.drop(f"{TOKENS}/{name}")
+        world.server.put(TOKENS, {"metadata": {"name": name}, "stringData": {"a": "b"}})
+        world.node(providerID="fake:///0")
+        await advance(1)
+
+    assert world.phase() == "Running"
+    assert [one["metadata"]["name"] for one in world.server.list(TOKENS)] == [name]
+
+
+async def test_a_token_that_this_process_made_is_deleted_without_a_read() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        await advance(1)
+        world.server.requests.clear()
+        world.node(providerID="fake:///0")
+        await advance(1)
+        world.server.drop(path)
+        await advance(60)
+
+    asked = [method for method, path in world.server.requests if path.startswith(TOKENS)]
+    assert (world.get(), asked) == ({}, ["DELETE"])

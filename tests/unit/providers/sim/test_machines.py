@@ -161,7 +161,8 @@ async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.S
     await asking.create(provider_spec=VOLUMES)
     other = service.world.put(world.GivenInstance(name="other"))
 
-    await asking.driver.delete_machine(asking.request(f"sim://{other.id}"))
+    request = asking.request(f"sim://{other.id}", is_imported=True)
+    await asking.driver.delete_machine(request)
 
     assert [one.name for one in service.world.snapshot()] == ["m-1"]
     assert len(service.worlds.volumes.list()) == 2
