@@ -47,6 +47,7 @@ CODES: Mapping[type[errors.CloudError], Code] = MappingProxyType(
         errors.Unauthenticated: Code(16, "Unauthenticated"),
         errors.Uninitialized: Code(17, "Uninitialized"),
         # Without one of their own. Who reads these tries again soon, and looks elsewhere.
+        errors.NotOwned: Code(9, "FailedPrecondition"),
         errors.RetryAfter: Code(14, "Unavailable"),
         errors.ImplementedElsewhere: Code(12, "Unimplemented"),
     }

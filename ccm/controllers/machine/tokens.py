@@ -116,8 +116,12 @@ class Tokens:
             if uid:
                 await self._api.delete(name, namespace=tokens.NAMESPACE, uid=uid)
             self._uids[machine.uid] = ""
-        except (NotFound, Conflict):  # it is gone, or another's by now
+        except NotFound:
             self._uids[machine.uid] = ""
+        except Conflict:
+            # The name may be another's by now: the next attempt reads whose it is.
+            self._uids.pop(machine.uid, None)
+            raise
         except Forbidden as error:
             _log.warning(
                 "bootstrap token not deleted", machine=machine.key, secret=name, error=str(error)
