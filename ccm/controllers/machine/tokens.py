@@ -81,6 +81,8 @@ class Tokens:
         # Also before the request: its refusal may quote it.
         self._hold(machine, secret)
         made = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
+        # Without an answer it is not known which Secret bears the name: the deletion reads.
+        self._uids.pop(machine.uid, None)
         try:
             created = await self._api.create(made, namespace=tokens.NAMESPACE)
             self._uids[machine.uid] = created.uid

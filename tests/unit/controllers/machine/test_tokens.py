@@ -18,6 +18,7 @@ from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
 from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid
+from ccm.kube.resources import SECRETS
 from ccm.machines import tokens
 from ccm.model.meta import ObjectMeta
 from ccm.testing.clock import advance
@@ -292,3 +293,20 @@ async def test_a_token_that_this_process_made_is_deleted_without_a_read() -> Non
 
     asked = [method for method, path in world.server.requests if path.startswith(TOKENS)]
     assert (world.get(), asked) == ({}, ["DELETE"])
+
+
+async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -> None:
+    """The answer to its creation was lost, and a former token of the machine had served."""
+    world = World()
+    world.ready_class()
+    api = Tokens(world.server.client().resource(SECRETS))
+    owner = views.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    rules = views.rules("ours", **RULES)
+    await api.ensure(owner, rules)
+    await api.delete(owner, rules)
+    await Tokens(world.server.client().resource(SECRETS)).ensure(owner, rules)
+
+    await api.ensure(owner, rules)
+    await api.delete(owner, rules)
+
+    assert world.server.list(TOKENS) == []
