@@ -27,6 +27,7 @@ def test_with_routes(tmp_path: Path) -> None:
     said = carried_out(tmp_path, [*guided(GUIDE)[0], "--routes"], plain(tmp_path))
 
     assert "5 routes" in said
+    assert ", 0 warnings in " in said
 
 
 @pytest.mark.soak
@@ -38,3 +39,4 @@ def test_the_other_commands(tmp_path: Path) -> None:
         said = carried_out(tmp_path, sandbox, plain(tmp_path))
 
     assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
+    assert ", 0 warnings in " in said

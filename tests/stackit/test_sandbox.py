@@ -31,3 +31,4 @@ def test_the_other_commands(tmp_path: Path) -> None:
         said = carried_out(tmp_path, sandbox, {**plain(tmp_path), name: text})
 
     assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
+    assert ", 0 warnings in " in said
