@@ -256,7 +256,6 @@ async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
 async def _object(case: Case, kind: str, name: str) -> subject.Known | None:
     """As the cluster has it; None: there is none. Raises KubeError."""
     from ccm.doctor.explain import subject
-    from ccm.gardener import views
     from ccm.gardener.explaining import DEPLOYMENT, SET
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.kube.errors import NotFound
@@ -267,8 +266,7 @@ async def _object(case: Case, kind: str, name: str) -> subject.Known | None:
             return await case.client.resource(NODES).get(name)
         namespace, _, bare = name.partition("/")
         if kind == subject.MACHINE:
-            found = await case.client.resource(MACHINES).get(bare, namespace=namespace)
-            return views.machine(found)
+            return await case.client.resource(MACHINES).get(bare, namespace=namespace)
         if kind == SET:
             return await case.client.resource(MACHINE_SETS).get(bare, namespace=namespace)
         if kind == DEPLOYMENT:

@@ -21,7 +21,7 @@ from ccm.doctor import clusters, provider, rights
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
 from ccm.doctor.needs import needs
-from ccm.gardener import crdguard, names, served, views
+from ccm.gardener import codec, crdguard, names, served
 from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.types import MachineClass
@@ -30,8 +30,9 @@ from ccm.kube.errors import Forbidden, NotFound, WriteRefused
 from ccm.kube.resources import CRDS, SECRETS, Kind
 from ccm.machines import orphans, tokens
 from ccm.machines.creation import needs_token
-from ccm.machines.views import ClassView, MachineView, Phase, State
+from ccm.machines.views import ClassView
 from ccm.model import CustomResourceDefinition
+from ccm.model.machines import Machine, Phase, State
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
 MOST_ASKED = 50
@@ -125,10 +126,10 @@ async def classes(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     found, faults = await _classes(case), dict[str, str]()
-    rules = views.rules("", has_target=case.options.target_kubeconfig != NO_TARGET)
+    rules = codec.rules("", has_target=case.options.target_kubeconfig != NO_TARGET)
     has_tokens = await _may_write_tokens(case)
     for obj, view in found:
-        if told := view.faults or views.class_refusals(obj):
+        if told := view.faults or codec.class_refusals(obj):
             faults[obj.name] = redact.words("; ".join(told))
         elif not has_tokens and needs_token(view, rules):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
@@ -198,8 +199,8 @@ class _Look:
 
     cluster: str
     namespace: str
-    machines: Sequence[MachineView]
-    everywhere: Sequence[MachineView] | None
+    machines: Sequence[Machine]
+    everywhere: Sequence[Machine] | None
     handle: Handle
     adopts_unmarked: bool = False
     seen: int = 0
@@ -244,9 +245,9 @@ class _Look:
             if one.class_name == made_of.name and one.provider_id and one.provider_id not in listed
         ]
 
-        async def look(machine: MachineView) -> None:
+        async def look(machine: Machine) -> None:
             request = MachineRequest(
-                identity=views.rules(self.cluster).identity(machine),
+                identity=codec.rules(self.cluster).identity(machine),
                 provider_spec=made_of.provider_spec,
                 credentials=made_of.credentials,
                 provider_id=machine.provider_id,
@@ -297,7 +298,7 @@ class _Look:
             yield f"{many}: {some(self.unmarked)}", _LEAVE
 
 
-def _is_troubled(machine: MachineView) -> bool:
+def _is_troubled(machine: Machine) -> bool:
     if machine.is_deleting:
         return machine.status.state == State.FAILED.value
     return machine.phase in _TROUBLED
@@ -315,14 +316,14 @@ async def _marker(case: Case) -> str:
     return await marker(control, target, case.options.namespace)
 
 
-async def _machines(case: Case) -> Sequence[MachineView]:
+async def _machines(case: Case) -> Sequence[Machine]:
     found = await _objects(case, MACHINES, case.options.namespace)
-    return sorted(map(views.machine, found), key=lambda one: one.key)
+    return sorted(found, key=lambda one: one.key)
 
 
-async def _everywhere(case: Case) -> Sequence[MachineView] | None:
+async def _everywhere(case: Case) -> Sequence[Machine] | None:
     try:
-        return [views.machine(one) for one in await _objects(case, MACHINES, "")]
+        return await _objects(case, MACHINES, "")
     except Forbidden:
         return None
 
@@ -333,7 +334,7 @@ async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
     return [
         (
             one,
-            views.machine_class(
+            codec.machine_class(
                 one,
                 lambda space, name: secrets.get(f"{space}/{name}"),
                 providers=case.cloud.machine_providers,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ccm.gardener.types import Machine
+from ccm.model.machines import Machine
 
 
 class Arrivals:

@@ -152,7 +152,7 @@ def _column(name: str, kind: str, path: str) -> Schema:
 
 
 def _root(kind: Kind[Any]) -> Schema:
-    schema = _struct(wire.type_info(kind.type))
+    schema = _struct(wire.type_info(kind.document or kind.type))
     schema["properties"] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},

@@ -203,7 +203,7 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
         "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
         "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),
         "detach_timeout_s": flags.machine_pv_detach_timeout.total_seconds(),
-        "sick_conditions": flags.node_conditions,
+        "unhealthy_conditions": flags.node_conditions,
         "adopt_unmarked": flags.adopt_unmarked_machines,
         "token_groups": flags.bootstrap_token_auth_extra_groups,
     }

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from ccm.gardener import codec
+from ccm.gardener import types as documents
 from ccm.gardener.names import GROUP, VERSION
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.types import MachineClass
 from ccm.kube.resources import Kind
+from ccm.model.machines import Machine
 
 MACHINES = Kind(
-    group=GROUP, version=VERSION, plural="machines", kind="Machine", namespaced=True, type=Machine
+    group=GROUP,
+    version=VERSION,
+    plural="machines",
+    kind="Machine",
+    namespaced=True,
+    type=Machine,
+    document=documents.Machine,
+    convert=codec.machine,
 )
 MACHINE_SETS = Kind(
     group=GROUP,

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from ccm.base.digits import parse_digits
-from ccm.gardener import names, templates
+from ccm.gardener import codec, names, templates
+from ccm.gardener import types as documents
+from ccm.gardener.codec import limited_s
 from ccm.gardener.sets import MachineSet
-from ccm.gardener.types import Machine, MachineTemplateSpec
-from ccm.gardener.views import limited_s, phase
-from ccm.machines.replicas import DEFAULT_PRIORITY, Member, Preserve, Wanted
-from ccm.machines.views import Phase
-from ccm.model import Node, OwnerReference
+from ccm.gardener.types import MachineTemplateSpec
+from ccm.machines.replicas import Wanted
+from ccm.model import OwnerReference
+from ccm.model.machines import Machine, Phase, Preserve
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import moment
-
-_NEVER = datetime.fromtimestamp(0, UTC)
 
 _PUSHED = (
     "nodeTemplate",
@@ -53,38 +50,6 @@ def wanted(obj: MachineSet) -> Wanted:
     )
 
 
-def member(obj: Machine, node: Node | None, labels: Mapping[str, str]) -> Member:
-    """A machine, as far as its set cares.
-
-    Args:
-        obj: the machine.
-        node: its node; None where there is none, or none is known.
-        labels: those of the set's template.
-    """
-    found, current = obj.annotations, obj.status.current_status
-    own = _preserve(found.get(names.ANNOTATION_PRESERVE, ""))
-    said = "" if node is None else node.annotations.get(names.ANNOTATION_PRESERVE, "")
-    # Where the node has spoken, its silence means that it took its word back.
-    is_its_own = not said and not found.get(names.ANNOTATION_PRESERVED)
-    is_its_own = is_its_own or node is None
-    return Member(
-        key=obj.key,
-        created=moment(obj.metadata.creation_timestamp) or _NEVER,
-        phase=phase(current.phase),
-        since=moment(current.last_update_time),
-        is_deleting=obj.is_deleting,
-        state=obj.status.last_operation.state,
-        priority=_priority(found.get(names.ANNOTATION_PRIORITY, "")),
-        called=moment(found.get(names.ANNOTATION_MARKED)),
-        preserve=own if is_its_own else _preserve(said),
-        own_preserve=own,
-        is_its_own=is_its_own,
-        kept_until=moment(current.preserve_expiry_time),
-        has_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
-        is_labeled=labels.items() <= obj.labels.items(),
-    )
-
-
 def body(owner: MachineSet, reference: OwnerReference, name: str) -> Mapping[str, Any]:
     """A new machine of a set."""
     template = owner.spec.template
@@ -111,7 +76,7 @@ def claimed(
     """
     metadata = found["metadata"]
     try:
-        more = claim(msgspec.convert(found, Machine))
+        more = claim(codec.machine(msgspec.convert(found, documents.Machine)))
     except msgspec.ValidationError:
         return found
     notes = {**metadata["annotations"], **more.get("annotations", {})}
@@ -129,26 +94,23 @@ def push_patch(obj: Machine, template: MachineTemplateSpec) -> Patch | None:
     One that failed or ends stays as it is, but for the kind of its class, without which nothing
     can be done about it.
     """
-    known = replace(template.spec, provider_id=obj.spec.provider_id)
-    if obj.spec == known and not _timeout(template):
+    spec: documents.MachineSpec = obj.source.spec
+    if spec == replace(template.spec, provider_id=spec.provider_id) and not _timeout(template):
         return None  # mostly, and found out at little cost
-    goal, has = (_without_nulls(one) for one in (_spec(template), msgspec.to_builtins(obj.spec)))
-    rests = obj.is_deleting or obj.status.current_status.phase in _AT_REST
+    goal, has = (_without_nulls(one) for one in (_spec(template), msgspec.to_builtins(spec)))
+    rests = obj.is_deleting or obj.phase in (Phase.FAILED, Phase.TERMINATING)
     changes = {} if rests else _changes(has, goal, _PUSHED)
     kind = template.spec.class_.kind
-    if obj.spec.class_.kind != kind:
+    if spec.class_.kind != kind:
         changes["class"] = {"kind": kind}
     if not changes:
         return None
     return {"metadata": same_object(obj) | same_version(obj), "spec": changes}
 
 
-_AT_REST = frozenset({Phase.FAILED.value, Phase.TERMINATING.value})
-
-
 def preserve_patch(obj: Machine, *, keep: bool) -> Patch | None:
     """What says that the set keeps a machine, or does not any more; None where it stands."""
-    is_kept = obj.annotations.get(names.ANNOTATION_PRESERVE) == Preserve.AUTO.value
+    is_kept = obj.preserve == Preserve.AUTO.value
     if is_kept is keep:
         return None
     value = Preserve.AUTO.value if keep else None
@@ -188,19 +150,3 @@ def _changes(
         else:
             found[key] = after
     return found
-
-
-def _priority(text: str) -> int:
-    is_negative = text.startswith("-")
-    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
-    if found is None:
-        return DEFAULT_PRIORITY
-    return -found if is_negative else found
-
-
-def _preserve(text: str) -> Preserve:
-    """What makes no sense was not said."""
-    try:
-        return Preserve(text)
-    except ValueError:
-        return Preserve.UNSAID

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.gardener import members, names, templates, views
+from ccm.gardener import codec, names, templates
 from ccm.gardener.sets import (
     ROLLING,
     DeploymentCondition,
@@ -18,7 +18,7 @@ from ccm.gardener.sets import (
     MachineSet,
     Strategy,
 )
-from ccm.gardener.types import Machine, MachineTemplateSpec, ObjectCondition
+from ccm.gardener.types import MachineTemplateSpec, ObjectCondition
 from ccm.machines import bounds, fleet, progress
 from ccm.machines.autoscaler import Mark
 from ccm.machines.fleet import (
@@ -27,13 +27,14 @@ from ccm.machines.fleet import (
     DeploymentView,
     FleetRules,
     InPlaceRules,
-    Piece,
     SetView,
     Template,
 )
+from ccm.machines.replicas import member
 from ccm.machines.rollout import Change, Making
 from ccm.model import Node, OwnerReference
 from ccm.model import names as known
+from ccm.model.machines import Machine
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, merge_changes, same_object, same_version
 from ccm.model.selectors import LabelSelector
@@ -57,7 +58,7 @@ _NOT_COPIED = frozenset(
 """Annotations of a deployment that its sets do not get (reference)."""
 
 IN_PLACE = InPlaceRules(
-    **asdict(views.UPDATE),
+    **asdict(codec.UPDATE),
     no_growth=names.LABEL_SCALE_UP_DISABLED,
     old_taint=names.TAINT_OLD_SET,
     critical_taint=names.TAINT_CRITICAL,
@@ -106,7 +107,7 @@ def deployment(obj: MachineDeployment) -> DeploymentView:
         max_unavailable=missing or 0,
         is_manual=in_place is not None and in_place.orchestration_type == _MANUAL,
         is_paused=spec.paused,
-        min_ready_s=views.limited_s(spec.min_ready_seconds),
+        min_ready_s=codec.limited_s(spec.min_ready_seconds),
         deadline_s=_seconds(spec.progress_deadline_seconds),
         history_limit=spec.revision_history_limit,
         rollback_to=spec.rollback_to.revision if spec.rollback_to is not None else None,
@@ -132,7 +133,15 @@ def machine_set(
         created=moment(obj.metadata.creation_timestamp) or _NEVER,
         replicas=spec.replicas,
         template=template(spec.template, (spec.min_ready_seconds, _most_kept(obj))),
-        members=[_piece(one, labels, node_of) for one in machines],
+        members=[
+            member(
+                one,
+                node_of(one.node_name) if one.node_name else None,
+                labels,
+                annotation=names.ANNOTATION_PRESERVE,
+            )
+            for one in machines
+        ],
         failures=[
             _condition(one)
             for one in conditions
@@ -347,12 +356,6 @@ def _plain(found: msgspec.Struct) -> dict[str, Any]:
 # --- what is read -----------------------------------------------------------------------------
 
 
-def _piece(obj: Machine, labels: Mapping[str, str], node_of: Callable[[str], Node | None]) -> Piece:
-    name = obj.labels.get(names.LABEL_NODE)
-    node = node_of(name) if name else None
-    return Piece(uid=obj.uid, machine=members.member(obj, node, labels), node=node)
-
-
 def _status(found: MachineDeploymentStatus) -> DeploymentStatus:
     return DeploymentStatus(
         observed=found.observed_generation,
@@ -385,7 +388,7 @@ def _most_kept(obj: MachineDeployment | MachineSet) -> int:
 
 
 def _seconds(found: int | None) -> float | None:
-    return None if found is None else views.limited_s(found)
+    return None if found is None else codec.limited_s(found)
 
 
 def _strategy_faults(strategy: Strategy) -> Iterator[str]:

@@ -30,19 +30,20 @@ from ccm.cloud.machines import (
 )
 from ccm.cloud.operation import Caller
 from ccm.cloud.provider_id import is_same_instance
-from ccm.gardener import metrics, served, views
+from ccm.gardener import codec, metrics, served
 from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.types import MachineClass
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
 from ccm.machines import deletion
 from ccm.machines.ages import Ages
 from ccm.machines.listing import Listings
-from ccm.machines.views import ClassView, MachineView, Rules
+from ccm.machines.views import ClassView, Rules
 from ccm.model import Namespace, Node, Secret
+from ccm.model.machines import Machine
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -91,7 +92,7 @@ class Settings:
         namespace: where the objects are.
         cluster: the marker; empty = the UID of the target cluster's `kube-system`, without a
             target that of `namespace`.
-        rules: keyword arguments of `views.rules`.
+        rules: keyword arguments of `codec.rules`.
     """
 
     namespace: str
@@ -243,7 +244,7 @@ class World:
     async def _opened(self) -> None:
         await self._served(MACHINES, MACHINE_CLASSES)
         cluster = self._settings.cluster or await self._marker()
-        self._rules = views.rules(cluster, **self._settings.rules)
+        self._rules = codec.rules(cluster, **self._settings.rules)
         self.lacking = ""
 
     async def tend(self) -> None:
@@ -253,18 +254,18 @@ class World:
         finally:
             await self.listings.close()
 
-    def class_of(self, machine: MachineView) -> ClassView:
+    def class_of(self, machine: Machine) -> ClassView:
         """The machine's class; one with a fault where it has none."""
         namespace, name = machine.metadata.namespace, machine.class_name
         found = self.classes.store.get(f"{namespace}/{name}") if name else None
         if found is None:
-            return views.no_class(name, namespace)
+            return codec.no_class(name, namespace)
         view = self.class_view(found)
         if not view.lacking:
             self._usable[found.key] = view
         return view
 
-    def class_to_delete_with(self, machine: MachineView) -> ClassView:
+    def class_to_delete_with(self, machine: Machine) -> ClassView:
         """The machine's class; where it or its Secret is gone, as it was while it was of use."""
         found = self.class_of(machine)
         key = f"{machine.metadata.namespace}/{machine.class_name}"
@@ -280,11 +281,11 @@ class World:
             return ()
         found = self.classes.store.get(f"{namespace}/{name}") if name else None
         if found is None:
-            return views.no_class(name, namespace).faults
+            return codec.no_class(name, namespace).faults
         view = self.class_view(found)
         # Without a driver nothing is known of the providers that it serves.
         faults = view.lacking if self.caller.cloud.machines is None else view.faults
-        return faults or views.class_refusals(found)
+        return faults or codec.class_refusals(found)
 
     def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
         """Return the classes that refer to a Secret."""
@@ -296,11 +297,11 @@ class World:
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
-        return views.machine_class(
+        return codec.machine_class(
             found, self._secret, providers=self.caller.cloud.machine_providers
         )
 
-    def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
+    def request(self, machine: Machine, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""
         return MachineRequest(
             identity=self.rules.identity(machine),
@@ -313,7 +314,7 @@ class World:
             adopts_unmarked=self.rules.adopt_unmarked,
         )
 
-    def owns_vm(self, machine: MachineView) -> bool:
+    def owns_vm(self, machine: Machine) -> bool:
         """Return whether the cloud has confirmed, since the start, whose VM the provider ID names.
 
         A provider ID alone proves nothing: whoever may edit Machines can set it.
@@ -324,12 +325,12 @@ class World:
         listed = (vms[provider_id] for vms in self._listed.values() if provider_id in vms)
         return any(self._is_owner(machine, marks) for marks in listed)
 
-    def _is_owner(self, machine: MachineView, marks: Identity) -> bool:
+    def _is_owner(self, machine: Machine, marks: Identity) -> bool:
         if self.finds_by_name:
             return marks.name == machine.name
         return is_owner(self.rules.identity(machine), marks)
 
-    def owns_node(self, machine: MachineView, node: Node) -> bool:
+    def owns_node(self, machine: Machine, node: Node) -> bool:
         """Return whether a node is that of the machine's VM.
 
         The machine's name in its label proves it, as the label is copied to nodes that were proved.
@@ -339,7 +340,7 @@ class World:
         is_labelled = node.labels.get(self.rules.machine_label) == machine.name
         return is_labelled or self.owns_vm(machine)
 
-    async def confirm_owner(self, machine: MachineView, made_of: ClassView) -> bool:
+    async def confirm_owner(self, machine: Machine, made_of: ClassView) -> bool:
         """Ask the cloud whose VM the provider ID of a machine names, if that is not known.
 
         Returns:
@@ -408,7 +409,7 @@ class World:
         if gone:
             # Credentials are kept no longer than there is something to delete with them.
             machines = self.machines.store.list()
-            wanted = {f"{one.namespace}/{one.spec.class_.name}" for one in machines}
+            wanted = {f"{one.namespace}/{one.class_name}" for one in machines}
             for key in set(gone) - wanted:
                 del self._usable[key]
 
@@ -433,10 +434,10 @@ class World:
         """
         unseen: dict[str, Machine] = {}
         for one in self.machines.store.list():
-            if one.spec.class_.name == made_of.name and not one.is_deleting:
-                recorded = views.origins(one)
+            if one.class_name == made_of.name and not one.is_deleting:
+                recorded = one.origins
                 if recorded and made_of.origin not in recorded:
-                    unseen[one.spec.provider_id] = one
+                    unseen[one.provider_id] = one
         ids = (record.info.provider_id for record in records) if unseen else ()
         seen = [unseen[provider_id] for provider_id in ids if provider_id in unseen]
         if seen:
@@ -459,7 +460,7 @@ class World:
         return await marker(self._client, target, self.namespace)
 
 
-def _misnamed(machine: MachineView) -> NotOwned:
+def _misnamed(machine: Machine) -> NotOwned:
     return NotOwned(
         f"VM {machine.provider_id} has not the name of this machine, and is left alone; "
         f"{CORRECT_OWNER.format(machine.class_name)}"

@@ -76,7 +76,7 @@ def decode_object(kind: Kind[T], body: bytes) -> T:
         errors.Unreachable: the bytes are no such object; nothing useful was answered.
     """
     try:
-        return kind.one.decode(body)
+        return kind.decode(body)
     except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
 
@@ -94,7 +94,7 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
     except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     return Page(
-        items=page.items or [],
+        items=[kind.converted(one) for one in page.items or ()],
         resource_version=page.metadata.resource_version,
         continue_=page.metadata.continue_,
     )
@@ -111,7 +111,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
         change = kind.change.decode(line)
     except UNDECODABLE as problem:
         return _decode_rarity(kind, line, problem)
-    obj = change.object
+    obj = kind.converted(change.object)
     return WatchEvent(
         type=change.type,
         object=obj,
@@ -150,7 +150,7 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
     malformed_keys: list[str] = []
     for raw in page.items or ():
         try:
-            items.append(kind.one.decode(raw))
+            items.append(kind.decode(raw))
         except UNDECODABLE as problem:
             malformed_keys.append(_note_malformed(kind, raw, problem).key)
     return Page(

@@ -5,6 +5,7 @@ A new kind is one line here and one type in `ccm.model`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import quote
@@ -102,7 +103,10 @@ class Kind(Generic[T]):
         plural: resource name in paths, such as `nodes`.
         kind: as written in `kind:`.
         namespaced: whether objects live in a namespace.
-        type: the type that objects are decoded into.
+        type: the type that controllers use.
+        document: the type of the JSON document, where it is another.
+        convert: converts a document to `type`, as Kubernetes converts the versions of an API group
+            to one internal type.
         complete: True when `type` names every field of the kind, so that an object may
             be written back as a whole (PUT) without erasing what we did not read.
     """
@@ -113,16 +117,27 @@ class Kind(Generic[T]):
     kind: str
     namespaced: bool
     type: type[T]
+    document: Any = None
+    convert: Callable[[Any], T] | None = None
     complete: bool = False
-    one: msgspec.json.Decoder[T] = field(init=False, repr=False)
-    page: msgspec.json.Decoder[ItemList[T]] = field(init=False, repr=False)
-    change: msgspec.json.Decoder[Change[T]] = field(init=False, repr=False)
+    one: msgspec.json.Decoder[Any] = field(init=False, repr=False)
+    page: msgspec.json.Decoder[ItemList[Any]] = field(init=False, repr=False)
+    change: msgspec.json.Decoder[Change[Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        page_type, change_type = (cast("Any", one)[self.type] for one in (ItemList, Change))
-        object.__setattr__(self, "one", msgspec.json.Decoder(self.type))
+        document = self.document or self.type
+        page_type, change_type = (cast("Any", one)[document] for one in (ItemList, Change))
+        object.__setattr__(self, "one", msgspec.json.Decoder(document))
         object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
         object.__setattr__(self, "change", msgspec.json.Decoder(change_type))
+
+    def decode(self, body: bytes | msgspec.Raw) -> T:
+        """Decode one object, and convert it."""
+        return self.converted(self.one.decode(body))
+
+    def converted(self, document: Any) -> T:
+        """Return a decoded document as the type that controllers use."""
+        return cast("T", document) if self.convert is None else self.convert(document)
 
     @property
     def api_version(self) -> str:

@@ -9,11 +9,13 @@ other moments that stand on machines, and from or until which something is count
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from ccm.base import clock
-from ccm.machines.views import MachineView
+from ccm.model.machines import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Ages:
         self._server_time = server_time
         self._seen: dict[str, dict[datetime, _Sight]] = {}
 
-    def of(self, machine: MachineView) -> float:
+    def of(self, machine: Machine) -> float:
         """Seconds since the machine's object was made."""
         return max(0.0, self.since(machine.uid, machine.created))
 
@@ -50,7 +52,7 @@ class Ages:
         """What time it is, as far as that moment is concerned."""
         return moment + timedelta(seconds=self.since(uid, moment))
 
-    def by(self, now: datetime, machine: MachineView) -> MachineView:
+    def by(self, now: datetime, machine: Machine) -> Machine:
         """The machine with the time of its creation on our own clock, which says `now`."""
         return replace(machine, created=now - timedelta(seconds=self.of(machine)))
 

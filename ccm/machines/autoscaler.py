@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ccm.machines.fleet import FleetRules, Piece, SetView
-from ccm.machines.replicas import CALLED_PRIORITY
-from ccm.machines.views import Phase
+from ccm.machines.fleet import FleetRules, SetView
+from ccm.machines.replicas import CALLED_PRIORITY, Member
 from ccm.model import Node, Taint
+from ccm.model.machines import Phase
 from ccm.model.node import taints_value
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
@@ -33,7 +33,7 @@ class Mark:
         annotations: what it gets.
     """
 
-    piece: Piece
+    piece: Member
     annotations: Mapping[str, str]
 
 
@@ -53,7 +53,7 @@ class NodeMark:
 
 
 def triggered(
-    text: str, members: Sequence[Piece], now: datetime, rules: FleetRules
+    text: str, members: Sequence[Member], now: datetime, rules: FleetRules
 ) -> tuple[Sequence[Mark], str]:
     """Who is to get the lowest priority, and what is left of the wish.
 
@@ -72,7 +72,7 @@ def triggered(
         if machine.is_ending or machine.phase is Phase.FAILED:
             continue
         left.append(f"{name}~{when}")
-        if (machine.priority, machine.called) != (CALLED_PRIORITY, called):
+        if (machine.priority, machine.marked) != (CALLED_PRIORITY, called):
             wanted = {rules.priority: str(CALLED_PRIORITY), rules.marked: when}
             marks.append(Mark(piece=piece, annotations=wanted))
     return marks, ",".join(left)
@@ -143,11 +143,11 @@ def _marks(
             yield mark
 
 
-def _hold(member: Piece, rules: FleetRules, *, holds: bool) -> bool | None:
+def _hold(member: Member, rules: FleetRules, *, holds: bool) -> bool | None:
     """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
     if holds:
         return True if rules.holds_nodes else None
-    return None if member.machine.kept_until is not None else False
+    return None if member.kept_until is not None else False
 
 
 def _hold_notes(node: Node, is_held: bool | None, rules: FleetRules) -> dict[str, str | None]:

@@ -33,8 +33,9 @@ from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
 from ccm.machines.userdata import TOKEN, has
-from ccm.machines.views import CREATING, ClassView, Kind, MachineView, Phase, Rules, State, Status
+from ccm.machines.views import ClassView, Rules
 from ccm.model import Node, NodeAddress
+from ccm.model.machines import CREATING, Kind, Machine, MachineStatus, Phase, State
 from ccm.model.names import ADDRESS_HOSTNAME
 from ccm.model.times import parse_time
 
@@ -102,7 +103,7 @@ class Outcome:
         is_invalid: no VM can be created as the machine or its class stands; an Event says so.
     """
 
-    status: Status | None = None
+    status: MachineStatus | None = None
     after_s: float | None = None
     punctual: bool = False
     joined: bool = False
@@ -114,7 +115,7 @@ REST = Outcome()
 
 
 def next_step(
-    machine: MachineView,
+    machine: Machine,
     made_of: ClassView,
     seen: Evidence,
     rules: Rules,
@@ -149,7 +150,7 @@ def next_step(
     return Step.INITIALIZE if is_there and not seen.initialized else Step.SETTLE
 
 
-def is_claimed(machine: MachineView, made_of: ClassView, rules: Rules) -> bool:
+def is_claimed(machine: Machine, made_of: ClassView, rules: Rules) -> bool:
     """Whether all stands on the object that has to before its VM is made."""
     return (
         rules.finalizer in (machine.metadata.finalizers or ())
@@ -164,19 +165,19 @@ def needs_token(made_of: ClassView, rules: Rules) -> bool:
     return rules.has_target and any(has(one, TOKEN) for one in every)
 
 
-def is_stored(machine: MachineView, rules: Rules) -> bool:
+def is_stored(machine: Machine, rules: Rules) -> bool:
     """Whether the object says which VM is the machine's."""
     return bool(machine.provider_id) and (bool(machine.node_name) or not rules.has_target)
 
 
-def vm_of(machine: MachineView, seen: Evidence) -> MachineInfo:
+def vm_of(machine: Machine, seen: Evidence) -> MachineInfo:
     """What is known of the machine's VM; there has to be one."""
     vm = _vm(machine, seen)
     assert vm is not None
     return vm
 
 
-def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -> Outcome:
+def settled(machine: Machine, seen: Evidence, now: datetime, rules: Rules) -> Outcome:
     """How a pass without an error ends."""
     if seen.obstacle:
         return failed(machine, errors.AlreadyExists(seen.obstacle), now, rules)
@@ -190,7 +191,7 @@ def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -
     state = machine.status.known_state
     if seen.created is None and vm.last_known_state is not None:
         state = vm.last_known_state
-    there = Status(
+    there = MachineStatus(
         kind=Kind.CREATE.value,
         since=now,
         updated=now,
@@ -219,7 +220,7 @@ def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -
 
 
 def failed(
-    machine: MachineView,
+    machine: Machine,
     error: errors.CloudError,
     now: datetime,
     rules: Rules,
@@ -251,7 +252,7 @@ def failed(
     return _written(machine, status, after_s)
 
 
-def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Outcome:
+def impossible(machine: Machine, faults: Iterable[str], now: datetime) -> Outcome:
     """How a pass ends without a question to the cloud: the class cannot be used.
 
     That is nothing the machine can do about, nor another in its place: it never has failed.
@@ -307,7 +308,7 @@ def match_marked(
 def match_named(
     records: Iterable[MachineRecord],
     status: MachineRecord | None,
-    machine: MachineView,
+    machine: Machine,
     *,
     adopt_unmarked: bool,
 ) -> tuple[MachineRecord | None, str]:
@@ -358,7 +359,7 @@ def _unmarked(where: str) -> str:
     )
 
 
-def _vm(machine: MachineView, seen: Evidence) -> MachineInfo | None:
+def _vm(machine: Machine, seen: Evidence) -> MachineInfo | None:
     vm = seen.created or (seen.found.info if seen.found is not None else None)
     if not machine.provider_id:
         return vm
@@ -370,7 +371,7 @@ def _vm(machine: MachineView, seen: Evidence) -> MachineInfo | None:
     return replace(vm, provider_id=machine.provider_id, node_name=node_name)
 
 
-def _is_taken(machine: MachineView, vm: MachineInfo, node: Node | None, rules: Rules) -> bool:
+def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, rules: Rules) -> bool:
     """Whether the node of that name was there before the machine, so that it is another's."""
     if not rules.has_target or node is None or node.name == machine.name:
         return False
@@ -389,7 +390,7 @@ def _lacks(vm: MachineInfo, rules: Rules) -> str:
     return ""
 
 
-def _addresses(machine: MachineView, vm: MachineInfo) -> tuple[NodeAddress, ...]:
+def _addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
     every = {*machine.status.addresses, *vm.addresses}
     if vm.node_name:
         every.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
@@ -402,7 +403,7 @@ def _retry_s(error: errors.CloudError, rules: Rules) -> float:
     return SHORT_S if passes(error) else MEDIUM_S
 
 
-def _failure(machine: MachineView, description: str, phase: Phase, now: datetime) -> Status:
+def _failure(machine: Machine, description: str, phase: Phase, now: datetime) -> MachineStatus:
     return replace(
         machine.status,
         phase=phase,
@@ -416,7 +417,7 @@ def _failure(machine: MachineView, description: str, phase: Phase, now: datetime
     )
 
 
-def _written(machine: MachineView, status: Status, after_s: float | None) -> Outcome:
+def _written(machine: Machine, status: MachineStatus, after_s: float | None) -> Outcome:
     if says_nothing_new(machine.status, status):
         return Outcome(after_s=after_s)
     return Outcome(status=status, after_s=after_s)

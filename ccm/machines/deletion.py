@@ -22,8 +22,9 @@ from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.creation import SHORT_S, passes, told_of
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.statuses import says_nothing_new
-from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
+from ccm.machines.views import Rules
 from ccm.model import Node
+from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.times import format_time, moment
 
 LONG_S = 600.0
@@ -61,7 +62,7 @@ class Stage(Enum):
 
 MARKERS: Mapping[Stage, str] = MappingProxyType(
     {
-        Stage.STATUS: "Set machine status to termination. Now, getting VM Status",
+        Stage.STATUS: "Set machine status to termination. Now, getting VM MachineStatus",
         Stage.DRAIN: "Initiate node drain",
         Stage.VOLUMES: "Delete Volume Attachments",
         Stage.VM: "Initiate VM deletion",
@@ -215,7 +216,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-def progress(machine: MachineView, rules: Rules) -> Progress:
+def progress(machine: Machine, rules: Rules) -> Progress:
     """How far the deletion of a machine is."""
     text = machine.annotation(rules.deletion)
     try:
@@ -240,13 +241,13 @@ def is_worth_noting(seen: Progress) -> bool:
     return _RANKS[seen.stage] > _RANKS[Stage.DRAIN]
 
 
-def at(stage: Stage, machine: MachineView) -> Move:
+def at(stage: Stage, machine: Machine) -> Move:
     """Where a deletion is that goes on."""
     stands = machine.status.description if marked(machine) is stage else MARKERS[stage]
     return Move(stage, stands)
 
 
-def marked(machine: MachineView) -> Stage | None:
+def marked(machine: Machine) -> Stage | None:
     """The stage that the description says; None where it says none, or speaks of another thing."""
     if machine.phase is not Phase.TERMINATING:
         return None
@@ -254,7 +255,7 @@ def marked(machine: MachineView) -> Stage | None:
     return next((stage for stage, marker in MARKERS.items() if marker in text), None)
 
 
-def moved(stage: Stage, event: Event, machine: MachineView) -> Move:
+def moved(stage: Stage, event: Event, machine: Machine) -> Move:
     """Where an event leads to; its text is complete."""
     found = TABLE[stage, event.cause]
     text = found.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
@@ -262,7 +263,7 @@ def moved(stage: Stage, event: Event, machine: MachineView) -> Move:
     return replace(found, text=text.replace("{said}", event.said))
 
 
-def status(machine: MachineView, move: Move, event: Event | None, now: datetime) -> Status:
+def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> MachineStatus:
     """The status of a machine that was moved there."""
     before = machine.status
     code, told = (event.code, event.known_state) if event is not None else ("", None)
@@ -280,7 +281,7 @@ def status(machine: MachineView, move: Move, event: Event | None, now: datetime)
     )
 
 
-def is_worth_writing(machine: MachineView, wanted: Status, move: Move, *, brief: bool) -> bool:
+def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, brief: bool) -> bool:
     """Whether the status of a machine that rests is written.
 
     Args:
@@ -309,7 +310,7 @@ def is_brief(move: Move, event: Event, times: int) -> bool:
     return times == 1 and soon and move.state is State.PROCESSING
 
 
-def _is_young(machine: MachineView, wanted: Status) -> bool:
+def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
     before = machine.status.updated
     if before is None or wanted.updated is None:
         return False
@@ -319,24 +320,24 @@ def _is_young(machine: MachineView, wanted: Status) -> bool:
 # --- the drain ----------------------------------------------------------------------------
 
 
-def deadline(machine: MachineView, now: datetime, rules: Rules) -> datetime:
+def deadline(machine: Machine, now: datetime, rules: Rules) -> datetime:
     """From when on a machine's node is drained by force."""
     own = machine.drain_timeout_s
     limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
     return (asked_at(machine) or now) + limit
 
 
-def asked_at(machine: MachineView) -> datetime | None:
+def asked_at(machine: Machine) -> datetime | None:
     """When its deletion was asked for; None: it was not."""
     return moment(machine.metadata.deletion_timestamp)
 
 
-def is_impatient(machine: MachineView, now: datetime, rules: Rules) -> bool:
+def is_impatient(machine: Machine, now: datetime, rules: Rules) -> bool:
     """Whether nobody waits for a drain to succeed: a person asked for that, or time is up."""
     return machine.force_deletion or now > deadline(machine, now, rules)
 
 
-def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
     """What is asked for."""
     force = is_impatient(machine, now, rules)
     return DrainTask(
@@ -400,7 +401,7 @@ def not_visible_since(seen: Progress) -> datetime | None:
     return moment(seen.not_visible)
 
 
-def wait_for_credentials(machine: MachineView, since: datetime, now: datetime) -> Event | None:
+def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Event | None:
     """Return how a deletion waits for the former credentials; None = the wait is over."""
     end = since + timedelta(seconds=NOT_VISIBLE_S)
     if now >= end:
@@ -417,19 +418,19 @@ def wait_for_credentials(machine: MachineView, since: datetime, now: datetime) -
     return Event(cause=Cause.REFUSED, said=text, code=code, after_s=after_s)
 
 
-def may_have_vm(machine: MachineView) -> bool:
+def may_have_vm(machine: Machine) -> bool:
     """Return whether the cloud has to be asked before the machine may go."""
     return bool(machine.provider_id) or machine.creation_started
 
 
-def is_elsewhere(machine: MachineView, origin: str) -> bool:
+def is_elsewhere(machine: Machine, origin: str) -> bool:
     """Return whether credentials may belong to another project than the VM."""
     if machine.force_deletion or not machine.provider_id or not machine.origins:
         return False
     return origin not in machine.origins
 
 
-def witnesses(machine: MachineView, others: Iterable[MachineView]) -> frozenset[str]:
+def witnesses(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
     """Return VMs of one project with the machine's: credentials that show one would show it."""
     known = set(machine.origins)
     every = {one.provider_id for one in others if not known.isdisjoint(one.origins)}
@@ -439,12 +440,12 @@ def witnesses(machine: MachineView, others: Iterable[MachineView]) -> frozenset[
 # --- the node ---------------------------------------------------------------------------------
 
 
-def is_its_node(machine: MachineView, node: Node) -> bool:
+def is_its_node(machine: Machine, node: Node) -> bool:
     """Whether a node of that name is that of the machine's VM, and of no other."""
     return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
-def node_named_after(machine: MachineView, nodes: Sequence[Node], rules: Rules) -> str:
+def node_named_after(machine: Machine, nodes: Sequence[Node], rules: Rules) -> str:
     """The name of the node whose kubelet says that it is the machine's; empty: there is none."""
     for node in nodes:
         if node.labels.get(rules.machine_label) == machine.name and is_its_node(machine, node):

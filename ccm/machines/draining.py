@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ccm.machines.views import MachineView
+from ccm.model.machines import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class DrainTask:
             None = as they say now.
     """
 
-    machine: MachineView
+    machine: Machine
     node_name: str
     force: bool
     deadline: datetime | None

@@ -8,9 +8,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from ccm.machines.replicas import Member, ready_in_s
+from ccm.machines.replicas import Member
 from ccm.machines.views import UpdateNames
-from ccm.model import Node, ObjectMeta
+from ccm.model import ObjectMeta
 
 
 class Strategy(Enum):
@@ -35,30 +35,6 @@ class Template:
     essence: str
     rest: str = ""
     whole: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A machine of a set.
-
-    Attributes:
-        uid: of the object.
-        machine: the machine, as its set sees it.
-        node: its node; None where it has none, or none is known.
-    """
-
-    uid: str
-    machine: Member
-    node: Node | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the machine."""
-        return self.machine.key.rpartition("/")[2]
-
-    def is_available(self, min_ready_s: float, now: datetime) -> bool:
-        """Whether it works, and has done so for long enough."""
-        return self.machine.works and ready_in_s(self.machine, min_ready_s, now) <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +77,7 @@ class SetView:
     created: datetime
     replicas: int
     template: Template
-    members: Sequence[Piece] = ()
+    members: Sequence[Member] = ()
     failures: Sequence[Condition] = ()
     failed: Sequence[Any] = ()
     has_seen: bool = True
@@ -137,7 +113,7 @@ class SetView:
         return (self.created, self.name)
 
     @property
-    def live(self) -> Sequence[Piece]:
+    def live(self) -> Sequence[Member]:
         """Those whose deletion nobody asked for."""
         return [one for one in self.members if not one.machine.is_ending]
 

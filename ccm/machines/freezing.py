@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ccm.machines.views import Kind, MachineView, Phase, State, Status
+from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 
 THAW_TEXT = "Machine Health Timeout was reset due to APIServer being unreachable"
 """Description of a machine whose health counts anew (reference)."""
@@ -49,7 +49,7 @@ def next_s(reach: Reach, period_s: float, timeout_s: float) -> float:
     return period_s if reach.away_since is None else min(period_s, timeout_s / _CHECKS)
 
 
-def thawed(machine: MachineView, now: datetime) -> Status | None:
+def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
     """The status of a machine that was thought sick meanwhile; None: nothing is written."""
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None

@@ -17,8 +17,9 @@ from ccm.base.durations import format_duration
 from ccm.machines import updating
 from ccm.machines.creation import Outcome
 from ccm.machines.settings import Effective, effective
-from ccm.machines.views import Kind, MachineView, Phase, Rules, State
+from ccm.machines.views import Rules
 from ccm.model import Node, NodeCondition
+from ccm.model.machines import Kind, Machine, Phase, State
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 
 CONFIRM_S = 60.0
@@ -199,7 +200,7 @@ class Finding:
 # --- health -------------------------------------------------------------------------------------
 
 
-def ailments(node: Node, sick_conditions: Sequence[str]) -> tuple[str, ...]:
+def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]:
     """What makes a node sick, `type=status` each; empty: it is healthy."""
     conditions = {one.type: one.status for one in node.status.conditions or ()}
     ready = conditions.get(CONDITION_READY, "")
@@ -209,7 +210,7 @@ def ailments(node: Node, sick_conditions: Sequence[str]) -> tuple[str, ...]:
         *(
             f"{kind}={status}"
             for kind, status in conditions.items()
-            if kind in sick_conditions and status != STATUS_FALSE
+            if kind in unhealthy_conditions and status != STATUS_FALSE
         ),
     )
 
@@ -222,7 +223,7 @@ def is_critical(node: Node, rules: Rules) -> bool:
 # --- how long -----------------------------------------------------------------------------------
 
 
-def spell(machine: MachineView, before: Spell | None, now: Moment) -> Spell:
+def spell(machine: Machine, before: Spell | None, now: Moment) -> Spell:
     """The phase of a machine, after what was seen of the machine before."""
     status = machine.status
     if before is None or before.uid != machine.uid:
@@ -262,9 +263,7 @@ def restarted(before: Spell, at_s: float) -> Spell:
 # --- what follows ---------------------------------------------------------------------------------
 
 
-def look(
-    machine: MachineView, node: Node | None, seen: Spell, now: Moment, rules: Rules
-) -> Finding:
+def look(machine: Machine, node: Node | None, seen: Spell, now: Moment, rules: Rules) -> Finding:
     """What follows from a machine's node; None where it has none.
 
     Args:
@@ -277,7 +276,7 @@ def look(
     own = effective(machine, rules)
     if machine.phase in updating.UNDER_WAY:
         return _in_place(machine, node, own, seen, now, rules)
-    if node is None or ailments(node, own.sick_conditions):
+    if node is None or ailments(node, own.unhealthy_conditions):
         seen = replace(seen, healthy_s=None)
         return _doubtful(machine, node, own, seen, now)
     if seen.healthy_s is None:
@@ -294,7 +293,7 @@ def look(
 
 
 def _in_place(
-    machine: MachineView,
+    machine: Machine,
     node: Node | None,
     own: Effective,
     seen: Spell,
@@ -309,14 +308,14 @@ def _in_place(
         cause = Cause.UPDATED if went else Cause.NOT_UPDATED
         if (machine.phase, cause) in TABLE:
             return Finding(cause=cause, spell=seen)
-    is_well = node is not None and not ailments(node, own.sick_conditions)
+    is_well = node is not None and not ailments(node, own.unhealthy_conditions)
     if machine.phase is Phase.UPDATE_FAILED and is_well:
         return Finding(cause=None, spell=replace(seen, began_s=now.steady_s, carried_s=0.0))
     return _timed(machine, own, seen, now)
 
 
 def _doubtful(
-    machine: MachineView, node: Node | None, own: Effective, seen: Spell, now: Moment
+    machine: Machine, node: Node | None, own: Effective, seen: Spell, now: Moment
 ) -> Finding:
     cause = Cause.SICK if node is not None else Cause.GONE
     # Without conditions it never had a node that anybody saw.
@@ -325,7 +324,7 @@ def _doubtful(
     return _timed(machine, own, seen, now)
 
 
-def _timed(machine: MachineView, own: Effective, seen: Spell, now: Moment) -> Finding:
+def _timed(machine: Machine, own: Effective, seen: Spell, now: Moment) -> Finding:
     timeout = TIMEOUTS.get(machine.phase)
     limit_s = timeout.limit_s(own) if timeout is not None else None
     if timeout is None or limit_s is None:
@@ -342,7 +341,7 @@ def _timed(machine: MachineView, own: Effective, seen: Spell, now: Moment) -> Fi
 
 
 def changed(
-    machine: MachineView, node: Node | None, cause: Cause, now: Moment, rules: Rules
+    machine: Machine, node: Node | None, cause: Cause, now: Moment, rules: Rules
 ) -> Outcome:
     """What is written where a cause leads to another phase; it has to be in the table."""
     edge, status = TABLE[machine.phase, cause], machine.status
@@ -363,7 +362,7 @@ def changed(
 
 
 def copied(
-    machine: MachineView, node: Node | None, seen: Spell, now: Moment, rules: Rules
+    machine: Machine, node: Node | None, seen: Spell, now: Moment, rules: Rules
 ) -> tuple[Outcome, Spell]:
     """What is written of conditions that change nothing else."""
     if node is None or machine.phase not in _COPIED:
@@ -379,13 +378,13 @@ def copied(
     return Outcome(status=status), replace(seen, copied_s=now.steady_s)
 
 
-def _joins(machine: MachineView) -> bool:
+def _joins(machine: Machine) -> bool:
     """Whether its node is in use for the first time."""
     status = machine.status
     return status.kind == Kind.CREATE.value and status.state != State.SUCCESSFUL.value
 
 
-def _told(machine: MachineView, node: Node | None, cause: Cause, now: Moment, rules: Rules) -> str:
+def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, rules: Rules) -> str:
     own = effective(machine, rules)
     who = f"Machine {machine.name}"
     if cause is Cause.HEALTHY:
@@ -400,7 +399,7 @@ def _told(machine: MachineView, node: Node | None, cause: Cause, now: Moment, ru
         return f"{who} failed to join the cluster in {format_duration(limit)}"
     what = f"its node object {machine.node_name} is gone"
     if node is not None:
-        what = f"node {node.name} has {', '.join(ailments(node, own.sick_conditions))}"
+        what = f"node {node.name} has {', '.join(ailments(node, own.unhealthy_conditions))}"
     if cause is Cause.LATE:
         limit = timedelta(seconds=own.health_timeout_s or 0.0)
         return f"{who} has not been healthy for {format_duration(limit)}: {what}"
@@ -408,7 +407,7 @@ def _told(machine: MachineView, node: Node | None, cause: Cause, now: Moment, ru
 
 
 def _told_in_place(
-    machine: MachineView, node: Node | None, cause: Cause, own: Effective, rules: Rules
+    machine: Machine, node: Node | None, cause: Cause, own: Effective, rules: Rules
 ) -> str:
     if cause is Cause.UPDATED:
         return f"Machine {machine.name} was successfully updated in place"

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ccm.machines.fleet import InPlaceRules, Piece, SetView
+from ccm.machines.fleet import InPlaceRules, SetView
+from ccm.machines.replicas import Member
 from ccm.machines.scaling import Fleet, Sizes, down, lessened
-from ccm.machines.views import Phase
 from ccm.model import Node, Taint
+from ccm.model.machines import Phase
 from ccm.model.node import taints_value
 from ccm.model.patches import Patch, same_object, same_version
 
@@ -45,7 +46,7 @@ class Move:
         new: the set that it comes to.
     """
 
-    piece: Piece
+    piece: Member
     old: SetView
     new: SetView
 
@@ -64,7 +65,7 @@ class Update:
     sizes: Sizes = field(default_factory=dict)
     moves: Sequence[Move] = ()
     nodes: Sequence[tuple[Node, NodeStep]] = ()
-    arrived: Sequence[Piece] = ()
+    arrived: Sequence[Member] = ()
 
 
 NOTHING = Update()
@@ -145,7 +146,7 @@ def _settled(new: SetView | None, olds: Sequence[SetView], rules: InPlaceRules) 
     if sizes:
         return Update(sizes=sizes)
     # The sets want them by now, so that none is one too many without its mark.
-    moved = [piece for one in sets for piece in one.live if piece.machine.has_moved]
+    moved = [piece for one in sets for piece in one.live if piece.machine.was_moved]
     # What an old set was updated to before counts for nothing any more.
     came = (piece.node for piece in moved if piece.node is not None)
     arrived = [*(_nodes(new) if new is not None else ()), *came]
@@ -157,7 +158,7 @@ def _settled(new: SetView | None, olds: Sequence[SetView], rules: InPlaceRules) 
 
 def _size(one: SetView, rules: InPlaceRules) -> int:
     """What a set wants once it wants what moved to it, and not what moved away."""
-    moved = sum(piece.machine.has_moved for piece in one.live)
+    moved = sum(piece.machine.was_moved for piece in one.live)
     surplus = len(one.live) - one.replicas
     if min(moved, surplus) > 0:
         return one.replicas + min(moved, surplus)
@@ -194,7 +195,7 @@ def _grown(
     return Update(sizes={new.uid: new.replicas + room}) if room > 0 else None
 
 
-def _is_updated(piece: Piece, rules: InPlaceRules) -> bool:
+def _is_updated(piece: Member, rules: InPlaceRules) -> bool:
     node = piece.node
     if node is None or piece.machine.phase is Phase.UPDATING:
         return False

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ccm.machines.views import MachineView, Rules
+from ccm.machines.views import Rules
 from ccm.model import Node, Taint
+from ccm.model.machines import Machine
 from ccm.model.meta import Wire
 from ccm.model.node import taints_value
 from ccm.model.patches import (
@@ -49,7 +50,7 @@ _ORDERED = msgspec.json.Encoder(order="deterministic")
 
 
 def patch(
-    machine: MachineView, node: Node, rules: Rules, arrival: Mapping[str, str] | None = None
+    machine: Machine, node: Node, rules: Rules, arrival: Mapping[str, str] | None = None
 ) -> Patch | None:
     """What brings a node in step with its machine, in one write; None when it is.
 
@@ -60,11 +61,11 @@ def patch(
         arrival: annotations that the node gets if it joins now, and nobody speaks of them.
     """
     before, wanted = applied(node, rules), template(machine)
-    labels = {**machine.labels, rules.machine_label: machine.name}
+    labels = {**machine.node_labels, rules.machine_label: machine.name}
     metadata: dict[str, Any] = {}
     if changed := _changes(node.labels, labels, before.metadata.labels or {}):
         metadata["labels"] = changed
-    notes = _changes(node.annotations, machine.annotations, before.metadata.annotations or {})
+    notes = _changes(node.annotations, machine.node_annotations, before.metadata.annotations or {})
     if wanted != before:
         notes[rules.applied] = _ORDERED.encode(wanted).decode()
     if rules.unmanaged in node.annotations:
@@ -92,11 +93,12 @@ def patch(
     return {**found, "metadata": same_object(node) | version | metadata}
 
 
-def template(machine: MachineView) -> Applied:
+def template(machine: Machine) -> Applied:
     """What the machine's template wants on its node."""
     return Applied(
         metadata=Metadata(
-            labels=dict(machine.labels) or None, annotations=dict(machine.annotations) or None
+            labels=dict(machine.node_labels) or None,
+            annotations=dict(machine.node_annotations) or None,
         ),
         spec=Spec(taints=list(machine.taints) or None),
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ccm.cloud.machines import Identity, MachineRecord
-from ccm.machines.views import MachineView
+from ccm.model.machines import Machine
 
 LEAST_AGE_S = 3600.0
 """A VM younger than this is left alone: its machine may not be known everywhere yet."""
@@ -83,7 +83,7 @@ class Decision:
 
 def judge(
     records: Iterable[MachineRecord],
-    machines: Sequence[MachineView],
+    machines: Sequence[Machine],
     sightings: Mapping[str, Sighting],
     now: datetime,
     *,
@@ -127,7 +127,7 @@ def judge(
     )
 
 
-def decide(found: Judgement, machines: Iterable[MachineView], *, all_namespaces: bool) -> Decision:
+def decide(found: Judgement, machines: Iterable[Machine], *, all_namespaces: bool) -> Decision:
     """Decide which candidates are deleted.
 
     Args:
@@ -153,7 +153,7 @@ class Owners:
         machines: all there are.
     """
 
-    def __init__(self, machines: Iterable[MachineView]) -> None:
+    def __init__(self, machines: Iterable[Machine]) -> None:
         known = list(machines)
         self._by_id = {one.provider_id for one in known if one.provider_id}
         self._making = {one.uid for one in known if one.in_creation}
@@ -175,7 +175,7 @@ class GoneMachine:
 
     Attributes:
         identity: of its VM.
-        origins: see `MachineView.origins`.
+        origins: see `Machine.origins`.
         at: when it was gone, on the event loop's clock.
     """
 
@@ -237,7 +237,7 @@ class GoneMachines:
             del self._classes[pool]
 
 
-def may_leave_vm(machine: MachineView) -> bool:
+def may_leave_vm(machine: Machine) -> bool:
     """Return whether the object records that we created the machine's VM, under a free name.
 
     A provider ID alone is no such record: a user may have set it.

@@ -15,10 +15,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from ccm.machines.draining import DrainTask
 from ccm.machines.settings import effective
-from ccm.machines.views import MachineView, Phase, PreserveNames, Rules, Status
+from ccm.machines.views import PreserveNames, Rules
 from ccm.model import Node, NodeCondition, Taint
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
 from ccm.model.names import (
     ANNOTATION_SCALE_DOWN_DISABLED,
@@ -73,7 +76,7 @@ class Decision:
 NOTHING = Decision(action=Action.NOTHING)
 
 
-def decide(machine: MachineView, node: Node | None, now: datetime, rules: Rules) -> Decision:
+def decide(machine: Machine, node: Node | None, now: datetime, rules: Rules) -> Decision:
     """What is done about a machine; its node is None where it has none."""
     names, until = rules.preserve, machine.status.preserve_until
     if names is None:
@@ -114,19 +117,19 @@ def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[Action, bool]:
 
 
 def kept(
-    machine: MachineView, status: Status, node: Node | None, now: datetime, rules: Rules
-) -> Status:
+    machine: Machine, status: MachineStatus, node: Node | None, now: datetime, rules: Rules
+) -> MachineStatus:
     """A status that is to be written, with the moment until which the machine is kept then.
 
     Where it is kept no longer, that is said only once nothing is left on the node.
     """
-    found = decide(replace(machine, status=status), node, now, rules)
+    found = decide(msgspec.structs.replace(machine, status=status), node, now, rules)
     if found.action is Action.PRESERVE:
         return replace(status, preserve_until=found.until)
     return status
 
 
-def wants_drain(machine: MachineView, node: Node, decision: Decision, rules: Rules) -> bool:
+def wants_drain(machine: Machine, node: Node, decision: Decision, rules: Rules) -> bool:
     """Whether a preserved node still has Pods that should move."""
     if decision.action is not Action.PRESERVE or machine.phase is not Phase.FAILED:
         return False
@@ -134,7 +137,7 @@ def wants_drain(machine: MachineView, node: Node, decision: Decision, rules: Rul
     return condition is None or DRAINED not in condition.message
 
 
-def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
     """What is asked for of a preserved node: by force once its time is up, or if a person wants."""
     own, since = machine.drain_timeout_s, machine.status.since or now
     limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
@@ -155,7 +158,7 @@ def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) ->
 # --- what is written ------------------------------------------------------------------------------
 
 
-def node_patch(machine: MachineView, node: Node, decision: Decision, rules: Rules) -> Patch | None:
+def node_patch(machine: Machine, node: Node, decision: Decision, rules: Rules) -> Patch | None:
     """Annotations and taint of the node; None: they are as they should be."""
     names, metadata = rules.preserve, same_object(node)
     if names is None or decision.action is Action.NOTHING:
@@ -183,7 +186,7 @@ def node_patch(machine: MachineView, node: Node, decision: Decision, rules: Rule
 
 
 def condition_patch(
-    machine: MachineView,
+    machine: Machine,
     node: Node,
     decision: Decision,
     now: datetime,
@@ -245,13 +248,13 @@ _AUTOSCALER = (ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN_DISABLED_BY
 
 
 def _wording(
-    machine: MachineView,
+    machine: Machine,
     before: NodeCondition | None,
     decision: Decision,
     names: PreserveNames,
     drained: bool | None,
 ) -> tuple[str, str, str]:
-    """Status, reason and message of the condition."""
+    """MachineStatus, reason and message of the condition."""
     if decision.action is Action.STOP:
         return STATUS_FALSE, names.stopped, ""
     assert decision.until is not None

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.machines import bounds
-from ccm.machines.fleet import Condition, DeploymentStatus, DeploymentView, Piece, SetView
-from ccm.machines.replicas import ready_in_s
-from ccm.machines.views import Phase
+from ccm.machines.fleet import Condition, DeploymentStatus, DeploymentView, SetView
+from ccm.machines.replicas import Member, ready_in_s
+from ccm.model.machines import Phase
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
 AVAILABLE, PROGRESSING, FAILURE = "Available", "Progressing", "ReplicaFailure"
@@ -116,8 +116,8 @@ def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     return min(waits, default=None)
 
 
-def _is_preserved(one: Piece) -> bool:
-    return one.machine.phase is Phase.FAILED and one.machine.kept_until is not None
+def _is_preserved(one: Member) -> bool:
+    return one.machine.phase is Phase.FAILED and one.kept_until is not None
 
 
 def _conditions(seen: Seen, found: DeploymentStatus) -> Sequence[Condition]:

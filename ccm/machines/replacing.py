@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from ccm.machines.views import Kind, MachineView, Phase
+from ccm.model.machines import Kind, Machine, Phase
 from ccm.model.times import moment
 
 MELTDOWN_SHARE = 0.55
@@ -46,7 +46,7 @@ class Standing(Enum):
     """It failed and is preserved: nobody waits for it."""
 
 
-def standing(machine: MachineView) -> Standing:
+def standing(machine: Machine) -> Standing:
     """What a machine means for the others."""
     if machine.is_deleting or machine.phase is Phase.TERMINATING:
         return Standing.UNDER_WAY
@@ -58,7 +58,7 @@ def standing(machine: MachineView) -> Standing:
     return Standing.UNDER_WAY if machine.status.preserve_until is None else Standing.ASIDE
 
 
-def began(machine: MachineView) -> datetime:
+def began(machine: Machine) -> datetime:
     """Return the time since which a machine has been under way, as far as its object says."""
     if deleted := moment(machine.metadata.deletion_timestamp):
         return deleted
@@ -127,7 +127,7 @@ class Replacements:
     def note(
         self,
         key: str,
-        machine: MachineView | None,
+        machine: Machine | None,
         now_s: float,
         *,
         age_s: float | None = None,
@@ -163,7 +163,7 @@ class Replacements:
         freed = (held and not holds) or (was_meltdown and not self.is_meltdown)
         return self._woken() if freed else ()
 
-    def claim(self, machine: MachineView, now_s: float) -> Obstacle | None:
+    def claim(self, machine: Machine, now_s: float) -> Obstacle | None:
         """Take a turn, and return None; or return why the machine has to wait."""
         key = machine.key
         for other, since_s in self._in_the_way(machine.group):
@@ -181,7 +181,7 @@ class Replacements:
             began_s[key] = now_s
         return None
 
-    def release(self, machine: MachineView) -> Collection[str]:
+    def release(self, machine: Machine) -> Collection[str]:
         """It needs no turn, or no more; who may have one now."""
         self.waiting.discard(machine.key)
         return self._woken() if self._end_turn(machine.key) else ()
@@ -212,7 +212,7 @@ class Replacements:
     def _add(
         self,
         key: str,
-        machine: MachineView,
+        machine: Machine,
         *,
         before: Standing | None,
         now_s: float,
@@ -244,7 +244,7 @@ class Replacements:
             del self._groups[name]
 
 
-def _is_given_up(machine: MachineView, before: Standing | None, *, is_initial: bool) -> bool:
+def _is_given_up(machine: Machine, before: Standing | None, *, is_initial: bool) -> bool:
     """Return whether a machine under way is replaced for its health, or may be a replacement."""
     is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
     if before in (Standing.SICK, Standing.ASIDE):

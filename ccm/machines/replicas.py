@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import Enum
 
-from ccm.machines.views import Phase, State
+from ccm.model import Node
+from ccm.model.machines import Machine, Phase, Preserve, State
 
 BURST = 100
 """Most machines that are made, and most that are deleted, in one pass (reference)."""
@@ -42,71 +42,81 @@ _RANKS: Mapping[Phase, int] = {
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Preserve(Enum):
-    """What somebody wants of a machine that fails."""
-
-    UNSAID = ""
-    NO = "false"
-    NOW = "now"
-    WHEN_FAILED = "when-failed"
-    AUTO = "auto-preserved"
-    """A set wants it, on behalf of its own `Wanted.most_preserved`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A machine, as far as its set cares.
+    """A machine of a set.
 
     Attributes:
-        key: `namespace/name`.
-        created: when the object was made.
-        phase: how far it is.
-        since: when the phase was written.
-        is_deleting: its deletion was asked for.
-        state: how the last operation went, in the front's word.
-        priority: lower goes first.
-        called: since when the autoscaler wants it to go; None = it did not say when, or at all.
-        preserve: what counts of what people said about keeping it.
-        own_preserve: what its own object says of that, whether it counts or not.
-        is_its_own: whether what its own object says counts, and not its node.
-        kept_until: until when it is kept; None = it is not, or not yet.
-        has_moved: it came over from another set by an update in place.
-        is_labeled: it has all the labels of the template.
+        machine: the machine.
+        node: its node; None = it has none, or none is known.
+        is_labeled: whether it has all labels of the template.
+        kept_until: time until which it is preserved; None = it is not.
+        preserve: the annotation that counts, that of the node or of the machine.
+        own_preserve: the annotation of the machine.
+        is_its_own: whether the annotation of the machine counts, not that of the node.
     """
 
-    key: str
-    created: datetime
-    phase: Phase = Phase.NEW
-    since: datetime | None = None
-    is_deleting: bool = False
-    state: str = ""
-    priority: int = DEFAULT_PRIORITY
-    called: datetime | None = None
+    machine: Machine
+    node: Node | None = None
+    is_labeled: bool = True
+    kept_until: datetime | None = None
     preserve: Preserve = Preserve.UNSAID
     own_preserve: Preserve = Preserve.UNSAID
     is_its_own: bool = True
-    kept_until: datetime | None = None
-    has_moved: bool = False
-    is_labeled: bool = True
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it is on its way out, and counts no more."""
-        return self.is_deleting or self.phase is Phase.TERMINATING
+    def key(self) -> str:
+        """Key of the machine."""
+        return self.machine.key
 
     @property
-    def works(self) -> bool:
-        """Whether it does what it is for."""
-        return self.phase in (Phase.RUNNING, Phase.AVAILABLE) and not self.is_deleting
+    def name(self) -> str:
+        """Name of the machine."""
+        return self.machine.name
+
+    @property
+    def uid(self) -> str:
+        """UID of the machine."""
+        return self.machine.uid
 
     def is_kept(self, now: datetime) -> bool:
-        """Whether it is kept for somebody to look at, or is about to be."""
+        """Return whether the machine is preserved, or is about to be."""
         if self.kept_until is not None:
             return self.kept_until > now
         if self.preserve is Preserve.NOW:
             return True
         waits = self.preserve in (Preserve.WHEN_FAILED, Preserve.AUTO)
-        return waits and self.phase is Phase.FAILED
+        return waits and self.machine.phase is Phase.FAILED
+
+    def is_available(self, min_ready_s: float, now: datetime) -> bool:
+        """Return whether the machine is ready, and has been for long enough."""
+        return self.machine.works and ready_in_s(self.machine, min_ready_s, now) <= 0
+
+
+def member(
+    machine: Machine, node: Node | None, labels: Mapping[str, str], *, annotation: str
+) -> Member:
+    """Return a machine of a set.
+
+    Args:
+        machine: the machine.
+        node: its node; None = it has none, or none is known.
+        labels: labels of the set's template.
+        annotation: name of the node's annotation by which a machine is preserved.
+    """
+    own = Preserve.of(machine.preserve)
+    of_node = "" if node is None else node.annotations.get(annotation, "")
+    # A node whose annotation was applied and is gone by now withdrew it for the machine, too.
+    is_its_own = node is None or not (of_node or machine.preserve_of_node)
+    return Member(
+        machine=machine,
+        node=node,
+        is_labeled=labels.items() <= machine.labels.items(),
+        kept_until=machine.status.preserve_until,
+        preserve=own if is_its_own else Preserve.of(of_node),
+        own_preserve=own,
+        is_its_own=is_its_own,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +185,10 @@ def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling
     """What a pass does about the number of machines."""
     every = list(members)
     if wanted.is_deleting:
-        return Scaling(delete=deletion_order((one for one in every if not one.is_deleting), now))
-    here = [one for one in every if not one.is_ending]
+        return Scaling(
+            delete=deletion_order((one for one in every if not one.machine.is_deleting), now)
+        )
+    here = [one for one in every if not one.machine.is_ending]
     lacking = max(0, wanted.replicas - len(here))
     return Scaling(
         create=min(lacking, BURST) if wanted.may_grow else 0,
@@ -187,23 +199,27 @@ def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling
 
 def _victims(wanted: Wanted, here: Sequence[Member], now: datetime) -> Sequence[Member]:
     # One that was updated in place came with its replica, which the set may not have yet.
-    countable = deletion_order((one for one in here if not one.has_moved), now, wanted.min_ready_s)
+    countable = deletion_order(
+        (one for one in here if not one.machine.was_moved), now, wanted.min_ready_s
+    )
     surplus = min(max(0, len(countable) - wanted.replicas), BURST)
     doomed = {one.key for one in countable[:surplus]}
-    doomed |= {one.key for one in here if is_called(one, wanted.scaled) or _is_spent(one, now)}
+    doomed |= {
+        one.key for one in here if is_called(one.machine, wanted.scaled) or _is_spent(one, now)
+    }
     return [one for one in deletion_order(here, now) if one.key in doomed][:BURST]
 
 
-def is_called(member: Member, scaled: datetime | None) -> bool:
-    """Whether the autoscaler chose it, and has lowered the replicas since."""
-    if member.priority != CALLED_PRIORITY or member.called is None or scaled is None:
+def is_called(machine: Machine, scaled: datetime | None) -> bool:
+    """Return whether the autoscaler chose the machine, and has lowered the replicas since."""
+    if machine.priority != CALLED_PRIORITY or machine.marked is None or scaled is None:
         return False
-    return member.called <= scaled
+    return machine.marked <= scaled
 
 
 def _is_spent(member: Member, now: datetime) -> bool:
     """Whether it failed, and nobody keeps it."""
-    return member.phase is Phase.FAILED and not member.is_kept(now)
+    return member.machine.phase is Phase.FAILED and not member.is_kept(now)
 
 
 def deletion_order(
@@ -214,18 +230,18 @@ def deletion_order(
 
 
 def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
-    kept = member.is_kept(now)
+    kept, machine = member.is_kept(now), member.machine
     return (
         kept,
         # Of those that are kept the set's own go first, then those that would go sooner.
         kept and member.preserve is not Preserve.AUTO,
         (member.kept_until or _FOREVER) if kept else _FOREVER,
-        member.priority,
-        member.called or _FOREVER,
-        _RANKS[member.phase],
-        ready_in_s(member, min_ready_s, now) <= 0,
-        member.created,
-        member.key,
+        machine.priority,
+        machine.marked or _FOREVER,
+        _RANKS[machine.phase],
+        ready_in_s(machine, min_ready_s, now) <= 0,
+        machine.created,
+        machine.key,
     )
 
 
@@ -233,7 +249,7 @@ def preservation(
     wanted: Wanted, members: Iterable[Member]
 ) -> tuple[Sequence[Member], Sequence[Member]]:
     """Which machines the set begins to keep, and which it keeps no more, of its own accord."""
-    here = [one for one in members if not one.is_ending]
+    here = [one for one in members if not one.machine.is_ending]
     ours = [one for one in here if one.own_preserve is Preserve.AUTO]
     room = wanted.most_preserved - len(ours)
     if room < 0:
@@ -242,7 +258,7 @@ def preservation(
     free = [
         one
         for one in here
-        if one.phase is Phase.FAILED
+        if one.machine.phase is Phase.FAILED
         and one.is_its_own
         and one.own_preserve is Preserve.UNSAID
         and one.kept_until is None
@@ -271,36 +287,40 @@ def _dropped(one: Member) -> Member:
 
 
 def _age(member: Member) -> tuple[datetime, str]:
-    return (member.created, member.key)
+    return (member.machine.created, member.key)
 
 
 def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
     """What is said of a set."""
     every = list(members)
-    kept = [one for one in every if one.phase is Phase.FAILED and one.kept_until is not None]
-    waits = [ready_in_s(one, wanted.min_ready_s, now) for one in every if one.works]
+    kept = [
+        one for one in every if one.machine.phase is Phase.FAILED and one.kept_until is not None
+    ]
+    waits = [ready_in_s(one.machine, wanted.min_ready_s, now) for one in every if one.machine.works]
     ends = [(one.kept_until - now).total_seconds() for one in kept if one.kept_until is not None]
     later = [seconds for seconds in (*waits, *ends) if seconds > 0]
     keys = {one.key for one in kept}
     return Counts(
         replicas=len(every),
         labeled=sum(one.is_labeled for one in every),
-        ready=sum(one.phase is Phase.RUNNING for one in every),
+        ready=sum(one.machine.phase is Phase.RUNNING for one in every),
         available=sum(seconds <= 0 for seconds in waits),
         preserved=len(kept),
         preserved_by_us=sum(
-            one.own_preserve is Preserve.AUTO for one in every if not one.is_ending
+            one.own_preserve is Preserve.AUTO for one in every if not one.machine.is_ending
         ),
         failed=sorted(
-            one.key for one in every if one.state == State.FAILED.value and one.key not in keys
+            one.key
+            for one in every
+            if one.machine.status.state == State.FAILED.value and one.key not in keys
         ),
         changes_in_s=min(later, default=None),
     )
 
 
-def ready_in_s(member: Member, min_ready_s: float, now: datetime) -> float:
-    """Seconds until a machine that works has done so for long enough."""
+def ready_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
+    """Return the seconds until a machine that is ready counts as available."""
     if not min_ready_s:
         return 0.0
-    since = member.since or member.created
+    since = machine.status.since or machine.created
     return min_ready_s - (now - since).total_seconds()

@@ -143,13 +143,12 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
     """A set as far as its size is concerned."""
     # The set knows of a change of the autoscaler's soon, if it does not yet.
     scaled = [moment(one.annotations.get(rules.scaler_time)) for one in (found, deployment)]
-    by_key = {one.machine.key: one for one in found.live}
-    order = deletion_order((one.machine for one in found.live), now, deployment.min_ready_s)
+    order = deletion_order(found.live, now, deployment.min_ready_s)
     victims = [
         Victim(
-            available=by_key[one.key].is_available(deployment.min_ready_s, now),
-            goes=any(is_called(one, when) for when in scaled),
-            chosen=one.priority < DEFAULT_PRIORITY,
+            available=one.is_available(deployment.min_ready_s, now),
+            goes=any(is_called(one.machine, when) for when in scaled),
+            chosen=one.machine.priority < DEFAULT_PRIORITY,
         )
         for one in order
     ]

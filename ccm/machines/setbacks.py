@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from ccm.base.backoff import Exponential
 from ccm.machines import statuses
 from ccm.machines.replicas import Member
-from ccm.machines.views import Phase
+from ccm.model.machines import Phase
 
 FREE = 3
 """So many machines may fail in a row before the set slows down."""
@@ -112,5 +112,6 @@ def allowed(found: Setbacks, wanted: int, members: Iterable[Member], now: dateti
 
 def _is_trial(member: Member, since: datetime) -> bool:
     """Whether it was made after the pause, and nobody knows yet what becomes of it."""
-    is_open = member.phase in (Phase.NEW, Phase.PENDING, Phase.CRASH_LOOP)
-    return is_open and not member.is_ending and member.created >= since
+    machine = member.machine
+    is_open = machine.phase in (Phase.NEW, Phase.PENDING, Phase.CRASH_LOOP)
+    return is_open and not machine.is_ending and machine.created >= since

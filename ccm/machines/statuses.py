@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from ccm.machines.views import Status
+from ccm.model.machines import MachineStatus
 
 STALE_S = 1800.0
 """A status older than this is written again, though it says the same (reference)."""
@@ -17,7 +17,7 @@ _MOST = 512
 """Characters that are compared: a distance takes time as the square of them."""
 
 
-def says_nothing_new(old: Status, new: Status) -> bool:
+def says_nothing_new(old: MachineStatus, new: MachineStatus) -> bool:
     """Whether a status need not be written.
 
     What the driver wants to remember is compared too: losing it may lose a VM.
@@ -44,7 +44,7 @@ def similar(one: str, other: str) -> bool:
     return 1 - _distance(one[:_MOST], other[:_MOST]) * scale / longest > SIMILAR
 
 
-def _timeless(status: Status) -> Status:
+def _timeless(status: MachineStatus) -> MachineStatus:
     return replace(status, description="", since=None, updated=None, conditions=())
 
 

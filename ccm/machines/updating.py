@@ -11,9 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import msgspec
+
 from ccm.machines.draining import DrainTask
-from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status, UpdateNames
+from ccm.machines.views import Rules, UpdateNames
 from ccm.model import Node, NodeCondition
+from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
@@ -43,7 +46,7 @@ class Decision:
 NOTHING = Decision()
 
 
-def decide(machine: MachineView, node: Node, rules: Rules) -> Decision:
+def decide(machine: Machine, node: Node, rules: Rules) -> Decision:
     """What is done about a machine's node."""
     names = rules.in_place
     if names is None or names.candidate not in node.labels or node.is_deleting:
@@ -62,7 +65,7 @@ def decide(machine: MachineView, node: Node, rules: Rules) -> Decision:
     return Decision(begins=not is_told and machine.phase in _BEGINS)
 
 
-def _says(machine: MachineView, node: Node, step: str, names: UpdateNames) -> str:
+def _says(machine: Machine, node: Node, step: str, names: UpdateNames) -> str:
     """The step that the condition should tell; empty: the one it tells."""
     is_selected, has_result = names.selected in node.labels, names.result in node.labels
     if not step or (step == names.updated and not has_result):
@@ -91,7 +94,7 @@ def why_failed(node: Node | None, rules: Rules) -> str:
     return "" if names is None or node is None else node.annotations.get(names.reason, "")
 
 
-def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
     """What is asked for: by force once its time is up, or if a person wants."""
     own, names = machine.drain_timeout_s, rules.in_place
     found = None if names is None else _condition(node, names)
@@ -112,7 +115,7 @@ def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) ->
 # --- what is written ------------------------------------------------------------------------------
 
 
-def begun(machine: MachineView, now: datetime) -> Status:
+def begun(machine: Machine, now: datetime) -> MachineStatus:
     """The status of a machine whose node is empty."""
     return replace(
         machine.status,
@@ -127,7 +130,7 @@ def begun(machine: MachineView, now: datetime) -> Status:
     )
 
 
-def undrained(machine: MachineView, why: str, now: datetime) -> Status:
+def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
     """The status of a machine whose node could not be emptied (texts: reference)."""
     return replace(
         machine.status,
@@ -139,7 +142,7 @@ def undrained(machine: MachineView, why: str, now: datetime) -> Status:
     )
 
 
-def step_patch(machine: MachineView, node: Node, now: datetime, rules: Rules) -> Patch | None:
+def step_patch(machine: Machine, node: Node, now: datetime, rules: Rules) -> Patch | None:
     """The condition that tells the step of the node as it is; None: it does."""
     found = decide(machine, node, rules)
     if not found.says or rules.in_place is None:
@@ -149,10 +152,10 @@ def step_patch(machine: MachineView, node: Node, now: datetime, rules: Rules) ->
     return _told(node, rules.in_place, found.says, message, now)
 
 
-def ready_patch(machine: MachineView, node: Node, now: datetime, rules: Rules) -> Patch | None:
+def ready_patch(machine: Machine, node: Node, now: datetime, rules: Rules) -> Patch | None:
     """The condition that hands an empty node over; None: it does, or is not wanted any more."""
     names = rules.in_place
-    wanted = replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
+    wanted = msgspec.structs.replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
     found = decide(wanted, node, rules)
     if names is None or not (found.drains or found.begins):
         return None

@@ -268,7 +268,7 @@ class _Resource(Resource[T]):
         uid, version = metadata.pop("uid", None), metadata.pop("resourceVersion", None)
         if uid not in (None, current.uid) or version not in (None, current.resource_version):
             raise _answer(errors.Conflict, 409, "Conflict", current.key)
-        before = msgspec.to_builtins(current)
+        before = msgspec.to_builtins(getattr(current, "source", current))
         after = apply(before, {**patch, "metadata": metadata})
         if after == before:
             return current
@@ -279,7 +279,8 @@ class _Resource(Resource[T]):
     def _with(self, body: Mapping[str, Any], **metadata: str) -> T:
         """The object in a new state."""
         known = {"resourceVersion": self._cluster.next_version(), **metadata}
-        return msgspec.convert(merging.merge(body, {"metadata": known}), self.kind.type)
+        document = merging.merge(body, {"metadata": known})
+        return self.kind.converted(msgspec.convert(document, self.kind.document or self.kind.type))
 
 
 def _is_in(obj: KubeObject, namespace: str) -> bool:

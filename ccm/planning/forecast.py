@@ -20,7 +20,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
-from ccm.gardener import crdguard, served, views
+from ccm.gardener import codec, crdguard, served
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.names import REASON_SPEC_INVALID
 from ccm.gardener.world import SYSTEM_NAMESPACE
@@ -335,12 +335,12 @@ def _unusable_classes(cluster: ClusterCopy, cloud: Cloud) -> Mapping[str, str]:
     secrets = cluster.of(SECRETS).now
     found = dict[str, str]()
     for one in cluster.of(MACHINE_CLASSES).now.values():
-        view = views.machine_class(
+        view = codec.machine_class(
             one,
             lambda namespace, name: secrets.get(f"{namespace}/{name}"),
             providers=cloud.machine_providers,
         )
-        if told := view.faults or views.class_refusals(one):
+        if told := view.faults or codec.class_refusals(one):
             found[one.key] = redact.words("; ".join(told))
     return found
 
@@ -352,7 +352,7 @@ def _possible(
     barred = {
         Subject(MACHINES.kind, one.namespace, one.name)
         for one in cluster.of(MACHINES).now.values()
-        if f"{one.namespace}/{one.spec.class_.name}" in unusable
+        if f"{one.namespace}/{one.class_name}" in unusable
     }
     return [
         one
@@ -372,7 +372,7 @@ def _conditional(found: Sequence[Change], cluster: ClusterCopy) -> Iterator[Chan
         node: one.key
         for one in machines.values()
         if Subject(MACHINES.kind, one.namespace, one.name) in gone
-        and (node := views.machine(one).node_name) in nodes
+        and (node := one.node_name) in nodes
     }
     by_machine = {key: node for node, key in by_node.items()}
     for one in found:

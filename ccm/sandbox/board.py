@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from ccm.machines.views import MachineView
 from ccm.model import Event, Node, Service, names
+from ccm.model.machines import Machine
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import rows
 from ccm.sandbox.counts import Counts, Standing
@@ -181,7 +181,7 @@ class Board:
         row = self.services.get(key)
         self._gone(row, f"Service {row.name if row else key}", now)
 
-    def machine_seen(self, machine: MachineView, now: float) -> None:
+    def machine_seen(self, machine: Machine, now: float) -> None:
         """A Machine is there, or changed."""
         row = self.machines.get(machine.key)
         if row is None or row.is_deleted or row.uid != machine.uid:

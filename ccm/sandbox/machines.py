@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, strict_yaml
-from ccm.gardener import crds, rollouts, views
+from ccm.gardener import crds, rollouts
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.names import CLASS_KIND
 from ccm.gardener.sets import MachineDeployment
-from ccm.gardener.types import Machine
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
 from ccm.kube.resources import SECRETS, Kind
 from ccm.machines import bounds
+from ccm.model.machines import Machine
 from ccm.sandbox import cloud
 
 NAMESPACE = "default"
@@ -164,8 +164,7 @@ def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
 
 def nodes(machines: Iterable[Machine]) -> Mapping[str, str]:
     """Node name -> provider ID of all Machines whose VMs are there."""
-    found = map(views.machine, machines)
-    return {one.node_name: one.provider_id for one in found if one.node_name and one.provider_id}
+    return {one.node_name: one.provider_id for one in machines if one.node_name and one.provider_id}
 
 
 def _class(name: str, kind: str) -> Mapping[str, Any]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ccm.base import durations, log, tasks
-from ccm.gardener import views
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -262,8 +261,8 @@ class Sandbox:
         if self._settings.machines:
             informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
                 name="board",
-                on_add=lambda one, _: board.machine_seen(views.machine(one), time.monotonic()),
-                on_update=lambda _, one: board.machine_seen(views.machine(one), time.monotonic()),
+                on_add=lambda one, _: board.machine_seen(one, time.monotonic()),
+                on_update=lambda _, one: board.machine_seen(one, time.monotonic()),
                 on_delete=lambda one, _: board.machine_gone(one.key, time.monotonic()),
             )
             informers.of(MACHINE_DEPLOYMENTS, namespace=machines.NAMESPACE).add_handler(

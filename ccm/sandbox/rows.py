@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ccm.cloud import default_load_balancer_name
-from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
+from ccm.model.machines import Machine, Phase
 from ccm.model.node import has_shutdown_taint, is_uninitialized
 
 SIM_LABELS = (
@@ -113,7 +113,7 @@ class MachineRow(Shown):
     is_deleting: bool = False
 
 
-def new_machine_row(machine: MachineView, now: float) -> MachineRow:
+def new_machine_row(machine: Machine, now: float) -> MachineRow:
     """The row of a Machine that was not there before."""
     row = MachineRow(
         name=machine.name, key=machine.key, seen_at=now, changed_at=now, uid=machine.uid
@@ -122,7 +122,7 @@ def new_machine_row(machine: MachineView, now: float) -> MachineRow:
     return row
 
 
-def fill_machine(row: MachineRow, machine: MachineView) -> None:
+def fill_machine(row: MachineRow, machine: Machine) -> None:
     """Take over what a Machine says about itself."""
     row.made_of = machine.class_name
     row.phase = machine.phase.value

@@ -15,7 +15,6 @@ import yaml
 from ccm.base import tasks
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.names import CLASS_KIND
-from ccm.gardener.types import Machine
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
@@ -24,6 +23,7 @@ from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SECRETS, Kind
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
+from ccm.model.machines import Machine
 from ccm.sandbox import cloud, kubelet, machines
 from tests.benchmarks import proc, ticking
 from tests.benchmarks.world import World
@@ -60,7 +60,7 @@ class Pool:
 
     def seen(self, machine: Machine) -> None:
         """A Machine is there, or changed."""
-        phase = machine.status.current_status.phase
+        phase = machine.phase.value
         self.phases.setdefault(phase, {}).setdefault(machine.name, time.monotonic())
         self._news.set()
 

@@ -20,7 +20,7 @@ from ccm.controllers.machine.tokens import Taken, Tokens
 from ccm.doctor.case import Case, User
 from ccm.doctor.finding import Finding, Verdict
 from ccm.doctor.tokens import bootstrap_tokens
-from ccm.gardener import views
+from ccm.gardener import codec
 from ccm.gardener.names import ANNOTATION_TOKEN_ID
 from ccm.gardener.types import Machine
 from ccm.kube.client import Client
@@ -285,10 +285,10 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
         token=attacked.token,
         ca_file=attacked.server.ca_file,
     )
-    rules = views.rules("ours", token_groups=way.groups, creation_timeout_s=-60.0)
+    rules = codec.rules("ours", token_groups=way.groups, creation_timeout_s=-60.0)
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
     metadata = ObjectMeta(name="m0", namespace="default", annotations=annotations)
-    machine = views.machine(Machine(metadata=metadata))
+    machine = codec.machine(Machine(metadata=metadata))
     theirs = token("theirs", description="another's")
     assert (await attacked.ask("POST", PATH, theirs, admin=True))[0] == 201
     async with Transport(load(str(kubeconfig), "", environ={})) as transport:
@@ -298,7 +298,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
         where = f"{PATH}/{tokens.secret_name('fedcba')}"
         before = await attacked.ask("GET", where, admin=True)
         # It has expired, so that its end is another after this.
-        late = views.rules("ours", token_groups=way.groups, creation_timeout_s=3600.0)
+        late = codec.rules("ours", token_groups=way.groups, creation_timeout_s=3600.0)
         assert await found.ensure(machine, late) == made
         assert await attacked.ask("GET", where, admin=True) != before
         await found.delete(machine, late)
@@ -308,7 +308,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
             name="m1", namespace="default", annotations={ANNOTATION_TOKEN_ID: "theirs"}
         )
         with pytest.raises(Taken):
-            await found.ensure(views.machine(Machine(metadata=metadata)), late)
+            await found.ensure(codec.machine(Machine(metadata=metadata)), late)
     assert (await attacked.ask("DELETE", f"{PATH}/bootstrap-token-theirs", admin=True))[0] == 200
 
 

@@ -27,8 +27,8 @@ from ccm.kube.config import load
 from ccm.kube.informer import Informers
 from ccm.kube.transport import Transport
 from ccm.machines.draining import DrainState, DrainTask
-from ccm.machines.views import MachineView
 from ccm.model import ObjectMeta
+from ccm.model.machines import Machine
 from ccm.sandbox import podlife, realserver
 from tests import servers
 from tests.envtest import assets, controllers
@@ -177,7 +177,7 @@ class Cluster:
 
     def drain(self, node: str) -> None:
         metadata = ObjectMeta(name=node, namespace="default", uid=f"uid-{node}")
-        machine = MachineView(metadata=metadata, created=datetime.now(UTC), class_name="small")
+        machine = Machine(metadata=metadata, created=datetime.now(UTC), class_name="small")
         task = DrainTask(machine=machine, node_name=node, force=False, deadline=None)
         self.drainer.start(task, lambda: None)
 

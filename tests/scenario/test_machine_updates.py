@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.gardener import names
-from ccm.gardener.views import UPDATE
+from ccm.gardener.codec import UPDATE
 from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.informer import Informers

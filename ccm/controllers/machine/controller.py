@@ -22,15 +22,15 @@ from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolume
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.controllers.machine.update import Updater
-from ccm.gardener import names, views
+from ccm.gardener import codec, names
 from ccm.gardener.crdguard import CRDGuard
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.types import MachineClass
 from ccm.gardener.world import World
 from ccm.machines.creation import Outcome
 from ccm.machines.freezing import SETTLING_S
 from ccm.machines.pauses import Pauses
-from ccm.machines.views import MachineView, Phase, State
 from ccm.model import Node, Secret
+from ccm.model.machines import Machine, Phase, State
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import default_backoff
@@ -195,8 +195,8 @@ class MachineController:
         cached = self._world.machines.store.get(key)
         if cached is None:
             return DONE
-        obj = self._write.newest(cached)
-        if obj.is_deleting:
+        machine = self._write.newest(cached)
+        if machine.is_deleting:
             self._terminations.add(key)
             return IDLE
         if self._terminations.has(key):
@@ -204,12 +204,12 @@ class MachineController:
             return Result(after_s=CONFLICT_S, idle=True)
         if self._freezer.is_frozen:
             return IDLE
-        if (left_s := self.paused_s(obj)) > 0:
+        if (left_s := self.paused_s(machine)) > 0:
             return Result(after_s=left_s, idle=True)
         self._in_hand.add(key)
         try:
             async with Turn(self._free) as turn:
-                outcome = await self._due(obj, turn)
+                outcome = await self._due(machine, turn)
         except StaleObject:
             # The change that made it stale comes, or came, as a key of its own.
             return IDLE
@@ -223,46 +223,47 @@ class MachineController:
         busy = outcome.busy if is_busy else None
         return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
 
-    async def _due(self, obj: Machine, turn: Turn) -> Outcome:
-        if origin := self._world.new_origins.get(obj.uid):
-            obj = await self._creator.written(obj, lambda one: views.origin_patch(one, origin))
-            self._world.new_origins.pop(obj.uid, None)
-        machine = views.machine(obj)
+    async def _due(self, machine: Machine, turn: Turn) -> Outcome:
+        if origin := self._world.new_origins.get(machine.uid):
+            machine = await self._creator.written(
+                machine, lambda one: codec.origin_patch(one, origin)
+            )
+            self._world.new_origins.pop(machine.uid, None)
         if machine.in_creation:
-            made = await self._creator.run(obj, turn)
-            outcome = await self._settle(made.obj, made.outcome)
+            made = await self._creator.run(machine, turn)
+            outcome = await self._settle(made.machine, made.outcome)
         else:
-            outcome = await self._health.run(obj)
-            update_s = await self._updater.run(obj.key)
+            outcome = await self._health.run(machine)
+            update_s = await self._updater.run(machine.key)
             outcome = replace(outcome, after_s=sooner(outcome.after_s, update_s))
-        again_s = sooner(outcome.after_s, await self._preserver.run(obj.key))
+        again_s = sooner(outcome.after_s, await self._preserver.run(machine.key))
         return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
 
-    async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
+    async def _settle(self, machine: Machine, outcome: Outcome) -> Outcome:
         """Write what came of a pass, and see to it that it is not repeated too soon."""
         wanted = outcome.status
         if outcome.joined:
             # Before that is said: whoever goes on after an end in between would not think of it.
-            await self._joined(views.machine(obj))
+            await self._joined(machine)
         if wanted is not None:
 
             def said(one: Machine) -> Patch | None:
-                return plan.status(one, obj, wanted)
+                return plan.status(one, machine, wanted)
 
-            written = await self._write.change(obj, Step(said, "status"))
+            written = await self._write.change(machine, Step(said, "status"))
             if written.obj is None:
                 raise StaleObject
-            self._told(written.obj, views.machine(obj), views.machine(written.obj))
+            self._told(machine, written.obj)
             if outcome.is_invalid and written.changed:
-                about, text = views.reference(written.obj), wanted.description
+                about, text = codec.reference(written.obj), wanted.description
                 self._events.event(about, WARNING, names.REASON_INVALID, text)
-        self._pause(obj, outcome)
+        self._pause(machine, outcome)
         return outcome
 
-    def _told(self, obj: Machine, before: MachineView, after: MachineView) -> None:
+    def _told(self, before: Machine, after: Machine) -> None:
         if after.phase is before.phase:
             return
-        self._health.tell(obj, before, after)
+        self._health.tell(before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
         is_failed = after.status.state == State.FAILED.value
@@ -270,27 +271,27 @@ class MachineController:
         text = {"error" if is_failed else "description": after.status.description}
         level("machine is in another phase", machine=after.key, phase=after.phase.value, **text)
 
-    async def _joined(self, machine: MachineView) -> None:
+    async def _joined(self, machine: Machine) -> None:
         took_s = self._world.ages.of(machine)
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
 
     # --- pauses -----------------------------------------------------------------------------
 
-    def paused_s(self, obj: Machine) -> float:
+    def paused_s(self, machine: Machine) -> float:
         """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
-        return self._pauses.left_s(obj.key, clock.monotonic(), self._about(obj))
+        return self._pauses.left_s(machine.key, clock.monotonic(), self._about(machine))
 
-    def _pause(self, obj: Machine, outcome: Outcome) -> None:
-        self._pauses.end(obj.key)
-        if outcome.after_s is not None and views.machine(obj).in_creation:
+    def _pause(self, machine: Machine, outcome: Outcome) -> None:
+        self._pauses.end(machine.key)
+        if outcome.after_s is not None and machine.in_creation:
             until = clock.monotonic() + outcome.after_s
-            self._pauses.begin(obj.key, until, self._about(obj))
+            self._pauses.begin(machine.key, until, self._about(machine))
 
-    def _about(self, obj: Machine) -> object:
+    def _about(self, machine: Machine) -> object:
         """What ends a pause when it is another."""
-        made_of = self._world.class_of(views.machine(obj))
-        return (obj.spec, made_of.version, made_of.is_held)
+        made_of = self._world.class_of(machine)
+        return (machine.spec, made_of.version, made_of.is_held)
 
     def _retry(self) -> None:
         """Another provider answers from now on."""
@@ -353,7 +354,7 @@ class MachineController:
 
     def _made_of(self, classes: set[str]) -> Iterable[str]:
         machines = self._world.machines.store.list()
-        return [one.key for one in machines if one.spec.class_.name in classes]
+        return [one.key for one in machines if one.class_name in classes]
 
     def _origins_seen(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -20,14 +20,13 @@ from ccm.cloud.machines import (
 )
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Taken, Tokens
-from ccm.gardener import views
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import creation, userdata
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.listing import Listing
 from ccm.machines.tokens import is_id
-from ccm.machines.views import ClassView, MachineView
+from ccm.machines.views import ClassView
+from ccm.model.machines import Machine
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
 from ccm.runtime.turns import Turn
@@ -41,15 +40,15 @@ _log = log.logger("machine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class CreateResult:
     """How a pass ended.
 
     Attributes:
-        obj: the object as it is then.
-        outcome: what is to be written and when to come back.
+        machine: the machine as it is then.
+        outcome: status to write, and when the next pass is due.
     """
 
-    obj: Machine
+    machine: Machine
     outcome: Outcome
 
 
@@ -67,41 +66,42 @@ class Creator:
         self.tokens = tokens
         self._write = write
 
-    async def run(self, obj: Machine, turn: Turn) -> Made:
-        """One pass over a machine in creation; the turn is put down while the cloud works.
+    async def run(self, machine: Machine, turn: Turn) -> CreateResult:
+        """Run steps until one has to wait; the turn is released during cloud calls.
 
         Raises:
-            StaleObject: the object is another now; a change of it brings it back.
+            StaleObject: the object was replaced or deleted; its change brings the next pass.
             KubeError: a write failed.
         """
-        made_of = self.world.class_of(views.machine(obj))
+        made_of = self.world.class_of(machine)
         if made_of.faults:
-            outcome = creation.impossible(views.machine(obj), made_of.faults, clock.now())
-            return Made(obj=obj, outcome=outcome)
+            outcome = creation.impossible(machine, made_of.faults, clock.now())
+            return CreateResult(machine=machine, outcome=outcome)
         if not made_of.is_held:
             # The class must not vanish under its machines; its own controller sees to that.
-            return Made(obj=obj, outcome=Outcome(after_s=SHORT_S))
-        return await _Pass(self, made_of, turn).run(obj)
+            return CreateResult(machine=machine, outcome=Outcome(after_s=SHORT_S))
+        flow = _CreateFlow(self, machine, made_of, turn)
+        outcome = await flow.run()
+        return CreateResult(machine=flow.machine, outcome=outcome)
 
-    def claim(self, obj: Machine) -> Mapping[str, Any]:
+    def claim(self, machine: Machine) -> Mapping[str, Any]:
         """What a machine that is about to be made can bear from the beginning, as metadata.
 
         Nothing, where its class is of no use yet: such a machine has no VM, and our finalizer
         would only keep it from going.
         """
-        machine = views.machine(obj)
         made_of = self.world.class_of(machine)
         if made_of.faults or not made_of.is_held:
             return {}
-        found = self.claim_patch(obj, self.token_id(machine, made_of)) or {"metadata": {}}
+        found = self.claim_patch(machine, self.token_id(machine, made_of)) or {"metadata": {}}
         return {key: found["metadata"][key] for key in found["metadata"].keys() & _CLAIMS}
 
-    def claim_patch(self, obj: Machine, token_id: str) -> Patch | None:
+    def claim_patch(self, machine: Machine, token_id: str) -> Patch | None:
         """See `plan.claim`."""
         records = not self.world.finds_by_name
-        return plan.claim(obj, self.world.rules, token_id, records=records)
+        return plan.claim(machine, self.world.rules, token_id, records=records)
 
-    def token_id(self, machine: MachineView, made_of: ClassView) -> str:
+    def token_id(self, machine: Machine, made_of: ClassView) -> str:
         """ID of the machine's bootstrap token, a new one where it has none; empty: needs none."""
         if not creation.needs_token(made_of, self.world.rules):
             return ""
@@ -109,85 +109,82 @@ class Creator:
         return known if is_id(known) else Tokens.new_id()
 
     async def written(
-        self, obj: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
+        self, machine: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
     ) -> Machine:
         """The object after a write. Raises StaleObject where it is gone."""
-        found = await self._write.change(obj, writer.Step(patch, part))
+        found = await self._write.change(machine, writer.Step(patch, part))
         if found.obj is None:
             raise StaleObject
         return found.obj
 
 
-class _Pass:
-    """One pass.
+class _CreateFlow:
+    """One pass over a machine in creation.
 
     Args:
         creator: what it works with.
+        machine: the machine.
         made_of: the machine's class.
         turn: see `Creator.run`.
+
+    Attributes:
+        machine: the machine after the last write.
     """
 
-    def __init__(self, creator: Creator, made_of: ClassView, turn: Turn) -> None:
+    def __init__(self, creator: Creator, machine: Machine, made_of: ClassView, turn: Turn) -> None:
+        self.machine = machine
         self._creator = creator
         self._world, self._rules = creator.world, creator.world.rules
         self._made_of = made_of
         self._turn = turn
         self._seen = Evidence()
 
-    async def run(self, obj: Machine) -> Made:
-        """Go as far as it goes."""
-        while True:
-            machine = views.machine(obj)
-            step = self._next(machine)
-            if step is Step.SETTLE:
-                outcome = creation.settled(machine, self._seen, clock.now(), self._rules)
-                return Made(obj=obj, outcome=outcome)
+    async def run(self) -> Outcome:
+        """Run steps until one has to wait."""
+        while (step := self._next()) is not Step.SETTLE:
             try:
-                obj = await self._do(step, obj, machine)
+                await self._do(step)
             except CloudError as error:
                 at, now = step is Step.INITIALIZE, clock.now()
-                aged = self._world.ages.by(now, machine)
-                outcome = creation.failed(aged, error, now, self._rules, initializing=at)
-                return Made(obj=obj, outcome=outcome)
+                aged = self._world.ages.by(now, self.machine)
+                return creation.failed(aged, error, now, self._rules, initializing=at)
+        return creation.settled(self.machine, self._seen, clock.now(), self._rules)
 
-    def _next(self, machine: MachineView) -> Step:
+    def _next(self) -> Step:
         vm = self._seen.created
         node = self._world.nodes.store.get(vm.node_name) if vm is not None else None
-        return creation.next_step(machine, self._made_of, self._seen, self._rules, node=node)
+        return creation.next_step(self.machine, self._made_of, self._seen, self._rules, node=node)
 
-    async def _do(self, step: Step, obj: Machine, machine: MachineView) -> Machine:
+    async def _do(self, step: Step) -> None:
         match step:
             case Step.CLAIM:
-                return await self._claim(obj, machine)
+                await self._claim(self._creator.token_id(self.machine, self._made_of))
             case Step.LOOK:
-                self._seen = await self._looked(machine)
+                self._seen = await self._looked(self.machine)
             case Step.RECORD:
-                return await self._creator.written(obj, lambda one: plan.record(one, self._rules))
+                await self._write(lambda one: plan.record(one, self._rules))
             case Step.CREATE:
-                return await self._create(obj, machine)
+                await self._create()
             case Step.STORE:
-                vm = creation.vm_of(machine, self._seen)
+                vm = creation.vm_of(self.machine, self._seen)
                 has_target, origin = self._rules.has_target, self._made_of.origin
-                return await self._creator.written(
-                    obj, lambda one: plan.identity(one, vm, has_target=has_target, origin=origin)
+                await self._write(
+                    lambda one: plan.identity(one, vm, has_target=has_target, origin=origin)
                 )
             case Step.DISCARD:
-                await self._discard(machine)
+                await self._discard()
                 self._seen = replace(self._seen, discarded=True)
             case Step.INITIALIZE:
-                obj = await self._initialize(obj, machine)
+                await self._initialize()
                 self._seen = replace(self._seen, initialized=True)
-        return obj
 
-    async def _claim(self, obj: Machine, machine: MachineView) -> Machine:
-        return await self._claimed(obj, self._creator.token_id(machine, self._made_of))
+    async def _claim(self, token_id: str) -> None:
+        await self._write(lambda one: self._creator.claim_patch(one, token_id))
 
-    async def _claimed(self, obj: Machine, token_id: str) -> Machine:
-        return await self._creator.written(
-            obj, lambda one: self._creator.claim_patch(one, token_id)
-        )
+    async def _write(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
+        self.machine = await self._creator.written(self.machine, patch, part)
 
-    async def _looked(self, machine: MachineView) -> Evidence:
+    async def _looked(self, machine: Machine) -> Evidence:
         since = self._world.listed_since(machine.uid)
         listing = await self._waited(self._world.listings.of(self._made_of, since=since))
         if machine.provider_id:
@@ -212,7 +209,7 @@ class _Pass:
         return replace(self._seen, looked=True, found=record, obstacle=obstacle)
 
     async def _match_named(
-        self, machine: MachineView, listing: Listing
+        self, machine: Machine, listing: Listing
     ) -> tuple[MachineRecord | None, str]:
         # Asked by name even before the creation is recorded: the answer says whether the name is
         # free. `match_named` decides whether the VM is the machine's.
@@ -243,11 +240,13 @@ class _Pass:
             info = known(error)
         return MachineRecord(identity=request.identity, info=info)
 
-    async def _create(self, obj: Machine, machine: MachineView) -> Machine:
+    async def _create(self) -> None:
+        machine = self.machine
         try:
             known = await self._placeholders(machine)
         except Taken:
-            return await self._claimed(obj, Tokens.new_id())
+            await self._claim(Tokens.new_id())
+            return
         request = self._filled(self._world.request(machine, self._made_of), known)
         began = clock.monotonic()
         try:
@@ -260,9 +259,9 @@ class _Pass:
         )
         self._world.note_owner(machine.uid, info.provider_id)
         self._seen = replace(self._seen, created=info)
-        return await self._remembered(obj, info)
+        await self._remember(info)
 
-    async def _placeholders(self, machine: MachineView) -> Mapping[str, str]:
+    async def _placeholders(self, machine: Machine) -> Mapping[str, str]:
         """What user data may ask for, and what stands for it."""
         known = {userdata.NAME: machine.name}
         if creation.needs_token(self._made_of, self._rules):
@@ -280,29 +279,25 @@ class _Pass:
         spec = {**request.provider_spec, SPEC_USER_DATA: of_spec.decode()}
         return replace(request, user_data=of_secret, provider_spec=spec)
 
-    async def _remembered(self, obj: Machine, info: MachineInfo) -> Machine:
-        """The object, with what the driver wants to remember: before anything is asked of it."""
+    async def _remember(self, info: MachineInfo) -> None:
+        """Store the driver's state before the driver is called again."""
         state = info.last_known_state
-        if state is None or state == views.known_state(obj):
-            return obj
+        if state is not None and state != self.machine.status.known_state:
+            await self._write(lambda one: plan.known_state(one, state), "status")
 
-        def remembered(one: Machine) -> Patch:
-            return plan.known_state(one, state)
-
-        return await self._creator.written(obj, remembered, "status")
-
-    async def _initialize(self, obj: Machine, machine: MachineView) -> Machine:
-        request, began = self._world.request(machine, self._made_of), clock.monotonic()
+    async def _initialize(self) -> None:
+        machine, began = self.machine, clock.monotonic()
+        request = self._world.request(machine, self._made_of)
         try:
             info = await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
-            return obj
+            return
         metrics.took("initialize", machine, self._made_of, clock.monotonic() - began)
-        return await self._remembered(obj, info)
+        await self._remember(info)
 
-    async def _discard(self, machine: MachineView) -> None:
-        """The VM was made a moment ago, by us; should it stay, it is found to be an orphan."""
-        vm = creation.vm_of(machine, self._seen)
+    async def _discard(self) -> None:
+        """Delete the VM that this pass created; if it stays, it is collected as an orphan."""
+        vm, machine = creation.vm_of(self.machine, self._seen), self.machine
         request = replace(self._world.request(machine, self._made_of), provider_id=vm.provider_id)
         try:
             await self._call(MachineDriver.delete_machine, request)

@@ -26,8 +26,8 @@ from ccm.kube.informer import Informer
 from ccm.kube.resources import BUDGETS, PODS
 from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
-from ccm.machines.views import MachineView
 from ccm.model import Node, ObjectReference
+from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.recorder import Recorder
 
@@ -232,7 +232,7 @@ def _settle(entry: _Entry) -> None:
         entry.notice = None
 
 
-def _reference(machine: MachineView) -> ObjectReference:
+def _reference(machine: Machine) -> ObjectReference:
     return ObjectReference(
         kind="Machine",
         api_version=f"{names.GROUP}/{names.VERSION}",

@@ -10,14 +10,14 @@ from ccm.base.durations import format_duration
 from ccm.cloud import codes
 from ccm.cloud.calls.history import MACHINE, POOL
 from ccm.cloud.errors import FailedPrecondition
-from ccm.gardener import names, views
+from ccm.gardener import names
 from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.explaining import unknown
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import health, updating
-from ccm.machines.views import ClassView, MachineView, Phase, State
+from ccm.machines.views import ClassView
 from ccm.model import Node
+from ccm.model.machines import Machine, Phase, State
 from ccm.model.names import STATUS_FALSE
 from ccm.runtime.account import Facts
 
@@ -49,7 +49,7 @@ def explain(key: str, world: World, guard: CRDGuard, paused_s: Callable[[Machine
         return unknown(key, world)
     if (facts := guard.explain(obj)) is not None:
         return facts
-    machine = views.machine(obj)
+    machine = obj
     made_of = world.class_of(machine)
     about = ((POOL, machine.class_name), (MACHINE, machine.name))
     next_s = paused_s(obj) or None
@@ -72,7 +72,7 @@ def explain(key: str, world: World, guard: CRDGuard, paused_s: Callable[[Machine
 
 
 def _by_cloud(
-    machine: MachineView,
+    machine: Machine,
     made_of: ClassView,
     faults: Sequence[str],
     about: tuple[tuple[str, str], ...],
@@ -118,7 +118,7 @@ def _by_cloud(
     )
 
 
-def _failed(machine: MachineView) -> tuple[tuple[str, str], float]:
+def _failed(machine: Machine) -> tuple[tuple[str, str], float]:
     """Class and text of the error that its status tells of, and how old that is."""
     status = machine.status
     if status.state != State.FAILED.value or status.updated is None:
@@ -130,13 +130,13 @@ def _failed(machine: MachineView) -> tuple[tuple[str, str], float]:
     return (type(error).__name__, str(error)), ago_s
 
 
-def _joined(machine: MachineView, world: World) -> Facts:
+def _joined(machine: Machine, world: World) -> Facts:
     """Where its node has the next word."""
     node = world.nodes.store.get(machine.node_name)
     rivals = [
         one.name
         for one in world.machines.store.list()
-        if one.key != machine.key and views.machine(one).node_name == machine.node_name
+        if one.key != machine.key and one.node_name == machine.node_name
     ]
     if rivals:
         return Facts(
@@ -161,7 +161,7 @@ def _joined(machine: MachineView, world: World) -> Facts:
     return Facts(state=f"phase {machine.phase.value}, {_sick(machine, node, world)}")
 
 
-def _in_place(machine: MachineView, world: World) -> Facts:
+def _in_place(machine: Machine, world: World) -> Facts:
     name, update = machine.node_name, world.rules.in_place
     state = f"phase {machine.phase.value}"
     if update is None:
@@ -182,7 +182,7 @@ def _in_place(machine: MachineView, world: World) -> Facts:
     )
 
 
-def _waits(machine: MachineView, node: Node | None, world: World) -> Facts:
+def _waits(machine: Machine, node: Node | None, world: World) -> Facts:
     age_s = (clock.now() - machine.created).total_seconds()
     left_s = max(0.0, world.rules.timeout_s(machine) - age_s)
     left = format_duration(timedelta(seconds=round(left_s)))
@@ -195,17 +195,17 @@ def _waits(machine: MachineView, node: Node | None, world: World) -> Facts:
     )
 
 
-def _sick(machine: MachineView, node: Node | None, world: World) -> str:
+def _sick(machine: Machine, node: Node | None, world: World) -> str:
     """What is missing of its node."""
     if node is None:
         return f"no Node {machine.node_name} is there"
     if health.is_critical(node, world.rules):
         return f"Node {node.name} still has the taint {world.rules.critical_taint}"
-    own = machine.sick_conditions
+    own = machine.unhealthy_conditions
     sick = [
         f"{one.type} is {one.status}"
         for one in node.status.conditions or ()
-        if one.type in (world.rules.sick_conditions if own is None else own)
+        if one.type in (world.rules.unhealthy_conditions if own is None else own)
         and one.status != STATUS_FALSE
     ]
     if node.ready != "True":

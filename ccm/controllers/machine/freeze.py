@@ -10,12 +10,11 @@ from typing import Any, Protocol
 from ccm.base import clock, log, waiting
 from ccm.base.outage import Outage
 from ccm.controllers.machine import metrics, plan
-from ccm.gardener import views
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import freezing
 from ccm.machines.freezing import Reach
+from ccm.model.machines import Machine
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.writer import Step, Writer
 
@@ -126,7 +125,7 @@ class Freezer:
         """
         for cached in self._world.machines.store.list():
             obj = self._write.newest(cached)
-            wanted = freezing.thawed(views.machine(obj), clock.now())
+            wanted = freezing.thawed(obj, clock.now())
             if wanted is None:
                 continue
 

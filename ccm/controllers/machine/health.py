@@ -12,16 +12,15 @@ from dataclasses import replace
 from ccm.base import clock, log, redact
 from ccm.cloud.errors import CloudError, NotOwned
 from ccm.controllers.machine import metrics
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine
+from ccm.gardener import codec, names
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import deletion, health, nodesync, preservation, replacing
 from ccm.machines.creation import SHORT_S, Outcome
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
-from ccm.machines.views import MachineView, Phase
 from ccm.model import Node
+from ccm.model.machines import Machine, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch
@@ -92,14 +91,13 @@ class Health:
         self._held: set[str] = set()
         self._log = log.logger("machine")
 
-    async def run(self, obj: Machine) -> Outcome:
+    async def run(self, machine: Machine) -> Outcome:
         """One pass over a machine.
 
         Raises:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: the node could not be read, or a write failed.
         """
-        machine = views.machine(obj)
         if not self._world.rules.has_target:
             return Outcome()
         if self.is_contested(machine):
@@ -107,15 +105,15 @@ class Health:
             return Outcome()
         node, fault = self.node_of(machine), None
         if node is not None and node.is_deleting:
-            await self._replace(obj, node)
+            await self._replace(machine, node)
             return Outcome()
         if node is not None:
             try:
-                if await self._owns(obj, node):
-                    node = await self._sync_node(obj, node)
+                if await self._owns(machine, node):
+                    node = await self._sync_node(machine, node)
                 elif machine.phase is Phase.PENDING and deletion.is_its_node(machine, node):
                     # It joins once it is proved to be the machine's, or is late.
-                    outcome = await self._judge(obj, machine, None)
+                    outcome = await self._judge(machine, None)
                     return replace(outcome, after_s=sooner(outcome.after_s, SHORT_S))
             except KubeError as error:
                 # A node is in use only with all that it should have. But one that cannot be
@@ -123,20 +121,20 @@ class Health:
                 if machine.phase is Phase.PENDING:
                     raise
                 fault = error
-        outcome = await self._judge(obj, machine, node)
+        outcome = await self._judge(machine, node)
         if fault is not None:
             raise fault
         return outcome
 
     # --- its health -------------------------------------------------------------------------
 
-    async def _judge(self, obj: Machine, machine: MachineView, node: Node | None) -> Outcome:
+    async def _judge(self, machine: Machine, node: Node | None) -> Outcome:
         if self._is_blind(machine, node):
             return Outcome(after_s=BLIND_S)
         now, rules = _now(), self._world.rules
         found = health.look(machine, node, self._spell(machine, now), now, rules)
         if found.cause is Cause.LATE:
-            return await self._give_up(obj, machine)
+            return await self._give_up(machine)
         if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
             return Outcome(after_s=left_s)
         outcome, seen = health.copied(machine, node, found.spell, now, rules)
@@ -144,30 +142,30 @@ class Health:
         if found.cause is not None:
             outcome = health.changed(machine, node, found.cause, now, rules)
         outcome = replace(outcome, after_s=sooner(outcome.after_s, found.after_s))
-        outcome = await self._settle(obj, outcome)
+        outcome = await self._settle(machine, outcome)
         if machine.phase in health.TIMEOUTS:
             # In another phase it may have been given up a moment ago.
             self._forgo(machine)
         return outcome
 
-    async def _give_up(self, obj: Machine, machine: MachineView) -> Outcome:
+    async def _give_up(self, machine: Machine) -> Outcome:
         """The node was not what it should be for too long: the machine fails, in its turn."""
         in_turn = health.TIMEOUTS[machine.phase].in_turn
         if in_turn and (obstacle := self._replacements.claim(machine, clock.monotonic())):
-            self._say_held(obj, obstacle.why)
+            self._say_held(machine, obstacle.why)
             return Outcome(after_s=obstacle.wait_s)
-        self._held.discard(obj.key)
+        self._held.discard(machine.key)
         fails = False
         try:
             outcome = await self._confirmed(machine)
             fails = outcome.status is not None and outcome.status.phase is Phase.FAILED
-            return await self._settle(obj, outcome)
+            return await self._settle(machine, outcome)
         finally:
             # Where the write may have reached the server the turn stands, whatever became of it.
             if not fails:
                 self._forgo(machine)
 
-    async def _confirmed(self, machine: MachineView) -> Outcome:
+    async def _confirmed(self, machine: Machine) -> Outcome:
         """What the API server says of the node, past the cache.
 
         Raises:
@@ -184,7 +182,7 @@ class Health:
         status = preservation.kept(machine, outcome.status, node, moment, rules)
         return replace(outcome, status=status)
 
-    async def _asked(self, machine: MachineView) -> Node | None:
+    async def _asked(self, machine: Machine) -> Node | None:
         if not machine.node_name:
             return None
         try:
@@ -192,7 +190,7 @@ class Health:
         except NotFound:
             return None
 
-    def _spell(self, machine: MachineView, now: Moment) -> Spell:
+    def _spell(self, machine: Machine, now: Moment) -> Spell:
         """The phase of the machine; a time in which nodes could not be followed is not part."""
         aged = self._world.ages.by(now.wall, machine)
         found = health.spell(aged, self._spells.get(machine.key), now)
@@ -212,7 +210,7 @@ class Health:
         ended = self._outage_ended()
         return 0.0 if ended is None else ended + SETTLE_S - now.steady_s
 
-    def _is_blind(self, machine: MachineView, node: Node | None) -> bool:
+    def _is_blind(self, machine: Machine, node: Node | None) -> bool:
         """Whether the cache of nodes may say of this one what is not so."""
         nodes, unreadable = self._world.nodes, self._world.nodes.undecodable
         return (
@@ -221,32 +219,32 @@ class Health:
             or (node is None and "" in unreadable)
         )
 
-    def _forgo(self, machine: MachineView) -> None:
+    def _forgo(self, machine: Machine) -> None:
         self._wake(self._replacements.release(machine))
         self._held.discard(machine.key)
         metrics.WAITING.set(len(self._replacements.waiting))
 
-    def _say_held(self, obj: Machine, why: str) -> None:
+    def _say_held(self, machine: Machine, why: str) -> None:
         metrics.WAITING.set(len(self._replacements.waiting))
-        if obj.key in self._held:
+        if machine.key in self._held:
             return
-        self._held.add(obj.key)
-        self._log.warning("machine is not replaced yet", machine=obj.key, reason=why)
+        self._held.add(machine.key)
+        self._log.warning("machine is not replaced yet", machine=machine.key, reason=why)
         text = f"Its node is sick, and it is not replaced yet: {why}"
-        self._events.event(views.reference(obj), WARNING, names.REASON_REPLACEMENT_HELD, text)
+        self._events.event(codec.reference(machine), WARNING, names.REASON_REPLACEMENT_HELD, text)
 
-    def tell(self, obj: Machine, before: MachineView, after: MachineView) -> None:
+    def tell(self, before: Machine, after: Machine) -> None:
         """The machine is in another phase."""
         metrics.phase_changed(after.phase)
         if after.phase is Phase.RUNNING and before.phase not in _SICK:
             # It has joined: that is no news of anybody's health, and there are many.
             return
         if (found := _TOLD.get(after.phase)) is not None:
-            self._events.event(views.reference(obj), *found, after.status.description)
+            self._events.event(codec.reference(after), *found, after.status.description)
 
     # --- its node ---------------------------------------------------------------------------
 
-    def is_contested(self, machine: MachineView) -> bool:
+    def is_contested(self, machine: Machine) -> bool:
         """Whether another machine claims its node: nobody knows whose health it shows."""
         others = self._by_node.get(machine.node_name, set()) - {machine.key}
         if machine.node_name and others:
@@ -256,24 +254,23 @@ class Health:
             return True
         return False
 
-    def node_of(self, machine: MachineView) -> Node | None:
+    def node_of(self, machine: Machine) -> Node | None:
         """The machine's node; None while it has none."""
         if not machine.node_name:
             return None
         node = self._world.nodes.store.get(machine.node_name)
         return None if node is None else self._write_nodes.newest(node)
 
-    def own_node_of(self, machine: MachineView) -> Node | None:
+    def own_node_of(self, machine: Machine) -> Node | None:
         """Return the machine's node, if it is proved to be that of its VM."""
         node = self.node_of(machine)
         return node if node is not None and self._world.owns_node(machine, node) else None
 
-    async def _owns(self, obj: Machine, node: Node) -> bool:
+    async def _owns(self, machine: Machine, node: Node) -> bool:
         """Return whether the node may be changed, and tell if it is another machine's."""
-        machine = views.machine(obj)
         if self._world.owns_node(machine, node):
             return True
-        about = views.reference(obj)
+        about = codec.reference(machine)
         if not deletion.is_its_node(machine, node):
             said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
             self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, said)
@@ -285,18 +282,18 @@ class Health:
         except CloudError as error:
             self._log.warning(
                 "owner of the VM could not be confirmed, node is left alone",
-                machine=obj.key,
+                machine=machine.key,
                 node=node.name,
                 error=str(error),
             )
         return self._world.owns_node(machine, node)
 
-    async def _sync_node(self, obj: Machine, node: Node) -> Node | None:
+    async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
         """Bring the node in step with the machine; the node as it is then."""
-        machine, rules = views.machine(obj), self._world.rules
+        rules = self._world.rules
         extra = self._world.class_of(machine).extra_capacity
 
-        arrival = self._world.arrivals.notes(controller_uid(obj))
+        arrival = self._world.arrivals.notes(controller_uid(machine))
 
         def template(one: Node) -> Patch | None:
             return nodesync.patch(machine, one, rules, arrival)
@@ -310,18 +307,18 @@ class Health:
         steps = [Step(template), Step(capacity, "status"), Step(note)]
         return (await self._write_nodes.change(node, *steps)).obj
 
-    async def _replace(self, obj: Machine, cached: Node) -> None:
+    async def _replace(self, machine: Machine, cached: Node) -> None:
         """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:
             return
-        if not deletion.is_its_node(views.machine(obj), node):
+        if not deletion.is_its_node(machine, node):
             # That of another VM, which has its name: no word about this one.
             return
         if node.uid == cached.uid and node.is_deleting:
-            self._log.info("node is being deleted, so is its machine", machine=obj.key)
-            await writer.delete(self._machines, obj)
+            self._log.info("node is being deleted, so is its machine", machine=machine.key)
+            await writer.delete(self._machines, machine)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -330,7 +327,7 @@ class Health:
         found = new or old
         if found is None:
             return
-        before, after = (views.machine(one) if one is not None else None for one in (old, new))
+        before, after = (one if one is not None else None for one in (old, new))
         key = found.key
         self._index(key, before.node_name if before else "", after.node_name if after else "")
         if after is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ccm.base import metrics
-from ccm.gardener import names, series
+from ccm.gardener import series
 from ccm.gardener.series import Series
-from ccm.gardener.types import Machine
-from ccm.machines.views import ClassView, MachineView, Phase
+from ccm.machines.views import ClassView
+from ccm.model.machines import Machine, Phase
 
 ITEMS = metrics.gauge("mcm_machine_items_total", "Machines there are.")
 PHASE = metrics.gauge(
@@ -82,27 +82,25 @@ HISTOGRAMS = {
 }
 
 PHASES = {
-    "Terminating": -4,
-    "Failed": -3,
-    "CrashLoopBackOff": -2,
-    "Unknown": -1,
-    "Pending": 0,
-    "Running": 1,
+    Phase.TERMINATING: -4,
+    Phase.FAILED: -3,
+    Phase.CRASH_LOOP: -2,
+    Phase.UNKNOWN: -1,
+    Phase.PENDING: 0,
+    Phase.RUNNING: 1,
 }
 
 
-def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) -> None:
+def took(step: str, machine: Machine, made_of: ClassView, seconds: float) -> None:
     """How long a step took; the gauges of the reference keep the last one only."""
     DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
 
 
-def drained(machine: MachineView, seconds: float) -> None:
+def drained(machine: Machine, seconds: float) -> None:
     """How long a drain took."""
-    labels = machine.metadata.labels or {}
-    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
-    DRAIN.labels(machine.metadata.namespace, deployment).set(seconds)
+    DRAIN.labels(machine.namespace, machine.deployment).set(seconds)
 
 
 def phase_changed(phase: Phase) -> None:
@@ -111,15 +109,13 @@ def phase_changed(phase: Phase) -> None:
         PHASE_CHANGES.labels(phase.value).inc()
 
 
-def failed_join(machine: MachineView, made_of: ClassView) -> None:
+def failed_join(machine: Machine, made_of: ClassView) -> None:
     """A machine did not join in time."""
     FAILED_JOINS.labels(*_who(machine, made_of)).inc()
 
 
-def _who(machine: MachineView, made_of: ClassView) -> tuple[str, ...]:
-    labels = machine.metadata.labels or {}
-    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
-    return (machine.metadata.namespace, deployment, *made_of.place)
+def _who(machine: Machine, made_of: ClassView) -> tuple[str, ...]:
+    return (machine.namespace, machine.deployment, *made_of.place)
 
 
 def note(old: Machine | None, new: Machine | None, *, total: int) -> None:
@@ -131,19 +127,16 @@ def note(old: Machine | None, new: Machine | None, *, total: int) -> None:
 def _series(obj: Machine | None) -> Series:
     if obj is None:
         return {}
-    who, phase = (obj.name, obj.namespace), obj.status.current_status.phase
-    spec = obj.spec
+    who = (obj.name, obj.namespace)
     about = (
         *who,
         obj.metadata.creation_timestamp or "",
-        spec.provider_id,
-        spec.class_.api_group,
-        spec.class_.kind,
-        spec.class_.name,
-        obj.labels.get(names.LABEL_NODE, ""),
+        obj.provider_id,
+        *obj.class_reference,
+        obj.node_name,
     )
     found: Series = {
-        (PHASE, who): PHASES.get(phase, 0),
+        (PHASE, who): PHASES.get(obj.phase, 0),
         (INFO, about): 1,
     }
     return found | series.of_conditions(CONDITION, who, obj.status.conditions)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from ccm.cloud.machines import MachineInfo
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine
+from ccm.gardener import codec, names
 from ccm.machines import health
-from ccm.machines.views import Rules, Status
+from ccm.machines.views import Rules
 from ccm.model import Node
+from ccm.model.machines import Machine, MachineStatus
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
 
@@ -34,7 +34,7 @@ def claim(obj: Machine, rules: Rules, token_id: str, *, records: bool) -> Patch 
     wanted = {} if priority in obj.annotations else {priority: first}
     if token_id:
         wanted[rules.token_id] = token_id
-    if records and not obj.spec.provider_id and not views.machine(obj).creation_started:
+    if records and not obj.provider_id and not obj.creation_started:
         wanted[rules.creation] = record_of(obj)
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if held is None and not notes:
@@ -56,9 +56,9 @@ def record(obj: Machine, rules: Rules) -> Patch | None:
     Raises:
         StaleObject: the object is being deleted, or has a provider ID.
     """
-    if obj.is_deleting or obj.spec.provider_id:
+    if obj.is_deleting or obj.provider_id:
         raise StaleObject
-    if views.machine(obj).creation_started:
+    if obj.creation_started:
         return None
     return {"metadata": same_version(obj) | {"annotations": {rules.creation: record_of(obj)}}}
 
@@ -69,37 +69,35 @@ def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "
     Raises:
         StaleObject: somebody wrote down another VM meanwhile.
     """
-    if obj.spec.provider_id not in ("", vm.provider_id):
+    if obj.provider_id not in ("", vm.provider_id):
         raise StaleObject
     node_name = vm.node_name if has_target else ""
-    patch = views.identity_patch(obj, vm.provider_id, node_name, origin)
-    known = views.machine(obj)
-    stands = known.provider_id == vm.provider_id
-    return None if stands and known.node_name == vm.node_name else patch
+    patch = codec.identity_patch(obj, vm.provider_id, node_name, origin)
+    stands = (obj.provider_id, obj.node_name) == (vm.provider_id, vm.node_name)
+    return None if stands else patch
 
 
 def known_state(obj: Machine, state: str) -> Patch:
     """What the driver wants to remember, and nothing else."""
-    stored = views.state_to_store(obj, state)
+    stored = codec.state_to_store(obj, state)
     return {"metadata": same_object(obj), "status": {"lastKnownState": stored}}
 
 
-def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
+def status(obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch | None:
     """The status that was planned for an object.
 
     Raises:
         StaleObject: another phase was written meanwhile, or its deletion was asked for.
     """
-    phases = [one.status.current_status.phase for one in (obj, planned_for)]
-    if phases[0] != phases[1] or obj.is_deleting != planned_for.is_deleting:
+    if obj.phase is not planned_for.phase or obj.is_deleting != planned_for.is_deleting:
         raise StaleObject
-    return views.status_patch(obj, wanted)
+    return codec.status_patch(obj, wanted)
 
 
-def ending(obj: Machine, wanted: Status) -> Patch:
+def ending(obj: Machine, wanted: MachineStatus) -> Patch:
     """The status of a machine that goes, whatever others wrote; it is preserved no longer."""
-    found = views.status_patch(obj, wanted)
-    if obj.status.current_status.preserve_expiry_time is not None:
+    found = codec.status_patch(obj, wanted)
+    if obj.status.preserve_until is not None:
         found["status"]["currentStatus"]["preserveExpiryTime"] = None
     return found
 
@@ -117,11 +115,11 @@ def preserved(obj: Machine, planned_for: Machine, until: datetime | None) -> Pat
     Raises:
         StaleObject: another phase was written meanwhile.
     """
-    if obj.status.current_status.phase != planned_for.status.current_status.phase:
+    if obj.phase is not planned_for.phase:
         raise StaleObject
-    if views.machine(obj).status.preserve_until == until:
+    if obj.status.preserve_until == until:
         return None
-    return views.preserve_patch(obj, until)
+    return codec.preserve_patch(obj, until)
 
 
 def node_matters(old: Node | None, new: Node | None) -> bool:

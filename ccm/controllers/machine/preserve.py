@@ -13,15 +13,14 @@ from ccm.base import clock, log
 from ccm.controllers.machine import plan
 from ccm.controllers.machine.health import Health, sooner
 from ccm.controllers.machine.remove import Drains
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine
+from ccm.gardener import codec, names
 from ccm.gardener.world import World
 from ccm.machines import preservation
 from ccm.machines.creation import SHORT_S
 from ccm.machines.draining import DrainState
 from ccm.machines.preservation import Action, Decision
-from ccm.machines.views import MachineView
 from ccm.model import Node
+from ccm.model.machines import Machine
 from ccm.model.names import NORMAL
 from ccm.model.patches import Patch, StaleObject
 from ccm.model.times import format_time
@@ -72,8 +71,7 @@ class Preserver:
         cached = self._world.machines.store.get(key)
         if cached is None or cached.is_deleting:
             return None
-        obj = self._write.newest(cached)
-        machine = views.machine(obj)
+        machine = self._write.newest(cached)
         if self._health.is_contested(machine):
             return None
         node = self._health.own_node_of(machine)
@@ -83,17 +81,17 @@ class Preserver:
         if found.action is Action.NOTHING or (node is not None and node.is_deleting):
             return None
         if found.action is Action.PRESERVE and machine.status.preserve_until is None:
-            obj = await self._until(obj, found.until)
+            machine = await self._until(machine, found.until)
         waits_s = None
         if node is not None:
             waits_s = await self._on_node(machine, node, found)
-        await self._wishes(obj, found)
+        await self._wishes(machine, found)
         if found.action is Action.PRESERVE:
             assert found.until is not None
             return sooner(waits_s, max(0.0, (found.until - now).total_seconds()) + 1)
         return None
 
-    async def _on_node(self, machine: MachineView, node: Node, found: Decision) -> float | None:
+    async def _on_node(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """What stands on the node; when its drain is looked at again."""
         rules, drained, waits_s = self._world.rules, None, None
         kept = await self._write_nodes.change(
@@ -116,7 +114,7 @@ class Preserver:
         await self._write_nodes.change(kept.obj, Step(condition, "status"))
         return waits_s
 
-    async def _drained(self, machine: MachineView, node: Node) -> bool | None:
+    async def _drained(self, machine: Machine, node: Node) -> bool | None:
         """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
         goes on.
         """
@@ -144,29 +142,29 @@ class Preserver:
         """The machine goes: whoever ends it drains its node."""
         self._draining.discard(uid)
 
-    async def _wishes(self, obj: Machine, found: Decision) -> None:
+    async def _wishes(self, machine: Machine, found: Decision) -> None:
         """Annotations of the machine; and that it is kept no longer, after all else."""
         rules = self._world.rules
         written = await self._write.change(
-            obj, Step(lambda one: preservation.machine_patch(one, found, rules))
+            machine, Step(lambda one: preservation.machine_patch(one, found, rules))
         )
         if written.obj is not None and found.action is Action.STOP and found.until is not None:
             await self._until(written.obj, None)
 
-    async def _until(self, obj: Machine, until: datetime | None) -> Machine:
+    async def _until(self, machine: Machine, until: datetime | None) -> Machine:
         written = await self._write.change(
-            obj, Step(lambda one: plan.preserved(one, obj, until), "status")
+            machine, Step(lambda one: plan.preserved(one, machine, until), "status")
         )
         if written.obj is None:
             raise StaleObject
         if written.changed:
-            self._tell(obj, until)
+            self._tell(machine, until)
         return written.obj
 
-    def _tell(self, obj: Machine, until: datetime | None) -> None:
+    def _tell(self, machine: Machine, until: datetime | None) -> None:
         reason, text = names.REASON_PRESERVED_ENDED, "It is kept no longer"
         if until is not None:
             reason = names.REASON_PRESERVED
             text = f"It is kept until {format_time(until)}, even if it fails"
-        self._log.info("preservation of machine changed", machine=obj.key, after=text)
-        self._events.event(views.reference(obj), NORMAL, reason, text)
+        self._log.info("preservation of machine changed", machine=machine.key, after=text)
+        self._events.event(codec.reference(machine), NORMAL, reason, text)

@@ -25,8 +25,7 @@ from ccm.cloud.machines import (
 )
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Tokens
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine
+from ccm.gardener import codec, names
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, NotFound
@@ -35,8 +34,9 @@ from ccm.machines.creation import SHORT_S
 from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.nodesync import release_patch
-from ccm.machines.views import ClassView, MachineView, Phase
+from ccm.machines.views import ClassView
 from ccm.model import Node, NodeVolumes, VolumeAttachment
+from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject, remove_finalizer
 from ccm.runtime import writer
@@ -167,11 +167,11 @@ class Remover:
         self.events = events
         self._known: dict[str, Known] = {}
 
-    async def run(self, obj: Machine, turn: Turn, wake: Callable[[], None]) -> Rest:
+    async def run(self, machine: Machine, turn: Turn, wake: Callable[[], None]) -> Rest:
         """Go as far as it goes.
 
         Args:
-            obj: the machine.
+            machine: the machine.
             turn: put down while the cloud works.
             wake: called when there is news of its drain.
 
@@ -179,42 +179,37 @@ class Remover:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: a write failed.
         """
-        machine = views.machine(obj)
-        if self.world.rules.finalizer not in obj.finalizers:
+        if self.world.rules.finalizer not in machine.finalizers:
             return Rest()
-        known = self._known.setdefault(obj.uid, self._new(machine))
+        known = self._known.setdefault(machine.uid, self._new(machine))
         if known.done:
             # Gone; the cache learns that from an event that is on its way.
             return Rest()
         said = deletion.progress(machine, self.world.rules)
         known.progress = deletion.further(known.progress, said)
-        return await _Pass(self, obj, known, turn, wake).run()
+        return await _DeleteFlow(self, machine, known, turn, wake).run()
 
     async def forget(self, uid: str) -> None:
         """The machine is gone."""
         self._known.pop(uid, None)
         await self.target.drains.stop(uid)
 
-    def _new(self, machine: MachineView) -> Known:
+    def _new(self, machine: Machine) -> Known:
         progress = deletion.progress(machine, self.world.rules)
         return Known(progress=progress, move=deletion.at(progress.stage, machine))
 
 
-class _Pass:
-    """One pass; `obj` is the machine as it is."""
+class _DeleteFlow:
+    """One pass over a machine that is being deleted."""
 
     def __init__(
-        self, remover: Remover, obj: Machine, known: Known, turn: Turn, wake: Callable[[], None]
+        self, remover: Remover, machine: Machine, known: Known, turn: Turn, wake: Callable[[], None]
     ) -> None:
         self._world, self._target = remover.world, remover.target
         self._rules = remover.world.rules
         self._write, self._events = remover.write, remover.events
-        self._obj, self._known = obj, known
+        self._machine, self._known = machine, known
         self._turn, self._wake = turn, wake
-
-    @property
-    def _machine(self) -> MachineView:
-        return views.machine(self._obj)
 
     @property
     def _stage(self) -> Stage:
@@ -239,7 +234,7 @@ class _Pass:
         await self._announce()
         finalizer = self._rules.finalizer
         await self._write.change(
-            self._obj, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
+            self._machine, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
         )
         self._known.done = True
         return Rest()
@@ -401,7 +396,7 @@ class _Pass:
         self._known.denied = self._known.denied or now
         return now - self._known.denied >= deletion.DENIAL_S
 
-    async def _called(self, machine: MachineView, made_of: ClassView) -> DeleteMachineResponse:
+    async def _called(self, machine: Machine, made_of: ClassView) -> DeleteMachineResponse:
         request, began = self._world.request(machine, made_of), clock.monotonic()
         if self._world.finds_by_name and not self._world.owns_vm(machine):
             # Such a driver does not check whose VM a provider ID names. No VM has the machine's
@@ -416,7 +411,7 @@ class _Pass:
         metrics.took("delete", machine, made_of, clock.monotonic() - began)
         return answer
 
-    async def _is_elsewhere(self, machine: MachineView, made_of: ClassView) -> bool:
+    async def _is_elsewhere(self, machine: Machine, made_of: ClassView) -> bool:
         """Whether the cloud would deny the VM for want of a look at where it is.
 
         Raises:
@@ -427,10 +422,9 @@ class _Pass:
         if await self._state(self._world.request(machine, made_of)) is not None:
             # Before the deletion: afterwards the cloud does not show the VM any more.
             origin = made_of.origin
-            self._obj = await self._written(lambda one: views.origin_patch(one, origin))
+            self._machine = await self._written(lambda one: codec.origin_patch(one, origin))
             return False
-        others = [views.machine(one) for one in self._world.machines.store.list()]
-        trusted = deletion.witnesses(machine, others)
+        trusted = deletion.witnesses(machine, self._world.machines.store.list())
         async with self._turn.put_down():
             since = asyncio.get_running_loop().time()
             listing = await self._world.listings.of(made_of, since=since)
@@ -452,7 +446,7 @@ class _Pass:
         return wait
 
     def _tell(self, reason: str, text: str) -> None:
-        self._events.event(views.reference(self._obj), WARNING, reason, text)
+        self._events.event(codec.reference(self._machine), WARNING, reason, text)
 
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
         """What the cloud says of the VM; None: nothing. Raises CloudError."""
@@ -531,21 +525,23 @@ class _Pass:
 
     async def _say(self, move: Move, event: Event | None) -> None:
         wanted = deletion.status(self._machine, move, event, clock.now())
-        self._obj = await self._written(lambda one: plan.ending(one, wanted), "status")
+        self._machine = await self._written(lambda one: plan.ending(one, wanted), "status")
 
     async def _persist(self) -> None:
         progress, rules = self._known.progress, self._rules
-        self._obj = await self._written(lambda one: plan.note(one, rules.deletion, progress.text()))
+        self._machine = await self._written(
+            lambda one: plan.note(one, rules.deletion, progress.text())
+        )
 
     async def _store(self, vm: MachineInfo, origin: str) -> None:
         """Store which node, and which VM, is the machine's."""
-        known = replace(vm, provider_id=self._obj.spec.provider_id or vm.provider_id)
-        self._obj = await self._written(
+        known = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
+        self._machine = await self._written(
             lambda one: plan.identity(one, known, has_target=True, origin=origin)
         )
 
     async def _written(self, patch: Callable[[Machine], Patch | None], part: str = "") -> Machine:
-        found = await self._write.change(self._obj, Step(patch, part))
+        found = await self._write.change(self._machine, Step(patch, part))
         if found.obj is None:
             raise StaleObject
         return found.obj

@@ -12,11 +12,10 @@ from collections.abc import Collection
 
 from ccm.base import clock
 from ccm.controllers.machine.remove import Remover, Rest
-from ccm.gardener import views
 from ccm.gardener.crdguard import RECHECK, CRDGuard
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines.pauses import Pauses
+from ccm.model.machines import Machine
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result
@@ -76,10 +75,10 @@ class Terminations:
         """Something about a machine is another, which is about to go or is gone."""
         self.controller.queue.add(key)
 
-    def gone(self, obj: Machine) -> None:
+    def gone(self, machine: Machine) -> None:
         """A machine is gone, be it that somebody else took its finalizers away."""
-        self._uids.setdefault(obj.key, obj.uid)
-        self.add(obj.key)
+        self._uids.setdefault(machine.key, machine.uid)
+        self.add(machine.key)
 
     def has(self, key: str) -> bool:
         """Whether a machine of that name is in hand."""
@@ -104,33 +103,32 @@ class Terminations:
             await self._remover.forget(self._uids.pop(key))
         if cached is None or not cached.is_deleting or key in self._elsewhere:
             return IDLE
-        obj = self._remover.write.newest(cached)
-        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(obj))) > 0:
+        machine = self._remover.write.newest(cached)
+        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(machine))) > 0:
             return Result(after_s=left_s, idle=True)
-        self._uids[key] = obj.uid
-        if await self._guard.blocks(obj):
+        self._uids[key] = machine.uid
+        if await self._guard.blocks(machine):
             return RECHECK
         try:
             async with Turn(self._free) as turn:
-                rest = await self._remover.run(obj, turn, lambda: self.add(key))
+                rest = await self._remover.run(machine, turn, lambda: self.add(key))
         except StaleObject:
             # The change that made it stale comes, or came, as a key of its own.
             return IDLE
-        self._pause(obj, rest)
+        self._pause(machine, rest)
         if rest.after_s is None:
             return DONE
         return Result(after_s=rest.after_s, busy=rest.busy)
 
-    def _pause(self, obj: Machine, rest: Rest) -> None:
-        self._pauses.end(obj.key)
+    def _pause(self, machine: Machine, rest: Rest) -> None:
+        self._pauses.end(machine.key)
         if rest.after_s is not None and not rest.eager:
-            self._pauses.begin(obj.key, clock.monotonic() + rest.after_s, self._about(obj))
+            self._pauses.begin(machine.key, clock.monotonic() + rest.after_s, self._about(machine))
 
-    def _about(self, obj: Machine) -> object:
+    def _about(self, machine: Machine) -> object:
         """What ends a pause when it is another."""
-        machine = views.machine(obj)
         made_of = self._world.class_to_delete_with(machine)
-        return (obj.spec, made_of.version, machine.force_deletion)
+        return (machine.spec, made_of.version, machine.force_deletion)
 
     def _retry(self) -> None:
         """Another provider answers from now on."""

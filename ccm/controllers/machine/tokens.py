@@ -14,6 +14,7 @@ from ccm.base import clock, log, redact
 from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from ccm.machines import tokens, views
 from ccm.model import Secret
+from ccm.model.machines import Machine
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.model.times import parse_time
 
@@ -61,7 +62,7 @@ class Tokens:
         """An ID for a machine that has none."""
         return tokens.new_id(secrets.choice)
 
-    async def ensure(self, machine: views.MachineView, rules: views.Rules) -> str:
+    async def ensure(self, machine: Machine, rules: views.Rules) -> str:
         """The machine's token, `<id>.<secret>`; made where it is not there.
 
         Raises:
@@ -98,7 +99,7 @@ class Tokens:
             ) from error
         return f"{token_id}.{secret}"
 
-    async def delete(self, machine: views.MachineView, rules: views.Rules) -> None:
+    async def delete(self, machine: Machine, rules: views.Rules) -> None:
         """Delete the token that has served; one that is not the machine's stays.
 
         A token that may not be deleted expires by itself, and holds nothing up.
@@ -139,7 +140,7 @@ class Tokens:
         self._known.pop(uid, None)
         redact.release((tokens.NAMESPACE, uid))
 
-    def _hold(self, machine: views.MachineView, secret: str) -> None:
+    def _hold(self, machine: Machine, secret: str) -> None:
         """Have redaction know a token while it lives."""
         self._known[machine.uid] = None
         redact.hold((tokens.NAMESPACE, machine.uid), secret)
@@ -148,9 +149,7 @@ class Tokens:
             del self._known[oldest]
             redact.release((tokens.NAMESPACE, oldest))
 
-    async def _existing(
-        self, name: str, machine: views.MachineView, data: Mapping[str, str]
-    ) -> str:
+    async def _existing(self, name: str, machine: Machine, data: Mapping[str, str]) -> str:
         """The secret of a token that an earlier creation made; it lives on with this one."""
         try:
             found = await self._read(name)

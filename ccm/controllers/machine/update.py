@@ -12,8 +12,6 @@ from typing import Protocol
 from ccm.base import clock, log
 from ccm.controllers.machine.health import Health, Settle
 from ccm.controllers.machine.remove import Drains
-from ccm.gardener import views
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import NotFound
 from ccm.machines import updating
@@ -21,8 +19,8 @@ from ccm.machines.creation import SHORT_S, Outcome
 from ccm.machines.draining import DrainState
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.updating import Decision
-from ccm.machines.views import MachineView, Phase
 from ccm.model import Node
+from ccm.model.machines import Machine, Phase
 from ccm.model.patches import Patch
 from ccm.runtime.writer import Step, Writer
 
@@ -82,8 +80,7 @@ class Updater:
         cached = self._world.machines.store.get(key)
         if cached is None or cached.is_deleting:
             return None
-        obj = self._write.newest(cached)
-        machine = views.machine(obj)
+        machine = self._write.newest(cached)
         node, found = self._health.own_node_of(machine), updating.NOTHING
         if node is not None and not self._health.is_contested(machine):
             found = updating.decide(machine, node, self._world.rules)
@@ -95,13 +92,13 @@ class Updater:
         if found.says:
             await self._say(machine, node)
             return None
-        return await self._prepared(obj, machine, node, found)
+        return await self._prepared(machine, node, found)
 
     def forget(self, key: str) -> None:
         """The machine is gone, or goes: its drain, if there is one, is another's by then."""
         self._draining.pop(key, None)
 
-    async def _say(self, machine: MachineView, node: Node) -> None:
+    async def _say(self, machine: Machine, node: Node) -> None:
         """The next step; a change of the node brings the machine back."""
         now, rules = clock.now(), self._world.rules
 
@@ -110,9 +107,7 @@ class Updater:
 
         await self._write_nodes.change(node, Step(step, "status"))
 
-    async def _prepared(
-        self, obj: Machine, machine: MachineView, node: Node, found: Decision
-    ) -> float | None:
+    async def _prepared(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """Empty the node, then hand it over; when to look again though nothing changes."""
         now, rules = clock.now(), self._world.rules
         if found.drains:
@@ -122,11 +117,11 @@ class Updater:
             if failure:
                 status = updating.undrained(machine, failure, now)
                 if not says_nothing_new(machine.status, status):
-                    await self._settle(obj, Outcome(status=status))
+                    await self._settle(machine, Outcome(status=status))
                 return SHORT_S
         if machine.phase is not Phase.UPDATING:
             # First, for the node may be gone a moment after it was handed over.
-            await self._settle(obj, Outcome(status=updating.begun(machine, now)))
+            await self._settle(machine, Outcome(status=updating.begun(machine, now)))
 
         def ready(one: Node) -> Patch | None:
             return updating.ready_patch(machine, one, now, rules)
@@ -136,7 +131,7 @@ class Updater:
             await self._drains.stop(machine.uid)
         return None
 
-    async def _drained(self, machine: MachineView, node: Node) -> str | None:
+    async def _drained(self, machine: Machine, node: Node) -> str | None:
         """Begin a drain, or look at it: empty, it ended well; None, it goes on; else why not."""
         rules = self._world.rules
         if self._draining.get(machine.key) != machine.uid:

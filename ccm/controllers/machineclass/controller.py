@@ -16,10 +16,11 @@ from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import SpecValidation
 from ccm.controllers.machineclass import metrics, plan
 from ccm.gardener import names
-from ccm.gardener.types import Machine, MachineClass, ObjectCondition
+from ccm.gardener.types import MachineClass, ObjectCondition
 from ccm.gardener.world import World
 from ccm.machines.views import ClassView
 from ccm.model import ObjectReference, Secret
+from ccm.model.machines import Machine
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch
 from ccm.runtime.backoff import default_backoff
@@ -196,7 +197,7 @@ class MachineClassController:
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        used = [(one.namespace, one.spec.class_.name) for one in (old, new) if one is not None]
+        used = [(one.namespace, one.class_name) for one in (old, new) if one is not None]
         if len(used) == 1 or used[0] != used[1]:
             for namespace, name in used:
                 self._add(_CLASS, f"{namespace}/{name}")

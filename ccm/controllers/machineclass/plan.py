@@ -9,8 +9,9 @@ import msgspec
 
 from ccm.base import redact
 from ccm.gardener import names
-from ccm.gardener.types import Machine, MachineClass, ObjectCondition
+from ccm.gardener.types import MachineClass, ObjectCondition
 from ccm.model import Secret
+from ccm.model.machines import Machine
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE
 from ccm.model.patches import Patch, add_finalizer, remove_finalizer, same_version
 from ccm.model.times import format_time
@@ -18,8 +19,7 @@ from ccm.model.times import format_time
 
 def refers_to(machine: Machine, name: str) -> bool:
     """Whether a machine is of that class."""
-    found = machine.spec.class_
-    return found.kind == names.CLASS_KIND and found.name == name
+    return machine.class_name == name
 
 
 def finalizer_patch(obj: MachineClass, *, is_used: bool) -> Patch | None:

@@ -12,15 +12,16 @@ from ccm.controllers.machinedeployment.plan import Event
 from ccm.gardener import names, rollouts
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from ccm.machines import inplace, progress
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
-from ccm.machines.fleet import DeploymentStatus, FleetRules, Piece, SetView
+from ccm.machines.fleet import DeploymentStatus, FleetRules, SetView
 from ccm.machines.inplace import Move, NodeStep, Update
+from ccm.machines.replicas import Member
 from ccm.machines.rollout import Change, Making, Plan
 from ccm.model import Node, ObjectReference
+from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import as_controller, controller_uid
 from ccm.model.patches import Patch, StaleObject
@@ -242,7 +243,7 @@ class Calls:
         async def move(one: Move) -> None:
             await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
 
-        async def arrive(one: Piece) -> None:
+        async def arrive(one: Member) -> None:
             cached = self._world.machines.store.get(one.machine.key)
             if cached is not None and cached.uid == one.uid:
                 await self.write_machines.change(cached, Step(rollouts.arrival_patch))
@@ -251,7 +252,7 @@ class Calls:
         await _all(found.nodes, step)
         await _all(found.arrived, arrive)
 
-    async def _move(self, piece: Piece, old: MachineSet, new: MachineSet) -> None:
+    async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
         cached = self._world.machines.store.get(piece.machine.key)
         if cached is None or cached.uid != piece.uid:
             return

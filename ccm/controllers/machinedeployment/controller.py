@@ -17,11 +17,11 @@ from ccm.gardener.crdguard import RECHECK, CRDGuard
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
 from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import autoscaler, progress, rollout
 from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
 from ccm.model import Node, selectors
+from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer
 from ccm.model.selectors import BadSelectorError

@@ -7,17 +7,14 @@ from typing import NamedTuple
 
 from ccm.gardener import names
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine
 from ccm.machines import progress
 from ccm.machines.fleet import DeploymentStatus
 from ccm.machines.rollout import Change, Plan
-from ccm.machines.views import Phase
 from ccm.model import Node
+from ccm.model.machines import WORKING, Machine
 from ccm.model.meta import KubeObject
 from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED_BY_US, NORMAL, WARNING
 from ccm.model.owners import controller_of
-
-_WORKS = frozenset({Phase.RUNNING.value, Phase.AVAILABLE.value})
 
 _STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
 
@@ -50,8 +47,7 @@ def only_arrived(old: Machine | None, new: Machine | None) -> bool:
     """Whether a machine works from now on, whatever else changed."""
     if old is None or new is None or old.is_deleting is not new.is_deleting:
         return False
-    before, after = (one.status.current_status.phase in _WORKS for one in (old, new))
-    return after and not before
+    return new.phase in WORKING and old.phase not in WORKING
 
 
 def machine_of(node: Node) -> str:
@@ -81,18 +77,18 @@ def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
 
 
 def _seen(machine: Machine) -> tuple[object, ...]:
-    current, notes = machine.status.current_status, machine.annotations
+    status = machine.status
     return (
         machine.uid,
         machine.is_deleting,
         machine.metadata.owner_references,
-        machine.labels.get(names.LABEL_NODE),
+        machine.node_name,
         machine.labels.get(names.LABEL_UPDATE_RESULT),
-        notes.get(names.ANNOTATION_PRIORITY),
-        notes.get(names.ANNOTATION_MARKED),
-        current.phase,
-        current.last_update_time,
-        current.preserve_expiry_time,
+        machine.priority,
+        machine.marked,
+        status.phase,
+        status.since,
+        status.preserve_until,
     )
 
 

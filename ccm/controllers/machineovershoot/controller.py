@@ -16,12 +16,12 @@ from ccm.controllers.machineovershoot import metrics, plan
 from ccm.gardener import names, templates
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.gardener.sets import MachineDeployment, MachineSet, wants_unfreeze
-from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.resources import Kind
 from ccm.machines import overshoot
 from ccm.machines.overshoot import Margins, Stock, Verdict
 from ccm.model import ObjectReference
+from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch

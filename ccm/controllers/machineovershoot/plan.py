@@ -10,8 +10,9 @@ import msgspec
 
 from ccm.gardener import names
 from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet, wants_unfreeze
-from ccm.gardener.types import Machine, ObjectCondition
+from ccm.gardener.types import ObjectCondition
 from ccm.machines import bounds
+from ccm.model.machines import Machine
 from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of

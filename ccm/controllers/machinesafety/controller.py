@@ -19,15 +19,16 @@ from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
 from ccm.controllers.machinesafety import metrics, plan
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener import names
+from ccm.gardener.types import MachineClass
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import orphans
 from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
-from ccm.machines.views import ClassView, MachineView
+from ccm.machines.views import ClassView
 from ccm.model import Node, ObjectReference
+from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, Result, Watch
@@ -150,7 +151,7 @@ class MachineSafetyController:
         # One that others had made serves too, if it began after what asked for the pass.
         since = asyncio.get_running_loop().time() - SOON_S
         listing = await self._world.listings.of(made_of, since=since)
-        machines = [views.machine(one) for one in self._world.machines.store.list()]
+        machines = self._world.machines.store.list()
         by_name = self._world.finds_by_name
         # Where VMs are marked, one without marks is never ours.
         gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
@@ -196,17 +197,17 @@ class MachineSafetyController:
             return orphans.decide(found, machines, all_namespaces=False)
         return orphans.decide(found, machines, all_namespaces=True)
 
-    async def _live(self, namespace: str) -> Sequence[MachineView]:
+    async def _live(self, namespace: str) -> Sequence[Machine]:
         """Read the Machines of a namespace from the API server; empty = of all namespaces.
 
         Raises:
             KubeError: a Machine cannot be read; it may own any VM.
         """
-        every: list[MachineView] = []
+        every: list[Machine] = []
         async for page in self._machines.pages(namespace=namespace):
             if page.malformed_keys:
                 raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
-            every += [views.machine(one) for one in page.items]
+            every += page.items
         return every
 
     async def _delete(
@@ -278,7 +279,7 @@ class MachineSafetyController:
             self._imported.discard(old.uid)
         if new is not None and (old is None or new.uid != old.uid):
             self._gone.remove(new.name)
-            if new.spec.provider_id and not initial:
+            if new.provider_id and not initial:
                 # Set by a user, or restored: the annotations say nothing about this object.
                 self._imported.add(new.uid)
         if plan.asks_for_a_pass(old, new):
@@ -287,11 +288,11 @@ class MachineSafetyController:
 
     def _machine_deleted(self, obj: Machine) -> None:
         """Remember a Machine that may have left a VM behind."""
-        world, machine = self._world, views.machine(obj)
-        if obj.uid not in self._imported and orphans.may_leave_vm(machine):
-            origins = machine.origins or (world.class_of(machine).origin,)
+        world = self._world
+        if obj.uid not in self._imported and orphans.may_leave_vm(obj):
+            origins = obj.origins or (world.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
-            identity = world.rules.identity(machine)
+            identity = world.rules.identity(obj)
             self._gone.add(GoneMachine(identity=identity, origins=origins, at=now))
 
     @staticmethod

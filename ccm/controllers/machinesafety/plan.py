@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from ccm.gardener.types import Machine
 from ccm.machines import nodesync
 from ccm.machines.views import Rules
 from ccm.model import Node
+from ccm.model.machines import Machine
 from ccm.model.node import age_s
 from ccm.model.patches import Patch
 
@@ -22,7 +22,7 @@ def asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
         return old is not None
     if old is None:
         return False
-    before, after = (one.status.last_operation.description for one in (old, new))
+    before, after = (one.status.description for one in (old, new))
     return TRIGGER in after and TRIGGER not in before
 
 

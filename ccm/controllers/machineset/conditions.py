@@ -10,7 +10,7 @@ from datetime import datetime
 from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.plan import Outcome
 from ccm.gardener.sets import MachineSet, wants_unfreeze
-from ccm.gardener.types import LastOperation, Machine, MachineTemplateSpec, ObjectCondition
+from ccm.gardener.types import LastOperation, MachineTemplateSpec, ObjectCondition
 from ccm.kube.errors import (
     ApiError,
     Conflict,
@@ -21,6 +21,7 @@ from ccm.kube.errors import (
 )
 from ccm.machines import setbacks
 from ccm.machines.setbacks import Setbacks
+from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
 from ccm.model.times import moment
 
@@ -100,8 +101,8 @@ class Memories:
             memory.setbacks,
             made=moment(machine.metadata.creation_timestamp) or now,
             now=now,
-            text=machine.status.last_operation.description,
-            code=machine.status.last_operation.error_code,
+            text=machine.status.description,
+            code=machine.status.code,
         )
 
     def answered(self, class_name: str, code: str, text: str) -> Iterable[str]:

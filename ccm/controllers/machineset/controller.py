@@ -23,13 +23,13 @@ from ccm.gardener import members, names, templates
 from ccm.gardener.crdguard import RECHECK, CRDGuard
 from ccm.gardener.kinds import MACHINE_SETS
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.types import MachineClass
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError
 from ccm.machines import replicas, setbacks
 from ccm.machines.replicas import Counts, Member, Scaling, Wanted
-from ccm.machines.views import Kind, Phase
 from ccm.model import Node, ObjectReference, Secret, selectors
+from ccm.model.machines import Kind, Machine, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, add_finalizer, remove_finalizer
@@ -255,7 +255,7 @@ class MachineSetController:
         made, refused = await self._creator.run(obj, owner, count)
         self._did(obj, memory, Kind.CREATE, made, refused)
         victims = [machines[one.key] for one in scaling.delete]
-        metrics.STALE.inc(sum(one.phase is Phase.FAILED for one in scaling.delete))
+        metrics.STALE.inc(sum(one.machine.phase is Phase.FAILED for one in scaling.delete))
         gone, kept = await self._remover.run(obj, victims)
         self._did(obj, memory, Kind.DELETE, gone, kept)
         if len(gone) < len(victims):
@@ -336,15 +336,15 @@ class MachineSetController:
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
         """A machine, kept for as long as it is, whatever clock jumps."""
-        found = members.member(machine, self._node_of(machine), labels)
+        node, annotation = self._node_of(machine), names.ANNOTATION_PRESERVE
+        found = replicas.member(machine, node, labels, annotation=annotation)
         if found.kept_until is None:
             return found
         over_s = self._world.ages.since(machine.uid, found.kept_until)
         return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
 
     def _node_of(self, machine: Machine) -> Node | None:
-        name = machine.labels.get(names.LABEL_NODE)
-        return self._world.nodes.store.get(name) if name else None
+        return self._world.nodes.store.get(machine.node_name) if machine.node_name else None
 
     # --- the caches -------------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class MachineSetController:
             self._write_machines.forget(old.key)
         self._memories.learn(plan.outcome(old, new), new)
         if new is not None and (answer := plan.answer(old, new)) is not None:
-            self._resume(self._memories.answered(new.spec.class_.name, *answer))
+            self._resume(self._memories.answered(new.class_name, *answer))
         if plan.matters(old, new):
             self._add(filter(None, (old, new)))
         return False
@@ -377,7 +377,7 @@ class MachineSetController:
         found = new or old
         if not initial and found is not None and plan.node_matters(old, new):
             machines = self._world.machines.store.list()
-            self._add(one for one in machines if one.labels.get(names.LABEL_NODE) == found.name)
+            self._add(one for one in machines if one.node_name == found.name)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:

@@ -11,10 +11,10 @@ from ccm.controllers.machineset import bursts
 from ccm.gardener import members
 from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.sets import MachineSet
-from ccm.gardener.types import Machine
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, ServerError
 from ccm.kube.store import View
 from ccm.model import OwnerReference
+from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
 from ccm.runtime.expectations import Expectations
 

@@ -19,11 +19,11 @@ from ccm.gardener.sets import (
     MachineSummary,
     wants_unfreeze,
 )
-from ccm.gardener.types import LastOperation, Machine, ObjectCondition
+from ccm.gardener.types import LastOperation, ObjectCondition
 from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
-from ccm.machines.views import CREATING, Kind, Phase, State
 from ccm.model import Node
+from ccm.model.machines import CREATING, WORKING, Kind, Machine, Phase, State
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of
 from ccm.model.patches import Patch, same_version
@@ -34,11 +34,8 @@ KIND = "MachineSet"
 _OURS = frozenset({names.CONDITION_REPLICA_FAILURE, names.CONDITION_SLOWED})
 """Types of the conditions that this controller writes; it leaves alone all others."""
 
-_WORKS = frozenset({Phase.RUNNING.value, Phase.AVAILABLE.value})
-
-_CREATING = frozenset(phase.value for phase in CREATING)
-_CREATED = frozenset({Phase.PENDING.value}) | _WORKS
-"""Phases before and after the cloud created a VM."""
+_CREATED = WORKING | {Phase.PENDING}
+"""Phases after the cloud created a VM."""
 
 _MOST_NAMES = 5
 """That an event tells."""
@@ -56,14 +53,14 @@ def outcome(old: Machine | None, new: Machine | None) -> Outcome | None:
 
     One that failed after it had worked says nothing about machines that are yet to be made.
     """
-    if old is None or new is None or new.status.last_operation.type != Kind.CREATE.value:
+    if old is None or new is None or new.status.kind != Kind.CREATE.value:
         return None
-    before, after = (one.status.current_status.phase for one in (old, new))
-    if before == after:
+    before, after = old.phase, new.phase
+    if before is after:
         return None
-    if after == Phase.FAILED.value:
+    if after is Phase.FAILED:
         return Outcome.FAILED
-    return Outcome.JOINED if after in _WORKS and before not in _WORKS else None
+    return Outcome.JOINED if after in WORKING and before not in WORKING else None
 
 
 def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
@@ -73,14 +70,13 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     """
     if old is None or new is None or new.is_deleting:
         return None
-    before, after = old.status.last_operation, new.status.last_operation
-    if after.type != Kind.CREATE.value:
+    before, after = old.status, new.status
+    if after.kind != Kind.CREATE.value:
         return None
-    if new.status.current_status.phase == Phase.CRASH_LOOP.value:
-        answers = [(one.error_code, one.description) for one in (before, after)]
-        return answers[1] if answers[0] != answers[1] and after.error_code else None
-    phases = [one.status.current_status.phase for one in (old, new)]
-    was_created = phases[0] in _CREATING and phases[1] in _CREATED
+    if after.phase is Phase.CRASH_LOOP:
+        answers = [(one.code, one.description) for one in (before, after)]
+        return answers[1] if answers[0] != answers[1] and after.code else None
+    was_created = before.phase in CREATING and after.phase in _CREATED
     return ("", "") if was_created else None
 
 
@@ -123,7 +119,7 @@ def node_matters(old: Node | None, new: Node | None) -> bool:
 
 def _seen(machine: Machine) -> tuple[object, ...]:
     status, metadata = machine.status, machine.metadata
-    failed = status.last_operation.state == State.FAILED.value
+    failed = status.state == State.FAILED.value
     return (
         machine.uid,
         machine.is_deleting,
@@ -131,8 +127,8 @@ def _seen(machine: Machine) -> tuple[object, ...]:
         metadata.annotations,
         metadata.owner_references,
         machine.spec,
-        status.current_status,
-        status.last_operation if failed else None,
+        (status.phase, status.timeout_active, status.since, status.preserve_until),
+        (status.kind, status.code, status.description, status.updated) if failed else None,
     )
 
 
@@ -204,8 +200,8 @@ def summaries(
     return [
         MachineSummary(
             name=one.name,
-            provider_id=one.spec.provider_id,
-            last_operation=one.status.last_operation,
+            provider_id=one.provider_id,
+            last_operation=one.source.status.last_operation,
             owner_ref=owner.name,
         )
         for one in (machines[key] for key in failed)

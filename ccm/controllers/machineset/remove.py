@@ -8,10 +8,9 @@ from typing import Protocol
 from ccm.base import log
 from ccm.controllers.machineset import bursts
 from ccm.gardener.sets import MachineSet
-from ccm.gardener.types import Machine
 from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
 from ccm.kube.store import View
-from ccm.machines.views import Phase
+from ccm.model.machines import Machine, Phase
 from ccm.runtime.expectations import Expectations
 
 _log = log.logger("machineset")
@@ -96,4 +95,4 @@ class Remover:
 
 def _may_recover(machine: Machine) -> bool:
     """Whether it may be fine again by now: it failed, and the cache may lag."""
-    return machine.status.current_status.phase == Phase.FAILED.value
+    return machine.phase is Phase.FAILED

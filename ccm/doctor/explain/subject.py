@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from ccm.gardener import rolloutstatus
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
+from ccm.model.machines import Machine, Phase
 from ccm.model.node import is_uninitialized
 from ccm.runtime.account import Answer
 
 NODE, SERVICE, MACHINE = "node", "service", "machine"
 
-Known = Node | Service | MachineView | MachineSet | MachineDeployment
+Known = Node | Service | Machine | MachineSet | MachineDeployment
 """An object as the cluster has it."""
 
 
@@ -64,7 +64,7 @@ def state(case: Case) -> str:
         if is_uninitialized(found):
             return f"{case.name} is not initialised"
         return f"{case.name} is {'' if found.ready == names.STATUS_TRUE else 'not '}ready"
-    if isinstance(found, MachineView):
+    if isinstance(found, Machine):
         return f"{case.name} {_machine_state(found)}"
     if found.is_deleting:
         return f"{case.name} cannot be deleted yet"
@@ -78,7 +78,7 @@ def state(case: Case) -> str:
     return f"{case.name} is served at {where}" if where else f"{case.name} has no load balancer"
 
 
-def _machine_state(machine: MachineView) -> str:
+def _machine_state(machine: Machine) -> str:
     if machine.is_deleting:
         return "cannot be deleted yet"
     match machine.phase:

@@ -13,8 +13,8 @@ from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.machines import deletion
 from ccm.machines.deletion import MARKERS, Cause, Event, Stage
-from ccm.machines.views import MachineView, Status
 from ccm.model import ObjectMeta
+from ccm.model.machines import Machine, MachineStatus
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import (
     ALL,
@@ -33,8 +33,12 @@ pytestmark = pytest.mark.virtual_time
 def said(stage: Stage, cause: Cause, text: str = "") -> str:
     """What the table says."""
     metadata = ObjectMeta(name=M, namespace="default", uid="u")
-    machine = MachineView(
-        metadata=metadata, created=clock.now(), class_name="small", node_name="n", status=Status()
+    machine = Machine(
+        metadata=metadata,
+        created=clock.now(),
+        class_name="small",
+        node_name="n",
+        status=MachineStatus(),
     )
     return deletion.moved(stage, Event(cause=cause, said=text), machine).text
 
@@ -60,7 +64,7 @@ UNLABELLED = (
 
 def test_the_markers_are_the_references() -> None:
     assert list(MARKERS.values()) == [
-        "Set machine status to termination. Now, getting VM Status",
+        "Set machine status to termination. Now, getting VM MachineStatus",
         "Initiate node drain",
         "Delete Volume Attachments",
         "Initiate VM deletion",

@@ -12,7 +12,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.gardener import names
 from ccm.kube.errors import Unreachable
 from ccm.kube.informer import Informer
-from ccm.machines.views import Phase
+from ccm.model.machines import Phase
 from ccm.testing.clock import VirtualTimeLoop, advance
 from tests.unit.controllers.machines import NODES_PATH, World
 from tests.unit.controllers.memory_server import FragileServer

@@ -9,10 +9,11 @@ import pytest
 
 from ccm.gardener import names, rollouts
 from ccm.machines import inplace, rollout
-from ccm.machines.fleet import Piece, SetView, Strategy, Template
+from ccm.machines.fleet import SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep, Update
-from ccm.machines.views import Phase
+from ccm.machines.replicas import Member
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
+from ccm.model.machines import Phase
 from ccm.model.node import NodeSpec, NodeStatus
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_rollout_plans import machines, shelf
@@ -37,20 +38,20 @@ SELECTED = node("n", NAMES.candidate, NAMES.selected)
 UPDATED = node("n", NAMES.candidate, NAMES.selected, result="successful", reason="Updated")
 
 
-def on(pieces: list[Piece], *nodes: Node) -> list[Piece]:
+def on(pieces: list[Member], *nodes: Node) -> list[Member]:
     """Machines with nodes; those that are left over have none."""
     given = [*nodes, *[None] * (len(pieces) - len(nodes))]
     return [replace(piece, node=each) for piece, each in zip(pieces, given, strict=True)]
 
 
-def old(count: int, pieces: list[Piece] | None = None) -> SetView:
+def old(count: int, pieces: list[Member] | None = None) -> SetView:
     members = machines("old", count) if pieces is None else pieces
     found = shelf("old", count, age=9, members=members)
     metadata = ObjectMeta(name="old", uid="old", labels=NO_GROWTH, annotations={"revision": "1"})
     return replace(found, metadata=metadata)
 
 
-def new(count: int, pieces: list[Piece] | None = None) -> SetView:
+def new(count: int, pieces: list[Member] | None = None) -> SetView:
     members = machines("new", count) if pieces is None else pieces
     return shelf("new", count, kind="new", members=members)
 
@@ -71,8 +72,8 @@ def sizes(found: rollout.Plan) -> dict[str, int]:
     return {one.set.name: one.replicas for one in found.changes if one.replicas is not None}
 
 
-def moved(count: int) -> list[Piece]:
-    return machines("moved", count, has_moved=True)
+def moved(count: int) -> list[Member]:
+    return machines("moved", count, was_moved=True)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_a_machine_that_was_updated_moves() -> None:
     ],
     ids=["still-updating", "not-confirmed", "failed"],
 )
-def test_a_machine_that_was_not_updated_stays(piece: list[Piece]) -> None:
+def test_a_machine_that_was_not_updated_stays(piece: list[Member]) -> None:
     assert decided(old(2, piece), new(1)).update.moves == ()
 
 
@@ -225,8 +226,8 @@ def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, cou
 @pytest.mark.row("rollout-inplace-14")
 @pytest.mark.parametrize(("unavailable", "count"), [(2, 1), (1, 0)])
 def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
-    pieces = on(machines("old", 3), SELECTED, CANDIDATE, CANDIDATE)
-    pieces[0] = replace(pieces[0], machine=replace(pieces[0].machine, phase=Phase.UPDATING))
+    every = [*machines("old", 1, phase=Phase.UPDATING), *machines("old", 3)[1:]]
+    pieces = on(every, SELECTED, CANDIDATE, CANDIDATE)
 
     found = decided(old(3, pieces), new(0), max_unavailable=unavailable)
 

@@ -9,7 +9,7 @@ import pytest
 from ccm.base import metrics
 from ccm.cloud.machines import Credentials
 from ccm.controllers.machine.metrics import took
-from ccm.gardener import views
+from ccm.gardener import codec
 from ccm.gardener.types import Machine
 from ccm.machines.views import ClassView
 from ccm.model import ObjectMeta
@@ -51,7 +51,7 @@ def test_a_metric_of_the_go_program(name: str, kind: str, labels: str) -> None:
 
 @pytest.mark.row("machine-metrics-02")
 def test_times_of_creations_and_joins_are_histograms_too() -> None:
-    machine = views.machine(Machine(metadata=ObjectMeta(name="m", namespace="default")))
+    machine = codec.machine(Machine(metadata=ObjectMeta(name="m", namespace="default")))
     made_of = ClassView(name="c", provider_spec={}, credentials=Credentials({}))
     took("create", machine, made_of, 3.0)
 

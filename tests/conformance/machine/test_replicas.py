@@ -11,11 +11,11 @@ import pytest
 from ccm.controllers.machineset import bursts
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import replicas
-from ccm.machines.replicas import Member, Preserve, Wanted
-from ccm.machines.views import Phase
+from ccm.machines.replicas import Member, Wanted
+from ccm.model.machines import Phase, Preserve
 from tests.unit.machines.members import NOW, at, member
 
-CALLED = {"priority": 1, "called": at(0)}
+CALLED = {"priority": 1, "marked": at(0)}
 FAILED = {"phase": Phase.FAILED}
 
 
@@ -47,14 +47,14 @@ def running(count: int) -> list[Member]:
         pytest.param(1, running(2), 0, ["m0"], marks=pytest.mark.row("machineset-replicas-06")),
         pytest.param(
             2,
-            [*running(2), member("extra", has_moved=True)],
+            [*running(2), member("extra", was_moved=True)],
             0,
             [],
             marks=pytest.mark.row("machineset-replicas-09"),
         ),
         pytest.param(
             3,
-            [*running(1), member("extra", has_moved=True)],
+            [*running(1), member("extra", was_moved=True)],
             1,
             [],
             marks=pytest.mark.row("machineset-replicas-10"),
@@ -109,8 +109,8 @@ def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
         pytest.param(at(-1), CALLED, id="marked later"),
         pytest.param(None, CALLED, id="the set says nothing"),
         pytest.param(at(0), {"priority": 1}, id="marked without a time"),
-        pytest.param(at(0), {"called": at(0)}, id="marked without the priority"),
-        pytest.param(at(0), {"priority": 2, "called": at(0)}, id="another priority"),
+        pytest.param(at(0), {"marked": at(0)}, id="marked without the priority"),
+        pytest.param(at(0), {"priority": 2, "marked": at(0)}, id="another priority"),
     ],
 )
 def test_one_that_is_not_called_stays(scaled: Any, marks: dict[str, Any]) -> None:
@@ -138,9 +138,9 @@ def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
 def test_the_order_in_which_machines_go() -> None:
     order = [
         member("a", priority=1),
-        member("b", called=at(0)),
-        member("c", called=at(60), **FAILED),
-        member("d", called=at(60)),
+        member("b", marked=at(0)),
+        member("c", marked=at(60), **FAILED),
+        member("d", marked=at(60)),
         member("e"),
     ]
     mixed = random.Random(1).sample(order, k=len(order))

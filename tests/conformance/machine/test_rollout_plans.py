@@ -9,25 +9,20 @@ from typing import Any
 import pytest
 
 from ccm.machines import bounds, rollout
-from ccm.machines.fleet import DeploymentView, Piece, SetView, Strategy, Template
+from ccm.machines.fleet import DeploymentView, SetView, Strategy, Template
 from ccm.machines.replicas import Member
-from ccm.machines.views import Phase
 from ccm.model import ObjectMeta
+from ccm.model.machines import Phase
+from tests.unit.machines.members import member
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 LONG_AGO = BEGIN - timedelta(hours=1)
 
 
-def machines(set_name: str, count: int, **fields: Any) -> list[Piece]:
+def machines(set_name: str, count: int, **fields: Any) -> list[Member]:
     """Machines of a set that have worked for an hour."""
     wanted = {"phase": Phase.RUNNING, "since": LONG_AGO, **fields}
-    return [
-        Piece(
-            uid=f"{set_name}-{number}",
-            machine=Member(key=f"default/{set_name}-{number}", created=LONG_AGO, **wanted),
-        )
-        for number in range(count)
-    ]
+    return [member(f"{set_name}-{number}", created=LONG_AGO, **wanted) for number in range(count)]
 
 
 def shelf(name: str, count: int, *, age: int = 0, kind: str = "old", **fields: Any) -> SetView:

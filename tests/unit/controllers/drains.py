@@ -17,7 +17,6 @@ from ccm.cloud import Cloud, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import GetVolumeIDsRequest
 from ccm.controllers.machine.drain import Drainer
-from ccm.gardener import views
 from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
@@ -162,7 +161,7 @@ class Drains(World):
         """What is asked for."""
         if not self.get(name):
             self.machine(name)
-        machine = views.machine(MACHINES.one.decode(_json(self.get(name))))
+        machine = MACHINES.decode(_json(self.get(name)))
         return DrainTask(
             machine=machine,
             node_name=name,

@@ -206,7 +206,7 @@ class World:
         self.made: dict[str, Runnable] = {}
         self.events: list[tuple[str, str]] = []
         self.rules = {
-            "sick_conditions": names.SICK_CONDITIONS,
+            "unhealthy_conditions": names.SICK_CONDITIONS,
             "exhausted_retry_s": 600.0,
             **rules,
         }

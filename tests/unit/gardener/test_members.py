@@ -8,17 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.gardener import members, names, views
+from ccm.gardener import codec, members, names
+from ccm.gardener import types as documents
 from ccm.gardener.sets import MachineSet
-from ccm.gardener.types import Machine, MachineTemplateSpec
+from ccm.gardener.types import MachineTemplateSpec
+from ccm.machines import replicas
 from ccm.machines.replicas import DEFAULT_PRIORITY
-from ccm.machines.views import Phase
+from ccm.model.machines import Machine, Phase
 
 
 def machine(**found: Any) -> Machine:
     metadata = {"name": "m0", "namespace": "default", "uid": "u", "resourceVersion": "7"}
     metadata |= found.pop("metadata", {})
-    return msgspec.convert({"metadata": metadata, **found}, Machine)
+    return codec.machine(msgspec.convert({"metadata": metadata, **found}, documents.Machine))
 
 
 @pytest.mark.parametrize(
@@ -32,13 +34,13 @@ def machine(**found: Any) -> Machine:
 def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
     found = machine(metadata={"annotations": {names.ANNOTATION_PRIORITY: text}})
 
-    assert members.member(found, None, {}).priority == expected
+    assert found.priority == expected
 
 
 @pytest.mark.parametrize("seconds", [2**31, 2**63, 10**400, -(10**400)])
 def test_no_number_of_seconds_is_out_of_range(seconds: int) -> None:
     """No moment is so far away; `timedelta` and `float` would raise."""
-    found = views.limited_s(seconds)
+    found = codec.limited_s(seconds)
 
     assert abs(found) == 2**31 - 1
     assert (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=found)).year in (1957, 2094)
@@ -49,10 +51,8 @@ def test_what_is_odd_is_read_all_the_same() -> None:
         metadata={"annotations": {names.ANNOTATION_MARKED: "yesterday"}},
         status={"currentStatus": {"phase": "Dancing", "lastUpdateTime": "never"}},
     )
-    seen = members.member(found, None, {"name": "web"})
-
-    assert (seen.phase, seen.since, seen.called) == (Phase.FOREIGN, None, None)
-    assert not seen.is_labeled
+    assert (found.phase, found.status.since, found.marked) == (Phase.FOREIGN, None, None)
+    assert not replicas.member(found, None, {"name": "web"}, annotation="").is_labeled
 
 
 def test_a_set_that_the_autoscaler_scaled() -> None:

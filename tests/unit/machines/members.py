@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ccm.machines.replicas import Member
-from ccm.machines.views import Phase
+from ccm.machines.replicas import DEFAULT_PRIORITY, Member
+from ccm.model import ObjectMeta
+from ccm.model.machines import Machine, MachineStatus, Phase
+from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+_OF_MACHINE = ("created", "priority", "marked", "was_moved")
+_OF_STATUS = ("phase", "since", "state")
 
 
 def at(seconds: float) -> datetime:
@@ -17,5 +22,19 @@ def at(seconds: float) -> datetime:
 
 
 def member(name: str, **more: Any) -> Member:
-    """A machine that runs."""
-    return Member(key=f"default/{name}", **{"created": NOW, "phase": Phase.RUNNING, **more})
+    """A machine that runs, with fields of the machine, its status or the member."""
+    is_deleting = more.pop("is_deleting", False)
+    status = {key: more.pop(key) for key in _OF_STATUS if key in more}
+    fields = {key: more.pop(key) for key in _OF_MACHINE if key in more}
+    metadata = ObjectMeta(
+        name=name,
+        namespace="default",
+        uid=name,
+        deletion_timestamp=format_time(NOW) if is_deleting else None,
+    )
+    machine = Machine(
+        metadata=metadata,
+        status=MachineStatus(**{"phase": Phase.RUNNING, **status}),
+        **{"created": NOW, "priority": DEFAULT_PRIORITY, **fields},
+    )
+    return Member(machine=machine, **more)

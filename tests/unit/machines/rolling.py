@@ -11,15 +11,15 @@ from ccm.machines.fleet import (
     DeploymentView,
     FleetRules,
     InPlaceRules,
-    Piece,
     SetView,
     Strategy,
     Template,
 )
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member, deletion_order, is_called
-from ccm.machines.views import Phase
 from ccm.model import ObjectMeta
+from ccm.model.machines import Phase
 from ccm.model.times import moment
+from tests.unit.machines.members import member
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = FleetRules(
@@ -67,17 +67,16 @@ class Box:
     deleting: bool = False
     annotations: dict[str, str] = field(default_factory=dict)
 
-    def view(self, *, deleting: bool) -> Piece:
-        machine = Member(
-            key=f"default/{self.name}",
+    def view(self, *, deleting: bool) -> Member:
+        return member(
+            self.name,
             created=self.born,
             phase=self.phase,
             since=self.since,
             is_deleting=deleting,
             priority=int(self.annotations.get("priority", DEFAULT_PRIORITY)),
-            called=moment(self.annotations.get("marked")),
+            marked=moment(self.annotations.get("marked")),
         )
-        return Piece(uid=self.name, machine=machine)
 
 
 @dataclass
@@ -297,11 +296,11 @@ class Game:
 
     def _victims(self, shelf: Shelf, size: int | None = None) -> list[Box]:
         by_name = {one.name: one for one in live(shelf)}
-        members = [one.view(deleting=False).machine for one in by_name.values()]
+        members = [one.view(deleting=False) for one in by_name.values()]
         order = deletion_order(members, self.now, self.deployment.min_ready_s)
         scaled = moment(shelf.annotations.get(RULES.scaler_time))
         first = order[: max(0, len(order) - (shelf.replicas if size is None else size))]
-        due = [one for one in members if is_called(one, scaled)]
+        due = [one for one in members if is_called(one.machine, scaled)]
         keys = {one.key: None for one in [*first, *due]}
         return [by_name[key.rpartition("/")[2]] for key in keys]
 

@@ -9,8 +9,8 @@ import pytest
 
 from ccm.base import clock
 from ccm.machines.ages import Ages
-from ccm.machines.views import MachineView
 from ccm.model import ObjectMeta
+from ccm.model.machines import Machine
 from ccm.testing.clock import START
 
 pytestmark = pytest.mark.virtual_time
@@ -26,9 +26,9 @@ class Server:
         return clock.now() + timedelta(seconds=self.ahead_s)
 
 
-def machine(uid: str = "u", *, age_s: float = 0.0) -> MachineView:
+def machine(uid: str = "u", *, age_s: float = 0.0) -> Machine:
     created = START - timedelta(seconds=age_s)
-    return MachineView(metadata=ObjectMeta(name="m", uid=uid), created=created, class_name="c")
+    return Machine(metadata=ObjectMeta(name="m", uid=uid), created=created, class_name="c")
 
 
 async def test_time_passes() -> None:

@@ -6,19 +6,20 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec import structs
 
 from ccm.machines import deletion
 from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
 from ccm.machines.pauses import Pauses
-from ccm.machines.views import MachineView, Phase, State, Status
 from ccm.model import ObjectMeta
+from ccm.model.machines import Machine, MachineStatus, Phase, State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def machine(text: str = "", phase: Phase = Phase.TERMINATING, **more: object) -> MachineView:
-    status = Status(phase=phase, description=text, state="Processing", updated=NOW)
-    return MachineView(
+def machine(text: str = "", phase: Phase = Phase.TERMINATING, **more: object) -> Machine:
+    status = MachineStatus(phase=phase, description=text, state="Processing", updated=NOW)
+    return Machine(
         metadata=ObjectMeta(name="m", namespace="n", uid="u"),
         created=NOW,
         class_name="c",
@@ -77,7 +78,7 @@ def test_what_is_worth_writing(
     before: dict[str, object], after_s: float, state: State, brief: bool, written: bool
 ) -> None:
     one = machine(MARKERS[Stage.DRAIN])
-    one = replace(one, status=replace(one.status, **before))  # type: ignore[arg-type]
+    one = structs.replace(one, status=replace(one.status, **before))  # type: ignore[arg-type]
     move = deletion.Move(Stage.VM, f"something else entirely. {MARKERS[Stage.VM]}", state)
     event = Event(cause=Cause.GOING, known_state="")
     wanted = deletion.status(one, move, event, NOW + timedelta(seconds=after_s))
@@ -87,11 +88,11 @@ def test_what_is_worth_writing(
 
 @pytest.mark.parametrize("text", ["", "[]", '{"uid":"u","stage":"nowhere"}', "\udce4"])
 def test_an_annotation_that_cannot_be_read(text: str) -> None:
-    from ccm.gardener import names, views
+    from ccm.gardener import codec, names
 
-    rules = views.rules("c")
+    rules = codec.rules("c")
     metadata = ObjectMeta(name="m", uid="u", annotations={names.ANNOTATION_DELETION: text})
-    found = deletion.progress(replace(machine(), metadata=metadata), rules)
+    found = deletion.progress(structs.replace(machine(), metadata=metadata), rules)
 
     assert found == Progress(uid="u")
 

@@ -9,17 +9,18 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from ccm.gardener import names, views
+from ccm.gardener import codec, names
 from ccm.machines import health
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
 from ccm.machines.settings import effective
-from ccm.machines.views import Kind, MachineView, Phase, State, Status
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
+from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.node import NodeSpec, NodeStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = views.rules("ours", sick_conditions=names.SICK_CONDITIONS)
+RULES = codec.rules("ours", unhealthy_conditions=names.SICK_CONDITIONS)
 SICK = {"Ready": "Unknown"}
 WELL = {"Ready": "True"}
 
@@ -33,16 +34,16 @@ def node(*taints: str, **conditions: str) -> Node:
     )
 
 
-def machine(phase: Phase = Phase.UNKNOWN, **more: object) -> MachineView:
-    status = Status(phase=phase, since=START, conditions=(NodeCondition(type="Ready"),))
-    found = MachineView(
+def machine(phase: Phase = Phase.UNKNOWN, **more: object) -> Machine:
+    status = MachineStatus(phase=phase, since=START, conditions=(NodeCondition(type="Ready"),))
+    found = Machine(
         metadata=ObjectMeta(name="m", namespace="default", uid="u"),
         created=START,
         class_name="small",
         node_name="n",
         status=status,
     )
-    return replace(found, **more)  # type: ignore[arg-type]
+    return structs.replace(found, **more)  # type: ignore[arg-type]
 
 
 def at(seconds: float, *, jumped_s: float = 0.0) -> Moment:
@@ -98,15 +99,21 @@ def test_critical_components(taints: tuple[str, ...], wanted: bool) -> None:
 @pytest.mark.row("machine-health-07")
 def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
     own = machine(
-        creation_timeout_s=1.0, health_timeout_s=2.0, preserve_timeout_s=3.0, sick_conditions=("A",)
+        creation_timeout_s=1.0,
+        health_timeout_s=2.0,
+        preserve_timeout_s=3.0,
+        unhealthy_conditions=("A",),
     )
 
     flags, found = effective(machine(), RULES), effective(own, RULES)
     assert (flags.creation_timeout_s, flags.health_timeout_s) == (1200, 600)
-    assert (flags.preserve_timeout_s, flags.sick_conditions) == (345_600, names.SICK_CONDITIONS)
+    assert (flags.preserve_timeout_s, flags.unhealthy_conditions) == (
+        345_600,
+        names.SICK_CONDITIONS,
+    )
     assert (found.creation_timeout_s, found.health_timeout_s) == (1, 2)
-    assert (found.preserve_timeout_s, found.sick_conditions) == (3, ("A",))
-    assert effective(replace(own, never_fails=True), RULES).health_timeout_s is None
+    assert (found.preserve_timeout_s, found.unhealthy_conditions) == (3, ("A",))
+    assert effective(structs.replace(own, never_fails=True), RULES).health_timeout_s is None
 
 
 # --- phases ---------------------------------------------------------------------------------
@@ -149,9 +156,9 @@ def test_what_a_look_finds_is_in_the_table(phase: Phase, kind: str) -> None:
 @pytest.mark.row("machine-phase-05")
 def test_a_machine_of_which_nobody_saw_a_node() -> None:
     running = machine(Phase.RUNNING)
-    without = replace(running, status=replace(running.status, conditions=()))
+    without = structs.replace(running, status=replace(running.status, conditions=()))
 
-    def cause(one: MachineView) -> Cause | None:
+    def cause(one: Machine) -> Cause | None:
         return health.look(one, None, seen(Phase.RUNNING), at(0), RULES).cause
 
     assert (cause(running), cause(without)) == (Cause.GONE, None)
@@ -208,7 +215,9 @@ def test_a_clock_that_jumps_between_two_phases() -> None:
     """A machine whose VM took long to be made has no more time left than that."""
     made = health.spell(machine(Phase.CRASH_LOOP), None, at(0))
     now = at(1000, jumped_s=7200)
-    pending = replace(machine(Phase.PENDING), status=Status(phase=Phase.PENDING, since=now.wall))
+    pending = structs.replace(
+        machine(Phase.PENDING), status=MachineStatus(phase=Phase.PENDING, since=now.wall)
+    )
 
     spell = health.spell(pending, made, now)
 
@@ -217,7 +226,7 @@ def test_a_clock_that_jumps_between_two_phases() -> None:
 
 def test_a_machine_made_anew_under_its_name_begins_anew() -> None:
     old = seen(Phase.UNKNOWN)
-    new = replace(
+    new = structs.replace(
         machine(),
         metadata=ObjectMeta(name="m", uid="other"),
         status=replace(machine().status, since=at(900).wall),
@@ -232,8 +241,8 @@ def test_a_node_that_flaps() -> None:
     """Sick at 100 s, well at 200 s, sick at 300 s: from then on it has to be well for a while."""
 
     def phase(before: Spell | None, which: Phase, seconds: float) -> Spell:
-        status = Status(phase=which, since=at(seconds).wall)
-        return health.spell(replace(machine(), status=status), before, at(seconds))
+        status = MachineStatus(phase=which, since=at(seconds).wall)
+        return health.spell(structs.replace(machine(), status=status), before, at(seconds))
 
     def look(spell: Spell, kind: str, seconds: float) -> health.Finding:
         return health.look(machine(), NODES[kind], spell, at(seconds), RULES)
@@ -319,7 +328,7 @@ def test_a_node_that_is_gone_is_remembered_by_its_conditions() -> None:
     ],
 )
 def test_joining_and_rejoining(kind: Kind, state: State, wanted: str) -> None:
-    status = Status(phase=Phase.PENDING, kind=kind.value, state=state.value)
+    status = MachineStatus(phase=Phase.PENDING, kind=kind.value, state=state.value)
     outcome = health.changed(machine(status=status), NODES["well"], Cause.HEALTHY, at(90), RULES)
 
     assert outcome.status is not None

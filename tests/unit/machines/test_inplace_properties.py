@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import bounds, rollout
-from ccm.machines.fleet import DeploymentView, Piece, SetView, Strategy, Template
+from ccm.machines.fleet import DeploymentView, SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep
 from ccm.machines.replicas import Member, deletion_order
-from ccm.machines.views import Phase
 from ccm.model import Node, NodeCondition, ObjectMeta
+from ccm.model.machines import Phase
 from ccm.model.node import NodeStatus
+from tests.unit.machines.members import member
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 NAMES = RULES.in_place
@@ -35,15 +36,16 @@ class Box:
         """Whether it is not being updated."""
         return NAMES.selected not in self.labels or NAMES.result in self.labels
 
-    def view(self) -> Piece:
+    def view(self) -> Member:
         said = [NodeCondition(type=NAMES.condition, status="True", reason=NAMES.updated)]
         node = Node(
             metadata=ObjectMeta(name=self.name, uid=self.name, labels=dict(self.labels)),
             status=NodeStatus(conditions=said if self.updated else None),
         )
         phase = Phase.RUNNING if self.works else Phase.UPDATING
-        machine = Member(key=f"default/{self.name}", created=BEGIN, phase=phase, since=BEGIN)
-        return Piece(uid=self.name, machine=replace(machine, has_moved=self.moved), node=node)
+        return member(
+            self.name, created=BEGIN, phase=phase, since=BEGIN, was_moved=self.moved, node=node
+        )
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Shelf:
     def left(self) -> list[Box]:
         """Machines that it keeps, of those that it has."""
         countable = {f"default/{one.name}": one for one in self.boxes if not one.moved}
-        order = deletion_order((one.view().machine for one in countable.values()), BEGIN)
+        order = deletion_order((one.view() for one in countable.values()), BEGIN)
         gone = [countable[one.key] for one in order[: max(0, len(order) - self.replicas)]]
         return [one for one in self.boxes if one not in gone]
 

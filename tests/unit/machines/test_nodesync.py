@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from ccm.gardener import views
+from ccm.gardener import codec
 from ccm.machines import nodesync
-from ccm.machines.views import MachineView
 from ccm.model import ObjectMeta, Taint
+from ccm.model.machines import Machine
 from ccm.testing import builders
 
-RULES = views.rules("ours")
+RULES = codec.rules("ours")
 TAINT = Taint(key="pool", effect="NoSchedule")
 
 
@@ -21,13 +21,13 @@ HOLD, OURS = "example.com/leave-alone", "example.com/by-us"
 ARRIVAL = {HOLD: "true", OURS: "true"}
 
 
-def member(*taints: Taint, **annotations: str) -> MachineView:
-    return MachineView(
+def member(*taints: Taint, **annotations: str) -> Machine:
+    return Machine(
         metadata=ObjectMeta(name="m0", namespace="default"),
         created=datetime(2026, 1, 1, tzinfo=UTC),
         class_name="small",
         taints=taints,
-        annotations=annotations,
+        node_annotations=annotations,
     )
 
 

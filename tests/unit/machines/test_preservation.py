@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.gardener import names, views
+from ccm.gardener import codec, names
 from ccm.machines import preservation
 from ccm.machines.preservation import Action
-from ccm.machines.views import MachineView, Phase, Status
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
 from ccm.model.names import (
     ANNOTATION_SCALE_DOWN_DISABLED,
@@ -23,7 +23,7 @@ from ccm.model.names import (
 from ccm.model.node import NodeSpec, NodeStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = views.rules("ours")
+RULES = codec.rules("ours")
 TAINT = Taint(key=names.TAINT_PRESERVED, effect="NoSchedule")
 WISH, LAST = names.ANNOTATION_PRESERVE, names.ANNOTATION_PRESERVED
 ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
@@ -46,11 +46,11 @@ class Case:
 
     node: Node | None
     annotations: dict[str, str]
-    status: Status
+    status: MachineStatus
 
-    def machine(self) -> MachineView:
+    def machine(self) -> Machine:
         metadata = ObjectMeta(name="m", annotations=dict(self.annotations))
-        return MachineView(metadata=metadata, created=NOW, class_name="s", status=self.status)
+        return Machine(metadata=metadata, created=NOW, class_name="s", status=self.status)
 
     def pass_(self, *, now: datetime = NOW, drained: bool | None = None) -> int:
         """How much there was to write."""
@@ -127,7 +127,7 @@ def case(
     return Case(
         node=found if node else None,
         annotations=notes(wish=own, last=last),
-        status=Status(phase=Phase(phase), preserve_until=until),
+        status=MachineStatus(phase=Phase(phase), preserve_until=until),
     )
 
 
@@ -233,7 +233,7 @@ def test_its_end_is_its_end(phase: Phase, wish: str) -> None:
 @pytest.mark.parametrize("wish", [*ANY, "now"])
 def test_what_is_to_be_written_says_until_when_it_is_kept(wish: str | None) -> None:
     one = case(wish)
-    failed = Status(phase=Phase.FAILED)
+    failed = MachineStatus(phase=Phase.FAILED)
 
     found = preservation.kept(one.machine(), failed, one.node, NOW, RULES)
 
@@ -243,7 +243,7 @@ def test_what_is_to_be_written_says_until_when_it_is_kept(wish: str | None) -> N
 
 def test_the_moment_until_which_it_is_kept_stays() -> None:
     one = case("when-failed", minutes=60)
-    failed = Status(phase=Phase.FAILED, preserve_until=one.status.preserve_until)
+    failed = MachineStatus(phase=Phase.FAILED, preserve_until=one.status.preserve_until)
 
     assert preservation.kept(one.machine(), failed, one.node, NOW, RULES) == failed
 

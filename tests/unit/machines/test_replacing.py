@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, began, standing
-from ccm.machines.views import Kind, MachineView, Phase, Status
 from ccm.model import ObjectMeta
+from ccm.model.machines import Kind, Machine, MachineStatus, Phase
 from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,14 +29,14 @@ def machine(
     kept: bool = False,
     goes: bool = False,
     kind: Kind = Kind.HEALTH_CHECK,
-) -> MachineView:
+) -> Machine:
     deleted = format_time(DELETED) if goes else None
-    return MachineView(
+    return Machine(
         metadata=ObjectMeta(name=name, namespace="d", deletion_timestamp=deleted),
         created=NOW,
         class_name="small",
         group=group,
-        status=Status(
+        status=MachineStatus(
             phase=phase,
             kind=kind.value,
             since=LATER,
@@ -48,7 +48,7 @@ def machine(
 class Scene:
     """Replacements whose clock a test sets."""
 
-    def __init__(self, *machines: MachineView) -> None:
+    def __init__(self, *machines: Machine) -> None:
         self.now_s = 0.0
         self.replacements = Replacements(LIMIT_S)
         for one in machines:
@@ -58,21 +58,21 @@ class Scene:
     def waiting(self) -> set[str]:
         return self.replacements.waiting
 
-    def note(self, one: MachineView, *, age_s: float | None = None) -> Collection[str]:
+    def note(self, one: Machine, *, age_s: float | None = None) -> Collection[str]:
         return self.replacements.note(one.key, one, self.now_s, age_s=age_s)
 
     def gone(self, name: str) -> Collection[str]:
         return self.replacements.note(f"d/{name}", None, self.now_s)
 
-    def claim(self, one: MachineView) -> str:
+    def claim(self, one: Machine) -> str:
         obstacle = self.replacements.claim(one, self.now_s)
         return "" if obstacle is None else obstacle.why
 
-    def release(self, one: MachineView) -> Collection[str]:
+    def release(self, one: Machine) -> Collection[str]:
         return self.replacements.release(one)
 
 
-def replacements(*machines: MachineView) -> Scene:
+def replacements(*machines: Machine) -> Scene:
     return Scene(*machines)
 
 
@@ -103,7 +103,7 @@ WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
         "" if isinstance(one, bool) else f"{one.phase.name}-{one.group}-{one.is_deleting}"
     ),
 )
-def test_another_machine_in_the_way(other: MachineView, obstructs: bool) -> None:
+def test_another_machine_in_the_way(other: Machine, obstructs: bool) -> None:
     found = replacements(*WELL, machine("m"), other)
 
     why = found.claim(machine("m"))
@@ -146,7 +146,7 @@ def test_a_turn_that_is_not_used_is_given_back() -> None:
     ],
     ids=["gone", "runs", "preserved", "of-another-group"],
 )
-def test_the_next_one_is_told_when_it_is_through(then: MachineView | None) -> None:
+def test_the_next_one_is_told_when_it_is_through(then: Machine | None) -> None:
     found = replacements(*WELL, machine("m"), machine("o"))
     found.claim(machine("m"))
     found.note(machine("m", Phase.FAILED))
@@ -218,7 +218,7 @@ SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_L
     ],
     ids=["new", "refused", "joining", "failed-to-join", "scaled-down", "updating", "updated"],
 )
-def test_in_a_meltdown_other_groups_create_and_delete(other: list[MachineView]) -> None:
+def test_in_a_meltdown_other_groups_create_and_delete(other: list[Machine]) -> None:
     found = replacements(*SICK, *other)
 
     assert found.replacements.is_meltdown
@@ -266,7 +266,7 @@ def test_a_machine_of_a_group_without_a_replacement_is_none() -> None:
     ],
     ids=["refused", "failed", "deleted", "foreign"],
 )
-def test_no_block_outlasts_the_limit(other: MachineView) -> None:
+def test_no_block_outlasts_the_limit(other: Machine) -> None:
     found = replacements(*WELL, other, machine("m"))
     obstacle = found.replacements.claim(machine("m"), 100.0)
     assert obstacle is not None
@@ -354,7 +354,7 @@ def test_after_a_restart_a_machine_that_failed_to_join_is_no_replacement() -> No
     ],
     ids=["refused", "failed", "terminating", "joining, deleted"],
 )
-def test_since_when_a_machine_is_under_way(one: MachineView, wanted: datetime) -> None:
+def test_since_when_a_machine_is_under_way(one: Machine, wanted: datetime) -> None:
     assert began(one) == wanted
 
 
@@ -376,7 +376,7 @@ STEPS = st.lists(
 def test_never_two_of_a_group_and_nobody_waits_for_ever(
     steps: list[tuple[str, int, Phase | None]], alone: bool
 ) -> None:
-    found, known, turns = Scene(), dict[str, MachineView](), set[str]()
+    found, known, turns = Scene(), dict[str, Machine](), set[str]()
     waiting = set[str]()
 
     def group(number: int) -> str:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import replicas
-from ccm.machines.replicas import BURST, Member, Preserve, Wanted
-from ccm.machines.views import Phase
+from ccm.machines.replicas import BURST, Member, Wanted
+from ccm.model.machines import Phase, Preserve
 from tests.unit.machines.members import NOW, at, member
 
 MOMENTS = st.none() | st.integers(-3, 3).map(at)
@@ -26,12 +26,12 @@ def machines(draw: st.DrawFn) -> Sequence[Member]:
             created=at(draw(st.integers(-2, 2))),
             is_deleting=draw(st.booleans()),
             priority=draw(st.integers(0, 4)),
-            called=draw(MOMENTS),
+            marked=draw(MOMENTS),
             preserve=(said := draw(st.sampled_from(Preserve))),
             own_preserve=said,
             is_its_own=draw(st.booleans()),
             kept_until=draw(MOMENTS),
-            has_moved=draw(st.integers(0, 4)) == 0,
+            was_moved=draw(st.integers(0, 4)) == 0,
         )
         for number in range(draw(st.integers(0, 9)))
     ]
@@ -63,18 +63,18 @@ def test_it_comes_to_an_end_and_plans_nothing_then(wanted: Wanted, found: Sequen
     last = replicas.scaling(wanted, found, NOW)
 
     assert (last.create, list(last.delete)) == (0, [])
-    here = [one for one in found if not one.is_ending]
+    here = [one for one in found if not one.machine.is_ending]
     enough = len(here) >= wanted.replicas or not wanted.may_grow
     # Some that moved over in an update in place may be more than are wanted for a while.
     assert enough
-    assert sum(not one.has_moved for one in here) <= wanted.replicas
+    assert sum(not one.machine.was_moved for one in here) <= wanted.replicas
 
 
 @given(wanted=wishes(), found=machines())
 def test_there_are_never_more_than_wanted_through_what_is_made(
     wanted: Wanted, found: Sequence[Member]
 ) -> None:
-    here = sum(not one.is_ending for one in found)
+    here = sum(not one.machine.is_ending for one in found)
     scaling = replicas.scaling(wanted, found, NOW)
 
     assert here + scaling.create <= max(wanted.replicas, here)
@@ -90,15 +90,19 @@ def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
     free = [
         one
         for one in delete
-        if not (one.priority == 1 and one.called is not None and wanted.scaled is not None)
-        and not (one.phase is Phase.FAILED and not one.is_kept(NOW))
+        if not (
+            one.machine.priority == 1
+            and one.machine.marked is not None
+            and wanted.scaled is not None
+        )
+        and not (one.machine.phase is Phase.FAILED and not one.is_kept(NOW))
     ]
-    here = [one for one in found if not one.is_ending]
+    here = [one for one in found if not one.machine.is_ending]
 
     assert len({one.key for one in delete}) == len(delete)
     assert all(one in here for one in delete)
-    assert len(free) <= max(0, sum(not one.has_moved for one in here) - wanted.replicas)
-    assert not any(one.has_moved for one in free)
+    assert len(free) <= max(0, sum(not one.machine.was_moved for one in here) - wanted.replicas)
+    assert not any(one.machine.was_moved for one in free)
 
 
 @given(wanted=wishes(), found=machines(), order=st.randoms(use_true_random=False))
@@ -118,7 +122,7 @@ def test_the_order_of_the_cache_decides_nothing(
 def test_what_a_set_keeps_it_keeps(wanted: Wanted, found: Sequence[Member]) -> None:
     kept, dropped = replicas.preservation(wanted, found)
     after = replicas.preserved(found, kept, dropped)
-    ours = sum(one.own_preserve is Preserve.AUTO and not one.is_ending for one in after)
+    ours = sum(one.own_preserve is Preserve.AUTO and not one.machine.is_ending for one in after)
 
     assert [list(each) for each in replicas.preservation(wanted, after)] == [[], []]
     assert ours <= max(wanted.most_preserved, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from ccm.machines import setbacks
 from ccm.machines.setbacks import NONE, Setbacks
-from ccm.machines.views import Phase
+from ccm.model.machines import Phase
 from tests.unit.machines.members import NOW, at, member
 
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ccm.machines.statuses import says_nothing_new, similar
-from ccm.machines.views import Phase, Status
+from ccm.model.machines import MachineStatus, Phase
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-FAILED = Status(
+FAILED = MachineStatus(
     phase=Phase.CRASH_LOOP, description="quota used up", code="ResourceExhausted", updated=NOW
 )
 

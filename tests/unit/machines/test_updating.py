@@ -9,17 +9,17 @@ import pytest
 from msgspec import structs
 
 from ccm.controllers.machine import plan
-from ccm.gardener import views
-from ccm.gardener.views import UPDATE
+from ccm.gardener import codec
+from ccm.gardener.codec import UPDATE
 from ccm.machines import updating
 from ccm.machines.updating import NOTHING, Decision
-from ccm.machines.views import MachineView, Phase, Status
 from ccm.model import Node, NodeCondition, ObjectMeta
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeStatus
 from ccm.model.times import format_time
 from ccm.testing.clock import START
 
-RULES = views.rules("ours")
+RULES = codec.rules("ours")
 CHOSEN = {UPDATE.candidate: "true", UPDATE.selected: "true"}
 WELL, ILL = {UPDATE.result: "successful"}, {UPDATE.result: "failed"}
 CANDIDATE = {UPDATE.candidate: "true"}
@@ -29,12 +29,12 @@ def row(number: int) -> pytest.MarkDecorator:
     return pytest.mark.row(f"machine-update-{number:02}")
 
 
-def machine(phase: Phase = Phase.RUNNING, **more: Any) -> MachineView:
-    return MachineView(
+def machine(phase: Phase = Phase.RUNNING, **more: Any) -> Machine:
+    return Machine(
         metadata=ObjectMeta(name="m", namespace="default", uid="u"),
         created=START,
         class_name="small",
-        status=Status(phase=phase),
+        status=MachineStatus(phase=phase),
         **more,
     )
 
@@ -96,7 +96,7 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
     chosen = node(CHOSEN, UPDATE.chosen)
     limited = machine(drain_timeout_s=60.0)
 
-    def force(one: MachineView, seconds: float) -> bool:
+    def force(one: Machine, seconds: float) -> bool:
         return updating.drain_task(one, chosen, START + timedelta(seconds=seconds), RULES).force
 
     assert (force(limited, 60), force(limited, 61)) == (False, True)

@@ -39,7 +39,7 @@ def test_nulls_and_strange_fields_are_read() -> None:
         b'"status":{"loadBalancer":{"ingress":null},"conditions":[]}}'
     )
 
-    service = SERVICES.one.decode(sent)
+    service = SERVICES.decode(sent)
 
     assert (service.ports, service.ingress, service.finalizers) == ((), (), ())
     assert (service.type, service.is_deleting, service.key) == ("", False, "n/x")

@@ -11,11 +11,11 @@ import pytest_asyncio
 from ccm.gardener import crds, names
 from ccm.gardener.kinds import MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineSet
-from ccm.gardener.types import Machine
 from ccm.kube.client import Client
 from ccm.kube.errors import Conflict, KubeError, Unreachable
 from ccm.kube.store import Store
-from ccm.model import ObjectMeta, OwnerReference
+from ccm.model import ObjectMeta, OwnerReference, Pod
+from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid, release_patch
 from ccm.runtime.ownership import Index, Ownership
 from ccm.runtime.writer import Writer
@@ -247,13 +247,13 @@ async def test_a_patch_is_for_the_very_object(room: Room) -> None:
         await room.machines.patch_merge("a", patch, namespace="default")
 
 
-def owned_by(uid: str, name: str = "a") -> Machine:
+def owned_by(uid: str, name: str = "a") -> Pod:
     owners = [OwnerReference(uid=uid, controller=True)] if uid else None
-    return Machine(metadata=ObjectMeta(name=name, namespace="n", owner_references=owners))
+    return Pod(metadata=ObjectMeta(name=name, namespace="n", owner_references=owners))
 
 
 def test_an_index_follows_who_controls_what() -> None:
-    index: Index[Machine] = Index()
+    index: Index[Pod] = Index()
     index.note(None, owned_by("u1"))
     index.note(None, owned_by("", "b"))
     assert list(index.owned("u1")) == ["n/a"]
@@ -269,4 +269,4 @@ def test_an_index_follows_who_controls_what() -> None:
 
 def test_an_owner_that_is_not_the_controller_controls_nothing() -> None:
     by = [OwnerReference(uid="u1"), OwnerReference(uid="u2", controller=False)]
-    assert controller_uid(Machine(metadata=ObjectMeta(owner_references=by))) == ""
+    assert controller_uid(Pod(metadata=ObjectMeta(owner_references=by))) == ""

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.machines.views import Phase
 from ccm.model import (
     Event,
     EventSource,
@@ -20,6 +19,7 @@ from ccm.model import (
     Service,
     names,
 )
+from ccm.model.machines import Phase
 from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS, is_settled

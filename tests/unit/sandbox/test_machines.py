@@ -11,8 +11,8 @@ import pytest
 from ccm.gardener import rollouts
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineDeployment
-from ccm.gardener.types import Machine
 from ccm.kube.resources import SECRETS, Kind
+from ccm.model.machines import Machine
 from ccm.sandbox import machines
 from providers.sim import machine_specs
 from tests.unit.controllers.memory_server import MemoryServer
@@ -75,9 +75,8 @@ def test_a_deployment_tells_its_bounds() -> None:
 def test_a_vm_that_is_there_is_a_node() -> None:
     def one(name: str, **spec: Any) -> Machine:
         labels = {"node": f"node-{name}"} if spec else {}
-        return msgspec.convert(
-            {"metadata": {"name": name, "labels": labels}, "spec": spec}, Machine
-        )
+        body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+        return MACHINES.decode(msgspec.json.encode(body))
 
     every = [one("a"), one("b", providerID="x://b")]
 

@@ -17,13 +17,13 @@ pytestmark = pytest.mark.virtual_time
 def pod(name: str, ready: bool = True, **metadata: Any) -> podlife.LivePod:
     status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
     body = {"metadata": {"name": name, **metadata}, "status": status}
-    return podlife.PODS.one.decode(msgspec.json.encode(body))
+    return podlife.PODS.decode(msgspec.json.encode(body))
 
 
 def budget(disrupted: Any = None, **spec: Any) -> podlife.Budget:
     metadata = {"name": "b", "generation": 3}
     body = {"metadata": metadata, "spec": spec, "status": {"disruptedPods": disrupted}}
-    return podlife.BUDGETS.one.decode(msgspec.json.encode(body))
+    return podlife.BUDGETS.decode(msgspec.json.encode(body))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ccm.machines.views import Phase
+from ccm.model.machines import Phase
 from ccm.sandbox import report
 from ccm.sandbox.board import Board
 from ccm.testing import builders

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from ccm.machines.views import Phase
 from ccm.model import NodeAddress, names
+from ccm.model.machines import Phase
 from ccm.sandbox import table
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import Row, ServiceRow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ccm.machines.views import MachineView, Phase, Status
 from ccm.model import ObjectMeta
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.sandbox import machines
 
 
@@ -17,9 +17,9 @@ def machine(
     deleting: bool = False,
     uid: str = "u",
     provider_id: str = "",
-) -> MachineView:
+) -> Machine:
     """A Machine; its node has its name."""
-    return MachineView(
+    return Machine(
         metadata=ObjectMeta(
             name=name,
             namespace=machines.NAMESPACE,
@@ -30,5 +30,5 @@ def machine(
         class_name=machines.CLASS,
         node_name=name,
         provider_id=provider_id,
-        status=Status(phase=phase, description=said),
+        status=MachineStatus(phase=phase, description=said),
     )

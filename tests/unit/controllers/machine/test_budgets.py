@@ -24,7 +24,7 @@ STATUS = {"observedGeneration": 1, "expectedPods": 9, "currentHealthy": 5, "desi
 
 def pod(name: str, **labels: str) -> Pod:
     metadata = {"name": name, "namespace": "default", "uid": name, "labels": labels}
-    return PODS.one.decode(msgspec.json.encode({"metadata": metadata}))
+    return PODS.decode(msgspec.json.encode({"metadata": metadata}))
 
 
 def server(allowed: int = 0) -> MemoryServer:

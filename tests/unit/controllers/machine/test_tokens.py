@@ -15,7 +15,7 @@ from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import MachineRequest
 from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
-from ccm.gardener import names, views
+from ccm.gardener import codec, names
 from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid
 from ccm.kube.resources import SECRETS
@@ -30,7 +30,7 @@ from tests.unit.controllers.machines import (
 pytestmark = pytest.mark.virtual_time
 
 ID = {names.ANNOTATION_TOKEN_ID: "aaaaaa"}
-RULES: dict[str, Any] = {"sick_conditions": names.SICK_CONDITIONS, "exhausted_retry_s": 600.0}
+RULES: dict[str, Any] = {"unhealthy_conditions": names.SICK_CONDITIONS, "exhausted_retry_s": 600.0}
 
 
 async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +202,9 @@ async def test_a_refused_token_is_shown_to_nobody() -> None:
             seen.append(obj["stringData"]["token-secret"])
             raise Invalid(status=422, reason="Invalid", message=f"bad: {seen[0]} in {namespace}")
 
-    machine = views.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    machine = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
     with pytest.raises(Invalid) as caught:
-        await Tokens(cast("Any", Refusing())).ensure(machine, views.rules("ours", **RULES))
+        await Tokens(cast("Any", Refusing())).ensure(machine, codec.rules("ours", **RULES))
 
     assert seen[0] not in redact.words(str(caught.value))
 
@@ -213,7 +213,7 @@ def test_redaction_knows_a_bounded_number_of_tokens(monkeypatch: pytest.MonkeyPa
     held = Tokens(cast("Any", None))
     for number in range(MOST_KNOWN + 1):
         one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
-        held._hold(views.machine(one), f"secret-number-{number:03d}")
+        held._hold(codec.machine(one), f"secret-number-{number:03d}")
 
     assert redact.words("secret-number-000") == "secret-number-000"
     assert redact.words("secret-number-001") == redact.MASK
@@ -300,8 +300,8 @@ async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -
     world = World()
     world.ready_class()
     api = Tokens(world.server.client().resource(SECRETS))
-    owner = views.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
-    rules = views.rules("ours", **RULES)
+    owner = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    rules = codec.rules("ours", **RULES)
     await api.ensure(owner, rules)
     await api.delete(owner, rules)
     await Tokens(world.server.client().resource(SECRETS)).ensure(owner, rules)

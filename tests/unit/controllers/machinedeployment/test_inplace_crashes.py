@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from ccm.gardener.views import UPDATE
+from ccm.gardener.codec import UPDATE
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.conformance.machine.test_updating import CHOSEN, Fleet, reason

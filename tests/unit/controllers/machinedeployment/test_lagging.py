@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.gardener import names
-from ccm.gardener.views import UPDATE
+from ccm.gardener.codec import UPDATE
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.unit.controllers.machinedeployments import (

@@ -21,7 +21,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.doctor.explain import report, subject, verdict
-from ccm.gardener import views
+from ccm.gardener import codec
 from ccm.gardener.types import Machine
 from ccm.kube.informer import Informers
 from ccm.runtime.account import Answer
@@ -85,7 +85,7 @@ class StuckMachines(World):
         namespace, _, bare = name.partition("/")
         path = f"/apis/machine.sapcloud.io/v1alpha1/namespaces/{namespace}/machines/{bare}"
         body = self.server.get(path)
-        found = views.machine(msgspec.convert(body, Machine)) if body else None
+        found = codec.machine(msgspec.convert(body, Machine)) if body else None
         return subject.Case(kind="machine", name=name, found=found, answer=answer, **facts)
 
     def says(self, name: str = M0) -> str:

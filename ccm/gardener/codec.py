@@ -1,4 +1,4 @@
-"""Between the objects of this front and the neutral terms of `ccm.machines`. Pure."""
+"""The codec of machines: documents of this API group to hub types, and back as patches. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,16 @@ import msgspec
 
 from ccm.base.booleans import parse_bool
 from ccm.base.credentials import MOST_BYTES
+from ccm.base.digits import parse_digits
 from ccm.base.durations import parse_duration
 from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
-from ccm.gardener.types import (
-    ClassNodeTemplate,
-    CurrentStatus,
-    LastOperation,
-    Machine,
-    MachineClass,
-    MachineStatus,
-)
-from ccm.machines.views import (
-    ClassView,
-    MachineView,
-    Phase,
-    PreserveNames,
-    Rules,
-    Status,
-    UpdateNames,
-)
+from ccm.gardener import types as documents
+from ccm.gardener.types import ClassNodeTemplate, MachineClass
+from ccm.machines.replicas import DEFAULT_PRIORITY
+from ccm.machines.views import ClassView, PreserveNames, Rules, UpdateNames
 from ccm.model import ObjectReference, Secret
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.names import STATUS_FALSE
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
@@ -99,36 +88,44 @@ def rules(cluster: str, **settings: Any) -> Rules:
     )
 
 
-def machine(obj: Machine) -> MachineView:
-    """A machine in neutral terms."""
-    spec, template = obj.spec, obj.spec.node_template.metadata or {}
-    refers = spec.class_.kind == names.CLASS_KIND
-    sick = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
-    return MachineView(
+def machine(obj: documents.Machine) -> Machine:
+    """Convert a document."""
+    spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
+    unhealthy = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
+    annotations = obj.annotations
+    return Machine(
         metadata=obj.metadata,
         created=moment(obj.metadata.creation_timestamp) or _NEVER,
-        class_name=spec.class_.name if refers else "",
+        class_name=made_of.name if made_of.kind == names.CLASS_KIND else "",
+        class_reference=(made_of.api_group, made_of.kind, made_of.name),
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj),
         group=_group(obj),
+        deployment=obj.labels.get(names.LABEL_DEPLOYMENT, ""),
         creation_timeout_s=_seconds(
-            obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
+            annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
         ),
         health_timeout_s=_positive(spec.health_timeout),
         update_timeout_s=_positive(spec.in_place_update_timeout),
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         creation_started=_creation_started(obj),
-        origins=origins(obj),
-        sick_conditions=sick or None,
-        labels=_texts(template.get("labels")),
-        annotations=_texts(template.get("annotations")),
+        origins=_origins(obj),
+        unhealthy_conditions=unhealthy or None,
+        node_labels=_texts(template.get("labels")),
+        node_annotations=_texts(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
         force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
         force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
         drain_timeout_s=_seconds(spec.drain_timeout),
         max_evict_retries=spec.max_evict_retries,
+        priority=_priority(annotations.get(names.ANNOTATION_PRIORITY, "")),
+        marked=moment(annotations.get(names.ANNOTATION_MARKED)),
+        preserve=annotations.get(names.ANNOTATION_PRESERVE, ""),
+        preserve_of_node=annotations.get(names.ANNOTATION_PRESERVED, ""),
+        was_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
+        source=obj,
     )
 
 
@@ -208,8 +205,7 @@ def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
     return Credentials({**where, "": region.encode()}).digest[:4]
 
 
-def origins(obj: Machine) -> tuple[str, ...]:
-    """See `MachineView.origins`."""
+def _origins(obj: documents.Machine) -> tuple[str, ...]:
     recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
     return tuple(recorded.split(",")) if recorded else ()
 
@@ -243,11 +239,12 @@ def class_refusals(obj: MachineClass) -> Sequence[str]:
     ]
 
 
-def status_patch(obj: Machine, status: Status) -> Patch:
+def status_patch(obj: Machine, status: MachineStatus) -> Patch:
     """The patch of the status that says this, and leaves alone what we know nothing of."""
+    before: documents.MachineStatus = obj.source.status
     phase = status.phase.value
     if status.phase is Phase.FOREIGN:
-        phase = obj.status.current_status.phase
+        phase = before.current_status.phase
     found = {
         "currentStatus": {
             "phase": phase,
@@ -266,7 +263,7 @@ def status_patch(obj: Machine, status: Status) -> Patch:
     }
     lists = {"addresses": status.addresses, "conditions": status.conditions}
     for key, entries in lists.items():
-        if entries or getattr(obj.status, key):
+        if entries or getattr(before, key):
             found[key] = [msgspec.to_builtins(one) for one in entries] or None
     return {"metadata": same_object(obj) | same_version(obj), "status": found}
 
@@ -291,7 +288,7 @@ def reference(obj: Machine) -> ObjectReference:
 def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:
     """The patch that says which VM is the machine's, and with what it was made."""
     metadata = same_object(obj) | same_version(obj)
-    if origin and not obj.spec.provider_id:
+    if origin and not obj.provider_id:
         metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
     if provider_id and names.ANNOTATION_CREATION in obj.annotations:
         # The stored provider ID replaces the record.
@@ -306,7 +303,7 @@ def origin_patch(obj: Machine, origin: str) -> Patch | None:
 
     Without a record, the project of the VM is unknown, and one more origin would not tell it.
     """
-    before = origins(obj)
+    before = obj.origins
     if not before or origin in before:
         return None
     recorded = ",".join((*before, origin)[-_MOST_ORIGINS:])
@@ -314,12 +311,10 @@ def origin_patch(obj: Machine, origin: str) -> Patch | None:
     return {"metadata": metadata | {"annotations": {names.ANNOTATION_ORIGIN: recorded}}}
 
 
-def _status(obj: Machine) -> Status:
-    found: MachineStatus = obj.status
-    current: CurrentStatus = found.current_status
-    last: LastOperation = found.last_operation
-    return Status(
-        phase=phase(current.phase),
+def _status(obj: documents.Machine) -> MachineStatus:
+    found, current, last = obj.status, obj.status.current_status, obj.status.last_operation
+    return MachineStatus(
+        phase=_phase(current.phase),
         description=last.description,
         code=last.error_code,
         state=last.state,
@@ -328,28 +323,27 @@ def _status(obj: Machine) -> Status:
         since=moment(current.last_update_time),
         preserve_until=moment(current.preserve_expiry_time),
         updated=moment(last.last_update_time),
-        known_state=known_state(obj),
+        known_state=_known_state(obj),
         addresses=tuple(found.addresses or ()),
         conditions=tuple(found.conditions or ()),
     )
 
 
-def phase(text: str) -> Phase:
-    """A phase nobody knows: it is not ours to end."""
+def _phase(text: str) -> Phase:
     try:
         return Phase(text)
     except ValueError:
         return Phase.FOREIGN
 
 
-def _group(obj: Machine) -> str:
+def _group(obj: documents.Machine) -> str:
     """Its deployment; without one, whoever controls it."""
     owners = obj.metadata.owner_references or ()
     others = (one.uid for one in owners if one.controller)
     return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
 
 
-def _creation_started(obj: Machine) -> bool:
+def _creation_started(obj: documents.Machine) -> bool:
     """Return whether the object records a creation of its own: a restored copy has the annotation
     too, but another UID, and none of the original's owners.
     """
@@ -361,7 +355,7 @@ def _creation_started(obj: Machine) -> bool:
     return recorded in (obj.uid, *owners) or _is_recorded_in_state(obj)
 
 
-def _is_recorded_in_state(obj: Machine) -> bool:
+def _is_recorded_in_state(obj: documents.Machine) -> bool:
     stored = obj.status.last_known_state
     if not stored:
         return False
@@ -369,7 +363,7 @@ def _is_recorded_in_state(obj: Machine) -> bool:
     return begins == f"{names.STATE_CREATION}{obj.uid}"
 
 
-def known_state(obj: Machine) -> str:
+def _known_state(obj: documents.Machine) -> str:
     """Return the driver's last known state, without the record of an earlier release."""
     stored = obj.status.last_known_state
     return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
@@ -381,7 +375,7 @@ def state_to_store(obj: Machine, state: str) -> str:
     The record of an earlier release stays in it until the provider ID is stored: it may be the only
     one.
     """
-    if _is_recorded_in_state(obj) and not obj.spec.provider_id:
+    if _is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state
 
@@ -395,6 +389,14 @@ def limited_s(seconds: int) -> float:
     and no moment is so far away.
     """
     return float(max(-_MOST_S, min(seconds, _MOST_S)))
+
+
+def _priority(text: str) -> int:
+    is_negative = text.startswith("-")
+    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
+    if found is None:
+        return DEFAULT_PRIORITY
+    return -found if is_negative else found
 
 
 def _seconds(text: str) -> float | None:

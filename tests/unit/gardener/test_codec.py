@@ -7,17 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.gardener import names, views
-from ccm.gardener.types import Machine, MachineClass
-from ccm.machines.views import MachineView, Phase
+from ccm.gardener import codec, names
+from ccm.gardener import types as documents
+from ccm.gardener.types import MachineClass
 from ccm.model import ObjectMeta, Secret
+from ccm.model.machines import Machine, Phase
 
 META = {"name": "m", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
-def machine(spec: Any = None, status: Any = None, **metadata: Any) -> MachineView:
+def machine(spec: Any = None, status: Any = None, **metadata: Any) -> Machine:
     found = {"metadata": META | metadata, "spec": spec or {}, "status": status or {}}
-    return views.machine(msgspec.convert(found, Machine))
+    return codec.machine(msgspec.convert(found, documents.Machine))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,8 @@ def test_what_nobody_checks_makes_no_trouble() -> None:
         {"currentStatus": {"phase": "Dancing", "lastUpdateTime": "yesterday"}},
     )
 
-    assert (found.labels, found.annotations) == ({"a": "1"}, {})
-    assert found.sick_conditions == ("A", "B")
+    assert (found.node_labels, found.node_annotations) == ({"a": "1"}, {})
+    assert found.unhealthy_conditions == ("A", "B")
     assert (found.phase, found.status.since) == (Phase.FOREIGN, None)
 
 
@@ -71,7 +72,7 @@ def test_the_later_secret_counts() -> None:
         "credentialsSecretRef": {"name": "two"},
     }
     known = {"one": secret(key=b"1", userData=b"u"), "two": secret(key=b"2")}
-    found = views.machine_class(
+    found = codec.machine_class(
         msgspec.convert(given, MachineClass),
         lambda _namespace, name: known[name],
         providers=["acme"],
@@ -83,7 +84,7 @@ def test_the_later_secret_counts() -> None:
 
 def test_a_secret_of_another_namespace_is_refused() -> None:
     given = {"metadata": META, "secretRef": {"name": "one", "namespace": "elsewhere"}}
-    found = views.machine_class(
+    found = codec.machine_class(
         msgspec.convert(given, MachineClass),
         lambda _namespace, _name: secret(key=b"1"),
         providers=["acme"],
@@ -101,7 +102,7 @@ def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
             "secretRef": {"name": "s"},
         }
         made = msgspec.convert(given, MachineClass)
-        found = views.machine_class(
+        found = codec.machine_class(
             made, lambda _namespace, _name: secret(key=key), providers=["acme"]
         )
         return found.version
