@@ -29,8 +29,9 @@ from ccm.gardener.world import marker
 from ccm.kube.errors import Forbidden, NotFound, WriteRefused
 from ccm.kube.resources import CRDS, SECRETS, Kind
 from ccm.machines import orphans, tokens
+from ccm.machines.classes import ClassView
 from ccm.machines.creation import needs_token
-from ccm.machines.views import ClassView
+from ccm.machines.settings import Settings
 from ccm.model import CustomResourceDefinition
 from ccm.model.machines import Machine, Phase, State
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
@@ -126,12 +127,12 @@ async def classes(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     found, faults = await _classes(case), dict[str, str]()
-    rules = codec.rules("", has_target=case.options.target_kubeconfig != NO_TARGET)
+    settings = Settings(names=codec.NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
     has_tokens = await _may_write_tokens(case)
     for obj, view in found:
         if told := view.faults or codec.class_refusals(obj):
             faults[obj.name] = redact.words("; ".join(told))
-        elif not has_tokens and needs_token(view, rules):
+        elif not has_tokens and needs_token(view, settings):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
     if not faults:
         return ok(f"VMs can be made of {count(len(found), 'MachineClass', 'MachineClasses')}")
@@ -247,7 +248,7 @@ class _Look:
 
         async def look(machine: Machine) -> None:
             request = MachineRequest(
-                identity=codec.rules(self.cluster).identity(machine),
+                identity=Settings(names=codec.NAMES, cluster=self.cluster).identity(machine),
                 provider_spec=made_of.provider_spec,
                 credentials=made_of.credentials,
                 provider_id=machine.provider_id,

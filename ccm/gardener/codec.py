@@ -16,9 +16,11 @@ from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
 from ccm.gardener import types as documents
 from ccm.gardener.types import ClassNodeTemplate, MachineClass
+from ccm.machines.classes import ClassView
 from ccm.machines.replicas import DEFAULT_PRIORITY
-from ccm.machines.views import ClassView, PreserveNames, Rules, UpdateNames
+from ccm.machines.settings import Names
 from ccm.model import ObjectReference, Secret
+from ccm.model import names as kubernetes
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.names import STATUS_FALSE
 from ccm.model.patches import Patch, same_object, same_version
@@ -31,22 +33,64 @@ _CAPACITY = ("cpu", "gpu", "memory")
 _PLACE = ("instance_type", "region", "zone")
 """What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
 
-UPDATE = UpdateNames(
+NAMES = Names(
+    finalizer=names.FINALIZER,
+    priority=names.ANNOTATION_PRIORITY,
+    default_priority=names.DEFAULT_PRIORITY,
+    marked=names.ANNOTATION_MARKED,
+    token_id=names.ANNOTATION_TOKEN_ID,
+    creation=names.ANNOTATION_CREATION,
+    deletion=names.ANNOTATION_DELETION,
+    node_finalizer=names.FINALIZER_NODE,
+    machine_label=names.LABEL_MACHINE_NAME,
+    applied=names.ANNOTATION_APPLIED,
+    applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
+    unmanaged=names.ANNOTATION_NOT_MANAGED,
+    critical_taint=names.TAINT_CRITICAL,
+    old_taint=names.TAINT_OLD_SET,
+    preserve=names.ANNOTATION_PRESERVE,
+    preserve_of_node=names.ANNOTATION_PRESERVED,
+    preserved_taint=names.TAINT_PRESERVED,
+    preserved_condition=names.CONDITION_PRESERVED,
+    preserved_by_us=names.REASON_PRESERVED_BY_US,
+    preserved_by_user=names.REASON_PRESERVED_BY_USER,
+    preservation_stopped=names.REASON_PRESERVED_NO_MORE,
     candidate=names.LABEL_CANDIDATE,
     selected=names.LABEL_SELECTED,
-    result=names.LABEL_UPDATE_RESULT,
-    successful=names.UPDATE_SUCCESSFUL,
-    unsuccessful=names.UPDATE_FAILED,
-    reason=names.ANNOTATION_UPDATE_FAILED,
-    condition=names.CONDITION_IN_PLACE,
-    waits=names.REASON_UPDATE_CANDIDATE,
-    chosen=names.REASON_UPDATE_SELECTED,
-    drained=names.REASON_UPDATE_DRAINED,
-    ready=names.REASON_UPDATE_READY,
-    updated=names.REASON_UPDATE_SUCCESSFUL,
-    failed=names.REASON_UPDATE_FAILED,
+    update_result=names.LABEL_UPDATE_RESULT,
+    update_successful=names.UPDATE_SUCCESSFUL,
+    update_unsuccessful=names.UPDATE_FAILED,
+    update_failed_reason=names.ANNOTATION_UPDATE_FAILED,
+    update_condition=names.CONDITION_IN_PLACE,
+    update_waiting=names.REASON_UPDATE_CANDIDATE,
+    update_selected=names.REASON_UPDATE_SELECTED,
+    update_drained=names.REASON_UPDATE_DRAINED,
+    update_ready=names.REASON_UPDATE_READY,
+    update_succeeded=names.REASON_UPDATE_SUCCESSFUL,
+    update_failed=names.REASON_UPDATE_FAILED,
+    scale_up_disabled=names.LABEL_SCALE_UP_DISABLED,
+    trigger=names.ANNOTATION_TRIGGER_DELETION,
+    scaler_time=names.ANNOTATION_SCALER_TIME,
+    revision=kubernetes.ANNOTATION_REVISION,
+    revision_history=kubernetes.ANNOTATION_REVISION_HISTORY,
+    desired=kubernetes.ANNOTATION_DESIRED_REPLICAS,
+    most=kubernetes.ANNOTATION_MAX_REPLICAS,
+    not_copied=frozenset(
+        {
+            kubernetes.ANNOTATION_LAST_APPLIED,
+            kubernetes.ANNOTATION_REVISION,
+            kubernetes.ANNOTATION_REVISION_HISTORY,
+            kubernetes.ANNOTATION_DESIRED_REPLICAS,
+            kubernetes.ANNOTATION_MAX_REPLICAS,
+            names.TAINT_OLD_SET,
+            names.ANNOTATION_UNFREEZE,
+            names.ANNOTATION_TRIGGER_DELETION,
+        }
+    ),
+    hold=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED,
+    hold_is_ours=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
 )
-"""How the steps of an update in place are called."""
+"""Names of this API group."""
 
 _MOST_ORIGINS = 4
 """Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
@@ -57,35 +101,6 @@ _MOST_S = 2**31 - 1
 
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
-
-
-def rules(cluster: str, **settings: Any) -> Rules:
-    """The names of this front, with the daemon's settings."""
-    return Rules(
-        cluster=cluster,
-        finalizer=names.FINALIZER,
-        node_finalizer=names.FINALIZER_NODE,
-        machine_label=names.LABEL_MACHINE_NAME,
-        priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
-        token_id=names.ANNOTATION_TOKEN_ID,
-        creation=names.ANNOTATION_CREATION,
-        deletion=names.ANNOTATION_DELETION,
-        applied=names.ANNOTATION_APPLIED,
-        applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
-        unmanaged=names.ANNOTATION_NOT_MANAGED,
-        critical_taint=names.TAINT_CRITICAL,
-        in_place=UPDATE,
-        preserve=PreserveNames(
-            wish=names.ANNOTATION_PRESERVE,
-            last=names.ANNOTATION_PRESERVED,
-            taint=names.TAINT_PRESERVED,
-            condition=names.CONDITION_PRESERVED,
-            by_us=names.REASON_PRESERVED_BY_US,
-            by_user=names.REASON_PRESERVED_BY_USER,
-            stopped=names.REASON_PRESERVED_NO_MORE,
-        ),
-        **settings,
-    )
 
 
 def machine(obj: documents.Machine) -> Machine:

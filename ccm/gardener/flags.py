@@ -191,29 +191,33 @@ def lacks_machines(cloud: Cloud) -> str:
 
 def world(context: ControllerContext, flags: GardenerFlags) -> World:
     """What the machine controllers share, made by the first that asks."""
-    from ccm.gardener.world import Settings, Target, World
+    from ccm.gardener.codec import NAMES
+    from ccm.gardener.world import Target, World
+    from ccm.machines.settings import Settings
 
     control, target = context.at(CONTROL), context.at(TARGET)
-    rules = {
-        "has_target": flags.target_kubeconfig != NO_TARGET,
-        "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
-        "health_timeout_s": flags.machine_health_timeout.total_seconds(),
-        "update_timeout_s": flags.machine_inplace_update_timeout.total_seconds(),
-        "preserve_timeout_s": flags.machine_preserve_timeout.total_seconds(),
-        "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
-        "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),
-        "detach_timeout_s": flags.machine_pv_detach_timeout.total_seconds(),
-        "unhealthy_conditions": flags.node_conditions,
-        "adopt_unmarked": flags.adopt_unmarked_machines,
-        "token_groups": flags.bootstrap_token_auth_extra_groups,
-    }
-    settings = Settings(namespace=flags.namespace, cluster=flags.cluster_id, rules=rules)
+    settings = Settings(
+        names=NAMES,
+        cluster=flags.cluster_id,
+        has_target=flags.target_kubeconfig != NO_TARGET,
+        creation_timeout_s=flags.machine_creation_timeout.total_seconds(),
+        health_timeout_s=flags.machine_health_timeout.total_seconds(),
+        update_timeout_s=flags.machine_inplace_update_timeout.total_seconds(),
+        preserve_timeout_s=flags.machine_preserve_timeout.total_seconds(),
+        exhausted_retry_s=flags.resource_exhausted_retry.total_seconds() or 600.0,
+        drain_timeout_s=flags.machine_drain_timeout.total_seconds(),
+        detach_timeout_s=flags.machine_pv_detach_timeout.total_seconds(),
+        unhealthy_conditions=flags.node_conditions,
+        adopt_unmarked=flags.adopt_unmarked_machines,
+        token_groups=flags.bootstrap_token_auth_extra_groups,
+    )
     return context.once(
         World,
         lambda: World(
             informers=control.informers,
             client=control.client(ACCOUNT),
             caller=context.handle,
+            namespace=flags.namespace,
             settings=settings,
             target=Target(informers=target.informers, client=target.client(ACCOUNT)),
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,15 +24,12 @@ from ccm.machines.fleet import (
     Condition,
     DeploymentStatus,
     DeploymentView,
-    FleetRules,
-    InPlaceRules,
     SetView,
     Template,
 )
 from ccm.machines.replicas import member
 from ccm.machines.rollout import Change, Making
 from ccm.model import Node, OwnerReference
-from ccm.model import names as known
 from ccm.model.machines import Machine
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, merge_changes, same_object, same_version
@@ -43,51 +39,9 @@ from ccm.model.times import format_time, moment
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 
-_NOT_COPIED = frozenset(
-    {
-        known.ANNOTATION_LAST_APPLIED,
-        known.ANNOTATION_REVISION,
-        known.ANNOTATION_REVISION_HISTORY,
-        known.ANNOTATION_DESIRED_REPLICAS,
-        known.ANNOTATION_MAX_REPLICAS,
-        names.TAINT_OLD_SET,
-        names.ANNOTATION_UNFREEZE,
-        names.ANNOTATION_TRIGGER_DELETION,
-    }
-)
-"""Annotations of a deployment that its sets do not get (reference)."""
-
-IN_PLACE = InPlaceRules(
-    **asdict(codec.UPDATE),
-    no_growth=names.LABEL_SCALE_UP_DISABLED,
-    old_taint=names.TAINT_OLD_SET,
-    critical_taint=names.TAINT_CRITICAL,
-)
-"""Names of what belongs to an update in place."""
-
 _STRATEGIES = {one.value: one for one in fleet.Strategy}
 _MANUAL = "Manual"
 _ORCHESTRATIONS = ("Auto", _MANUAL)
-
-
-def rules(*, holds_nodes: bool) -> FleetRules:
-    """The names of this front, with the daemon's settings."""
-    return FleetRules(
-        priority=names.ANNOTATION_PRIORITY,
-        marked=names.ANNOTATION_MARKED,
-        trigger=names.ANNOTATION_TRIGGER_DELETION,
-        scaler_time=names.ANNOTATION_SCALER_TIME,
-        revision=known.ANNOTATION_REVISION,
-        revision_history=known.ANNOTATION_REVISION_HISTORY,
-        desired=known.ANNOTATION_DESIRED_REPLICAS,
-        most=known.ANNOTATION_MAX_REPLICAS,
-        not_copied=_NOT_COPIED,
-        old_taint=names.TAINT_OLD_SET,
-        hold=known.ANNOTATION_SCALE_DOWN_DISABLED,
-        hold_is_ours=known.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
-        in_place=IN_PLACE,
-        holds_nodes=holds_nodes,
-    )
 
 
 def deployment(obj: MachineDeployment) -> DeploymentView:
@@ -281,7 +235,11 @@ def revert_patch(obj: MachineDeployment, to: MachineSet | None) -> Patch:
         after["metadata"] = {**after.get("metadata", {}), "labels": labels}
         spec["template"] = merge_changes(before, after)
         notes = [
-            {key: text for key, text in one.annotations.items() if key not in _NOT_COPIED}
+            {
+                key: text
+                for key, text in one.annotations.items()
+                if key not in codec.NAMES.not_copied
+            }
             for one in (obj, to)
         ]
         if changed := merge_changes(*notes):

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ccm.gardener import rollouts
+from ccm.gardener import codec, rollouts
 from ccm.gardener.sets import MachineDeployment, MachineSet, RollbackConfig
 from ccm.machines import progress, revisions
 from ccm.machines.revisions import Revert
 from ccm.model.patches import Patch, same_object, same_version
-
-RULES = rollouts.rules(holds_nodes=True)
 
 
 class CannotBeDone(Exception):
@@ -73,9 +71,11 @@ def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) 
         raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
     view = rollouts.deployment(_wishing(obj, revision))
     views = [rollouts.machine_set(one, (), lambda _name: None) for one in sets]
-    found = revisions.revert(view, views, RULES)
+    found = revisions.revert(view, views, codec.NAMES)
     if found.to is None and not found.is_same:
-        known = sorted(filter(None, (revisions.number(one.annotations, RULES) for one in views)))
+        known = sorted(
+            filter(None, (revisions.number(one.annotations, codec.NAMES) for one in views))
+        )
         there = f" There are {', '.join(map(str, known))}." if known else ""
         raise CannotBeDone(f"{found.why_not}{there}")
     return found

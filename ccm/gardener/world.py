@@ -40,8 +40,9 @@ from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
 from ccm.machines import deletion
 from ccm.machines.ages import Ages
+from ccm.machines.classes import ClassView
 from ccm.machines.listing import Listings
-from ccm.machines.views import ClassView, Rules
+from ccm.machines.settings import Settings
 from ccm.model import Namespace, Node, Secret
 from ccm.model.machines import Machine
 
@@ -84,22 +85,6 @@ class Target:
     client: Asks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What flags say.
-
-    Attributes:
-        namespace: where the objects are.
-        cluster: the marker; empty = the UID of the target cluster's `kube-system`, without a
-            target that of `namespace`.
-        rules: keyword arguments of `codec.rules`.
-    """
-
-    namespace: str
-    cluster: str = ""
-    rules: dict[str, Any]
-
-
 class Calls(Caller, Protocol):
     """Calls to the driver (a `Handle`)."""
 
@@ -110,13 +95,15 @@ class Calls(Caller, Protocol):
 
 
 class World:
-    """Caches, listings and rules.
+    """Caches, listings and settings.
 
     Args:
         informers: the shared caches of the cluster that has the Machines.
         client: asks what has to be known before anything starts.
         caller: calls the driver.
-        settings: of flags.
+        namespace: namespace of the objects.
+        settings: of flags; without a cluster, the marker is the UID of the target cluster's
+            `kube-system`, or without a target that of the namespace.
         target: the cluster that machines join; None = the same, or none at all.
 
     Attributes:
@@ -133,11 +120,12 @@ class World:
         informers: Informers,
         client: Asks,
         caller: Calls,
+        namespace: str,
         settings: Settings,
         target: Target | None = None,
     ) -> None:
         self.caller = caller
-        self.namespace = settings.namespace
+        self.namespace = namespace
         self.listings = Listings(self._list)
         self.ages = Ages(client.server_time)
         self.arrivals = Arrivals()
@@ -148,10 +136,9 @@ class World:
         self._informers = informers
         self._client = client
         self._settings = settings
-        self._has_target = settings.rules.get("has_target", True)
+        self._is_ready = False
         self._target = target or Target(informers=informers, client=client)
         self._no_nodes: Informer[Node] = Informer.nowhere(NODES)
-        self._rules: Rules | None = None
         self._opening = asyncio.Lock()
         self._creations_ended: dict[str, float] = {}
         self._owned: dict[str, str] = {}
@@ -159,10 +146,10 @@ class World:
         self._usable: dict[str, ClassView] = {}
 
     @property
-    def rules(self) -> Rules:
+    def settings(self) -> Settings:
         """Names and settings; there are none before `ready`."""
-        assert self._rules is not None
-        return self._rules
+        assert self._is_ready
+        return self._settings
 
     @property
     def finds_by_name(self) -> bool:
@@ -197,7 +184,7 @@ class World:
     @property
     def nodes(self) -> Informer[Node]:
         """All Nodes of the cluster that machines join."""
-        return self._target.informers.of(NODES) if self._has_target else self._no_nodes
+        return self._target.informers.of(NODES) if self._settings.has_target else self._no_nodes
 
     def now(self) -> datetime:
         """The time at the API server that has the Machines: ages count by it, not by our clock."""
@@ -216,7 +203,7 @@ class World:
             kinds: what has to be served beside Machines and their classes.
         """
         async with self._opening:
-            if self._rules is None:
+            if not self._is_ready:
                 await self._until(self._opened)
         if kinds:
             await self._until(lambda: self._served(*kinds))
@@ -233,7 +220,7 @@ class World:
             try:
                 await step()
             except KubeError as error:
-                self.lacking = "" if self._rules is not None else str(error)
+                self.lacking = "" if self._is_ready else str(error)
                 outage.goes_on(error=str(error))
                 await asyncio.sleep(_PAUSES.even_delay(attempt))
                 attempt += 1
@@ -244,7 +231,7 @@ class World:
     async def _opened(self) -> None:
         await self._served(MACHINES, MACHINE_CLASSES)
         cluster = self._settings.cluster or await self._marker()
-        self._rules = codec.rules(cluster, **self._settings.rules)
+        self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
         self.lacking = ""
 
     async def tend(self) -> None:
@@ -304,14 +291,14 @@ class World:
     def request(self, machine: Machine, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""
         return MachineRequest(
-            identity=self.rules.identity(machine),
+            identity=self.settings.identity(machine),
             provider_spec=made_of.provider_spec,
             credentials=made_of.credentials,
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
             creation_started=machine.creation_started,
             is_imported=machine.provider_id in made_of.imports,
-            adopts_unmarked=self.rules.adopt_unmarked,
+            adopts_unmarked=self.settings.adopt_unmarked,
         )
 
     def owns_vm(self, machine: Machine) -> bool:
@@ -328,7 +315,7 @@ class World:
     def _is_owner(self, machine: Machine, marks: Identity) -> bool:
         if self.finds_by_name:
             return marks.name == machine.name
-        return is_owner(self.rules.identity(machine), marks)
+        return is_owner(self.settings.identity(machine), marks)
 
     def owns_node(self, machine: Machine, node: Node) -> bool:
         """Return whether a node is that of the machine's VM.
@@ -337,7 +324,7 @@ class World:
         """
         if not deletion.is_its_node(machine, node):
             return False
-        is_labelled = node.labels.get(self.rules.machine_label) == machine.name
+        is_labelled = node.labels.get(self.settings.names.machine_label) == machine.name
         return is_labelled or self.owns_vm(machine)
 
     async def confirm_owner(self, machine: Machine, made_of: ClassView) -> bool:
@@ -417,7 +404,7 @@ class World:
         records = await self.call(
             MachineDriver.list_machines,
             ListMachinesRequest(
-                cluster=self.rules.cluster,
+                cluster=self.settings.cluster,
                 pool=made_of.name,
                 provider_spec=made_of.provider_spec,
                 credentials=made_of.credentials,
@@ -456,7 +443,7 @@ class World:
             raise NotServed(f"{MACHINES.api_version} has no {names}; apply manifests/crds.yaml")
 
     async def _marker(self) -> str:
-        target = self._target.client if self._has_target else None
+        target = self._target.client if self._settings.has_target else None
         return await marker(self._client, target, self.namespace)
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ccm.machines.fleet import FleetRules, SetView
+from ccm.machines.fleet import SetView
 from ccm.machines.replicas import CALLED_PRIORITY, Member
+from ccm.machines.settings import Names, Settings
 from ccm.model import Node, Taint
 from ccm.model.machines import Phase
 from ccm.model.node import taints_value
@@ -53,7 +54,7 @@ class NodeMark:
 
 
 def triggered(
-    text: str, members: Sequence[Member], now: datetime, rules: FleetRules
+    text: str, members: Sequence[Member], now: datetime, names: Names
 ) -> tuple[Sequence[Mark], str]:
     """Who is to get the lowest priority, and what is left of the wish.
 
@@ -73,7 +74,7 @@ def triggered(
             continue
         left.append(f"{name}~{when}")
         if (machine.priority, machine.marked) != (CALLED_PRIORITY, called):
-            wanted = {rules.priority: str(CALLED_PRIORITY), rules.marked: when}
+            wanted = {names.priority: str(CALLED_PRIORITY), names.marked: when}
             marks.append(Mark(piece=piece, annotations=wanted))
     return marks, ",".join(left)
 
@@ -81,7 +82,7 @@ def triggered(
 def node_marks(
     new: SetView | None,
     olds: Sequence[SetView],
-    rules: FleetRules,
+    settings: Settings,
     *,
     rolls: bool,
     updates: bool,
@@ -91,39 +92,39 @@ def node_marks(
     Args:
         new: the set of the newest template.
         olds: the others.
-        rules: of the front.
+        settings: of the front.
         rolls: whether machines are exchanged one by one now.
         updates: whether they are updated in place now; then others say which nodes are old.
     """
     holds = rolls or updates
     for one in olds:
-        becomes_old = rolls and rules.old_taint not in one.annotations
-        yield from _marks(one, rules, holds=holds, is_old=True if becomes_old else None)
+        becomes_old = rolls and settings.names.old_taint not in one.annotations
+        yield from _marks(one, settings, holds=holds, is_old=True if becomes_old else None)
     if new is not None:
-        is_new_again = rules.old_taint in new.annotations
-        yield from _marks(new, rules, holds=holds, is_old=False if is_new_again else None)
+        is_new_again = settings.names.old_taint in new.annotations
+        yield from _marks(new, settings, holds=holds, is_old=False if is_new_again else None)
 
 
-def hold_notes(rules: FleetRules) -> Mapping[str, str]:
+def hold_notes(names: Names) -> Mapping[str, str]:
     """Annotations of a node that the autoscaler leaves alone, and why."""
-    return {rules.hold: "true", rules.hold_is_ours: "true"}
+    return {names.hold: "true", names.hold_is_ours: "true"}
 
 
-def set_mark(found: SetView, rules: FleetRules, *, rolls: bool, is_new: bool) -> dict[str, Any]:
+def set_mark(found: SetView, names: Names, *, rolls: bool, is_new: bool) -> dict[str, Any]:
     """The annotation by which a set remembers that its nodes were told."""
     if is_new:
-        return {rules.old_taint: None} if rules.old_taint in found.annotations else {}
-    return {} if not rolls or rules.old_taint in found.annotations else {rules.old_taint: _TRUE}
+        return {names.old_taint: None} if names.old_taint in found.annotations else {}
+    return {} if not rolls or names.old_taint in found.annotations else {names.old_taint: _TRUE}
 
 
-def node_patch(node: Node, mark: NodeMark, rules: FleetRules) -> Patch | None:
+def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
     """What gives a node what a mark wants; None when it has it."""
     found: dict[str, Any] = {}
-    notes = _hold_notes(node, mark.is_held, rules)
-    if mark.is_old is not None and _is_old(node, rules) != mark.is_old:
-        taints = [one for one in node.taints if one.key != rules.old_taint]
+    notes = _hold_notes(node, mark.is_held, names)
+    if mark.is_old is not None and _is_old(node, names) != mark.is_old:
+        taints = [one for one in node.taints if one.key != names.old_taint]
         if mark.is_old:
-            taints.append(Taint(key=rules.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE))
+            taints.append(Taint(key=names.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE))
         found["spec"] = {"taints": taints_value(taints)}
     if not notes and not found:
         return None
@@ -132,32 +133,32 @@ def node_patch(node: Node, mark: NodeMark, rules: FleetRules) -> Patch | None:
 
 
 def _marks(
-    found: SetView, rules: FleetRules, *, holds: bool, is_old: bool | None
+    found: SetView, settings: Settings, *, holds: bool, is_old: bool | None
 ) -> Iterator[NodeMark]:
     for member in found.live:
         if member.node is None or member.node.is_deleting:
             continue
-        held = _hold(member, rules, holds=holds)
+        held = _hold(member, settings, holds=holds)
         mark = NodeMark(node=member.node, is_old=is_old, is_held=held)
-        if node_patch(member.node, mark, rules) is not None:
+        if node_patch(member.node, mark, settings.names) is not None:
             yield mark
 
 
-def _hold(member: Member, rules: FleetRules, *, holds: bool) -> bool | None:
+def _hold(member: Member, settings: Settings, *, holds: bool) -> bool | None:
     """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
     if holds:
-        return True if rules.holds_nodes else None
+        return True if settings.holds_nodes else None
     return None if member.kept_until is not None else False
 
 
-def _hold_notes(node: Node, is_held: bool | None, rules: FleetRules) -> dict[str, str | None]:
+def _hold_notes(node: Node, is_held: bool | None, names: Names) -> dict[str, str | None]:
     """Annotations to set or to remove; what a person wrote stays."""
-    is_ours = rules.hold_is_ours in node.annotations
-    if is_held is None or is_held == is_ours or (is_held and rules.hold in node.annotations):
+    is_ours = names.hold_is_ours in node.annotations
+    if is_held is None or is_held == is_ours or (is_held and names.hold in node.annotations):
         return {}
-    notes = hold_notes(rules)
+    notes = hold_notes(names)
     return {**notes} if is_held else dict.fromkeys(notes)
 
 
-def _is_old(node: Node, rules: FleetRules) -> bool:
-    return any(one.key == rules.old_taint for one in node.taints)
+def _is_old(node: Node, names: Names) -> bool:
+    return any(one.key == names.old_taint for one in node.taints)

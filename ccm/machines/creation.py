@@ -30,10 +30,11 @@ from ccm.cloud.machines import (
     known,
 )
 from ccm.cloud.provider_id import is_same_instance
+from ccm.machines.classes import ClassView
+from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
 from ccm.machines.userdata import TOKEN, has
-from ccm.machines.views import ClassView, Rules
 from ccm.model import Node, NodeAddress
 from ccm.model.machines import CREATING, Kind, Machine, MachineStatus, Phase, State
 from ccm.model.names import ADDRESS_HOSTNAME
@@ -118,7 +119,7 @@ def next_step(
     machine: Machine,
     made_of: ClassView,
     seen: Evidence,
-    rules: Rules,
+    settings: Settings,
     *,
     node: Node | None = None,
 ) -> Step:
@@ -128,10 +129,10 @@ def next_step(
         machine: the machine.
         made_of: its class.
         seen: what this pass found out.
-        rules: names and settings.
+        settings: names and settings.
         node: the one that has the name which the new VM's will have.
     """
-    if not is_claimed(machine, made_of, rules):
+    if not is_claimed(machine, made_of, settings):
         return Step.CLAIM
     if not seen.looked:
         return Step.LOOK
@@ -140,34 +141,36 @@ def next_step(
     vm = _vm(machine, seen)
     if vm is None:
         return Step.CREATE if machine.creation_started else Step.RECORD
-    if seen.created is not None and _is_taken(machine, vm, node, rules):
+    if seen.created is not None and _is_taken(machine, vm, node, settings):
         return Step.DISCARD
-    if _lacks(vm, rules):
+    if _lacks(vm, settings):
         return Step.SETTLE
-    if not is_stored(machine, rules):
+    if not is_stored(machine, settings):
         return Step.STORE
     is_there = seen.created is not None or seen.found is not None
     return Step.INITIALIZE if is_there and not seen.initialized else Step.SETTLE
 
 
-def is_claimed(machine: Machine, made_of: ClassView, rules: Rules) -> bool:
+def is_claimed(machine: Machine, made_of: ClassView, settings: Settings) -> bool:
     """Whether all stands on the object that has to before its VM is made."""
     return (
-        rules.finalizer in (machine.metadata.finalizers or ())
-        and bool(machine.annotation(rules.priority[0]))
-        and (is_id(machine.annotation(rules.token_id)) or not needs_token(made_of, rules))
+        settings.names.finalizer in (machine.metadata.finalizers or ())
+        and bool(machine.annotation(settings.names.priority))
+        and (
+            is_id(machine.annotation(settings.names.token_id)) or not needs_token(made_of, settings)
+        )
     )
 
 
-def needs_token(made_of: ClassView, rules: Rules) -> bool:
+def needs_token(made_of: ClassView, settings: Settings) -> bool:
     """Whether the VMs of a class are booted with a bootstrap token."""
     every = (made_of.user_data, made_of.spec_user_data)
-    return rules.has_target and any(has(one, TOKEN) for one in every)
+    return settings.has_target and any(has(one, TOKEN) for one in every)
 
 
-def is_stored(machine: Machine, rules: Rules) -> bool:
+def is_stored(machine: Machine, settings: Settings) -> bool:
     """Whether the object says which VM is the machine's."""
-    return bool(machine.provider_id) and (bool(machine.node_name) or not rules.has_target)
+    return bool(machine.provider_id) and (bool(machine.node_name) or not settings.has_target)
 
 
 def vm_of(machine: Machine, seen: Evidence) -> MachineInfo:
@@ -177,15 +180,15 @@ def vm_of(machine: Machine, seen: Evidence) -> MachineInfo:
     return vm
 
 
-def settled(machine: Machine, seen: Evidence, now: datetime, rules: Rules) -> Outcome:
+def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings) -> Outcome:
     """How a pass without an error ends."""
     if seen.obstacle:
-        return failed(machine, errors.AlreadyExists(seen.obstacle), now, rules)
+        return failed(machine, errors.AlreadyExists(seen.obstacle), now, settings)
     if seen.discarded:
         return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
     vm = vm_of(machine, seen)
-    if lacking := _lacks(vm, rules):
-        return failed(machine, errors.Internal(lacking), now, rules)
+    if lacking := _lacks(vm, settings):
+        return failed(machine, errors.Internal(lacking), now, settings)
     if machine.phase not in CREATING:
         return REST
     state = machine.status.known_state
@@ -198,7 +201,7 @@ def settled(machine: Machine, seen: Evidence, now: datetime, rules: Rules) -> Ou
         known_state=state,
         preserve_until=machine.status.preserve_until,
     )
-    if rules.has_target:
+    if settings.has_target:
         return Outcome(
             status=replace(
                 there,
@@ -223,7 +226,7 @@ def failed(
     machine: Machine,
     error: errors.CloudError,
     now: datetime,
-    rules: Rules,
+    settings: Settings,
     *,
     initializing: bool = False,
 ) -> Outcome:
@@ -243,9 +246,9 @@ def failed(
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
     is_lost = initializing and said.phase is vms.Phase.FAILED
-    is_late = (now - machine.created).total_seconds() > rules.timeout_s(machine)
+    is_late = (now - machine.created).total_seconds() > settings.timeout_s(machine)
     phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
-    after_s = SHORT_S if initializing else _retry_s(error, rules)
+    after_s = SHORT_S if initializing else _retry_s(error, settings)
     keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
     state = told if told is not None else (machine.status.known_state if keeps else "")
     status = replace(_failure(machine, description, phase, now), code=code, known_state=state)
@@ -371,9 +374,9 @@ def _vm(machine: Machine, seen: Evidence) -> MachineInfo | None:
     return replace(vm, provider_id=machine.provider_id, node_name=node_name)
 
 
-def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, rules: Rules) -> bool:
+def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Settings) -> bool:
     """Whether the node of that name was there before the machine, so that it is another's."""
-    if not rules.has_target or node is None or node.name == machine.name:
+    if not settings.has_target or node is None or node.name == machine.name:
         return False
     if node.provider_id and is_same_instance(node.provider_id, vm.provider_id):
         # It is this very VM's, whatever the clocks of two clusters say.
@@ -382,10 +385,10 @@ def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, rules: Rules
     return made is not None and parse_time(made) < machine.created
 
 
-def _lacks(vm: MachineInfo, rules: Rules) -> str:
+def _lacks(vm: MachineInfo, settings: Settings) -> str:
     if not vm.provider_id:
         return "the driver gave no provider ID"
-    if rules.has_target and not vm.node_name:
+    if settings.has_target and not vm.node_name:
         return f"the driver gave no node name for {vm.provider_id}"
     return ""
 
@@ -397,9 +400,9 @@ def _addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
     return tuple(sorted(every, key=lambda one: one.type + one.address))
 
 
-def _retry_s(error: errors.CloudError, rules: Rules) -> float:
+def _retry_s(error: errors.CloudError, settings: Settings) -> float:
     if isinstance(error, errors.ResourceExhausted):
-        return rules.exhausted_retry_s
+        return settings.exhausted_retry_s
     return SHORT_S if passes(error) else MEDIUM_S
 
 

@@ -21,8 +21,8 @@ from ccm.cloud.machines import known
 from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.creation import SHORT_S, passes, told_of
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
-from ccm.machines.views import Rules
 from ccm.model import Node
 from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.times import format_time, moment
@@ -216,9 +216,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-def progress(machine: Machine, rules: Rules) -> Progress:
+def progress(machine: Machine, settings: Settings) -> Progress:
     """How far the deletion of a machine is."""
-    text = machine.annotation(rules.deletion)
+    text = machine.annotation(settings.names.deletion)
     try:
         noted = msgspec.json.decode(text, type=Progress) if text else None
     except (msgspec.DecodeError, UnicodeError):
@@ -320,10 +320,10 @@ def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
 # --- the drain ----------------------------------------------------------------------------
 
 
-def deadline(machine: Machine, now: datetime, rules: Rules) -> datetime:
+def deadline(machine: Machine, now: datetime, settings: Settings) -> datetime:
     """From when on a machine's node is drained by force."""
     own = machine.drain_timeout_s
-    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    limit = timedelta(seconds=settings.drain_timeout_s if own is None else own)
     return (asked_at(machine) or now) + limit
 
 
@@ -332,21 +332,21 @@ def asked_at(machine: Machine) -> datetime | None:
     return moment(machine.metadata.deletion_timestamp)
 
 
-def is_impatient(machine: Machine, now: datetime, rules: Rules) -> bool:
+def is_impatient(machine: Machine, now: datetime, settings: Settings) -> bool:
     """Whether nobody waits for a drain to succeed: a person asked for that, or time is up."""
-    return machine.force_deletion or now > deadline(machine, now, rules)
+    return machine.force_deletion or now > deadline(machine, now, settings)
 
 
-def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
     """What is asked for."""
-    force = is_impatient(machine, now, rules)
+    force = is_impatient(machine, now, settings)
     return DrainTask(
         machine=machine,
         node_name=node.name,
         force=force,
-        deadline=deadline(machine, now, rules),
+        deadline=deadline(machine, now, settings),
         max_evict_retries=1 if force else machine.max_evict_retries,
-        left_s=(deadline(machine, now, rules) - now).total_seconds(),
+        left_s=(deadline(machine, now, settings) - now).total_seconds(),
     )
 
 
@@ -445,10 +445,12 @@ def is_its_node(machine: Machine, node: Node) -> bool:
     return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
-def node_named_after(machine: Machine, nodes: Sequence[Node], rules: Rules) -> str:
+def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings) -> str:
     """The name of the node whose kubelet says that it is the machine's; empty: there is none."""
     for node in nodes:
-        if node.labels.get(rules.machine_label) == machine.name and is_its_node(machine, node):
+        if node.labels.get(settings.names.machine_label) == machine.name and is_its_node(
+            machine, node
+        ):
             return node.name
     return ""
 

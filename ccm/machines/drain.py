@@ -3,7 +3,7 @@
 Pods without claims leave at once, all of them. Those with claims leave one after the other, the
 most important first, each once the volumes of the one before are where they are wanted next: so
 no two wait for the same slot of another node. When a time is up force is used for what is left.
-Numbers and rules are the reference's unless it is said why not.
+Numbers and settings are the reference's unless it is said why not.
 """
 
 from __future__ import annotations

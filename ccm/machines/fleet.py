@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any
 
 from ccm.machines.replicas import Member
-from ccm.machines.views import UpdateNames
 from ccm.model import ObjectMeta
 
 
@@ -196,56 +195,3 @@ class DeploymentView:
     def annotations(self) -> Mapping[str, str]:
         """Annotations of the object."""
         return self.metadata.annotations or {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InPlaceRules(UpdateNames):
-    """How a front calls what belongs to an update in place.
-
-    Attributes:
-        no_growth: label of a set that makes no machines.
-        old_taint: key of the taint on nodes of old sets.
-        critical_taint: key of the taint of a node that waits for critical components.
-    """
-
-    no_growth: str
-    old_taint: str
-    critical_taint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRules:
-    """How a front calls things, and the settings of the daemon.
-
-    Attributes:
-        priority: annotation of a machine: lower goes first.
-        marked: annotation of a machine: since when that is so.
-        trigger: annotation of a deployment: which machines the autoscaler wants to go.
-        scaler_time: annotation of deployment and set: when the autoscaler changed the replicas.
-        revision: annotation of deployment and set: number of the template.
-        revision_history: annotation of a set: its former numbers.
-        desired: annotation of a set: replicas of the deployment when it was scaled.
-        most: annotation of a set: these and the surge.
-        not_copied: annotations of a deployment that its sets do not get.
-        old_taint: key of the taint on nodes of old sets, and of the annotation of a set that says
-            that its nodes have it.
-        hold: annotation of a node: the autoscaler leaves it alone.
-        hold_is_ours: annotation of a node: the other one is a machine controller's doing.
-        in_place: names of what belongs to an update in place.
-        holds_nodes: whether the autoscaler is to leave the nodes of a rollout alone.
-    """
-
-    priority: str
-    marked: str
-    trigger: str
-    scaler_time: str
-    revision: str
-    revision_history: str
-    desired: str
-    most: str
-    not_copied: frozenset[str]
-    old_taint: str
-    hold: str
-    hold_is_ours: str
-    in_place: InPlaceRules
-    holds_nodes: bool = True

@@ -16,8 +16,7 @@ from enum import Enum
 from ccm.base.durations import format_duration
 from ccm.machines import updating
 from ccm.machines.creation import Outcome
-from ccm.machines.settings import Effective, effective
-from ccm.machines.views import Rules
+from ccm.machines.settings import Effective, Settings, effective
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Kind, Machine, Phase, State
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
@@ -215,9 +214,9 @@ def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]
     )
 
 
-def is_critical(node: Node, rules: Rules) -> bool:
+def is_critical(node: Node, settings: Settings) -> bool:
     """Whether the node still waits for components without which nothing may run on it."""
-    return any(taint.key == rules.critical_taint for taint in node.taints)
+    return any(taint.key == settings.names.critical_taint for taint in node.taints)
 
 
 # --- how long -----------------------------------------------------------------------------------
@@ -263,7 +262,9 @@ def restarted(before: Spell, at_s: float) -> Spell:
 # --- what follows ---------------------------------------------------------------------------------
 
 
-def look(machine: Machine, node: Node | None, seen: Spell, now: Moment, rules: Rules) -> Finding:
+def look(
+    machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
+) -> Finding:
     """What follows from a machine's node; None where it has none.
 
     Args:
@@ -271,17 +272,17 @@ def look(machine: Machine, node: Node | None, seen: Spell, now: Moment, rules: R
         node: its node.
         seen: the phase, see `spell`.
         now: the moment.
-        rules: names and settings.
+        settings: names and settings.
     """
-    own = effective(machine, rules)
+    own = effective(machine, settings)
     if machine.phase in updating.UNDER_WAY:
-        return _in_place(machine, node, own, seen, now, rules)
+        return _in_place(machine, node, own, seen, now, settings)
     if node is None or ailments(node, own.unhealthy_conditions):
         seen = replace(seen, healthy_s=None)
         return _doubtful(machine, node, own, seen, now)
     if seen.healthy_s is None:
         seen = replace(seen, healthy_s=now.steady_s)
-    if machine.phase is Phase.PENDING and is_critical(node, rules):
+    if machine.phase is Phase.PENDING and is_critical(node, settings):
         return _timed(machine, own, seen, now)
     if (machine.phase, Cause.HEALTHY) not in TABLE:
         return Finding(cause=None, spell=seen)
@@ -298,12 +299,12 @@ def _in_place(
     own: Effective,
     seen: Spell,
     now: Moment,
-    rules: Rules,
+    settings: Settings,
 ) -> Finding:
     """Whether the node is healthy is no question while it is updated. Where that failed a machine
     with a healthy node has its time left: a person may mend it.
     """
-    went = None if node is None else updating.result(node, names=rules.in_place)
+    went = None if node is None else updating.result(node, names=settings.names)
     if went is not None:
         cause = Cause.UPDATED if went else Cause.NOT_UPDATED
         if (machine.phase, cause) in TABLE:
@@ -341,7 +342,7 @@ def _timed(machine: Machine, own: Effective, seen: Spell, now: Moment) -> Findin
 
 
 def changed(
-    machine: Machine, node: Node | None, cause: Cause, now: Moment, rules: Rules
+    machine: Machine, node: Node | None, cause: Cause, now: Moment, settings: Settings
 ) -> Outcome:
     """What is written where a cause leads to another phase; it has to be in the table."""
     edge, status = TABLE[machine.phase, cause], machine.status
@@ -349,7 +350,7 @@ def changed(
     found = replace(
         status,
         phase=edge.after,
-        description=_told(machine, node, cause, now, rules),
+        description=_told(machine, node, cause, now, settings),
         code="",
         state=edge.state.value,
         kind=Kind.CREATE.value if joins else edge.kind.value if edge.kind else status.kind,
@@ -362,13 +363,13 @@ def changed(
 
 
 def copied(
-    machine: Machine, node: Node | None, seen: Spell, now: Moment, rules: Rules
+    machine: Machine, node: Node | None, seen: Spell, now: Moment, settings: Settings
 ) -> tuple[Outcome, Spell]:
     """What is written of conditions that change nothing else."""
     if node is None or machine.phase not in _COPIED:
         return Outcome(), seen
     conditions = tuple(node.status.conditions or ())
-    steps = rules.in_place.condition if rules.in_place is not None else ""
+    steps = settings.names.update_condition
     if said(machine.status.conditions, steps) == said(conditions, steps):
         return Outcome(), seen
     left_s = COPY_S - (now.steady_s - seen.copied_s) if seen.copied_s is not None else 0.0
@@ -384,8 +385,10 @@ def _joins(machine: Machine) -> bool:
     return status.kind == Kind.CREATE.value and status.state != State.SUCCESSFUL.value
 
 
-def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, rules: Rules) -> str:
-    own = effective(machine, rules)
+def _told(
+    machine: Machine, node: Node | None, cause: Cause, now: Moment, settings: Settings
+) -> str:
+    own = effective(machine, settings)
     who = f"Machine {machine.name}"
     if cause is Cause.HEALTHY:
         if not _joins(machine):
@@ -393,7 +396,7 @@ def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, rules:
         took = timedelta(seconds=round(_since_s(machine.created, now)))
         return f"{who} successfully joined the cluster in {format_duration(took)}"
     if machine.phase in updating.UNDER_WAY:
-        return _told_in_place(machine, node, cause, own, rules)
+        return _told_in_place(machine, node, cause, own, settings)
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
         return f"{who} failed to join the cluster in {format_duration(limit)}"
@@ -407,13 +410,13 @@ def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, rules:
 
 
 def _told_in_place(
-    machine: Machine, node: Node | None, cause: Cause, own: Effective, rules: Rules
+    machine: Machine, node: Node | None, cause: Cause, own: Effective, settings: Settings
 ) -> str:
     if cause is Cause.UPDATED:
         return f"Machine {machine.name} was successfully updated in place"
     who = f"Machine {machine.name} could not be updated in place"
     if cause is Cause.NOT_UPDATED:
-        return f"{who}: {updating.why_failed(node, rules) or 'nobody said why'}"
+        return f"{who}: {updating.why_failed(node, settings) or 'nobody said why'}"
     if machine.phase is Phase.UPDATING:
         return f"{who} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
     limit = timedelta(seconds=own.health_timeout_s or 0.0)

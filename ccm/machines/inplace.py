@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ccm.machines.fleet import InPlaceRules, SetView
+from ccm.machines.fleet import SetView
 from ccm.machines.replicas import Member
 from ccm.machines.scaling import Fleet, Sizes, down, lessened
+from ccm.machines.settings import Names
 from ccm.model import Node, Taint
 from ccm.model.machines import Phase
 from ccm.model.node import taints_value
@@ -75,7 +76,7 @@ def update(
     new: SetView | None,
     olds: Sequence[SetView],
     fleet: Fleet,
-    rules: InPlaceRules,
+    names: Names,
     *,
     surge: int,
     is_manual: bool,
@@ -86,18 +87,18 @@ def update(
         new: the set of the newest template.
         olds: the others.
         fleet: both, as far as their sizes are concerned.
-        rules: of the front.
+        names: names of the API group.
         surge: most further machines while machines are updated.
         is_manual: somebody else selects the nodes.
     """
     if new is None:
         return NOTHING
-    marks = tuple(_marks(new, olds, rules))
+    marks = tuple(_marks(new, olds, names))
     if not fleet.is_known:
         return Update(nodes=marks)
-    found = _settled(new, olds, rules) or _grown(new, olds, fleet, rules, surge)
+    found = _settled(new, olds, names) or _grown(new, olds, fleet, names, surge)
     if found is None:
-        found = _chosen(new, olds, fleet, rules, is_manual=is_manual)
+        found = _chosen(new, olds, fleet, names, is_manual=is_manual)
     return Update(
         sizes=found.sizes,
         moves=found.moves,
@@ -106,43 +107,39 @@ def update(
     )
 
 
-def ended(
-    new: SetView | None, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules
-) -> Update:
+def ended(new: SetView | None, olds: Sequence[SetView], fleet: Fleet, names: Names) -> Update:
     """What is done about an update that goes no further: it is paused, or machines are exchanged in
     another way. Who changed hands is counted where it is: otherwise what it left would make another
     one, and what it came to could never shrink.
     """
-    marks = tuple(_released(new, rules))
-    found = _settled(new, olds, rules) if fleet.is_known else None
+    marks = tuple(_released(new, names))
+    found = _settled(new, olds, names) if fleet.is_known else None
     if found is None:
         return Update(nodes=marks)
     return Update(sizes=found.sizes, nodes=(*marks, *found.nodes), arrived=found.arrived)
 
 
-def _marks(
-    new: SetView, olds: Sequence[SetView], rules: InPlaceRules
-) -> Iterator[tuple[Node, NodeStep]]:
+def _marks(new: SetView, olds: Sequence[SetView], names: Names) -> Iterator[tuple[Node, NodeStep]]:
     """Candidates that are none yet, and those that are none any more."""
     for one in olds:
         for node in _nodes(one):
-            if rules.candidate not in node.labels:
+            if names.candidate not in node.labels:
                 yield node, NodeStep.CANDIDATE
-    yield from _released(new, rules)
+    yield from _released(new, names)
 
 
-def _released(new: SetView | None, rules: InPlaceRules) -> Iterator[tuple[Node, NodeStep]]:
+def _released(new: SetView | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
     """Candidates of the new set: nothing is to be updated any more."""
     for node in _nodes(new) if new is not None else ():
-        is_under_way = rules.selected in node.labels or rules.result in node.labels
-        if rules.candidate in node.labels and not is_under_way:
+        is_under_way = names.selected in node.labels or names.update_result in node.labels
+        if names.candidate in node.labels and not is_under_way:
             yield node, NodeStep.RELEASE
 
 
-def _settled(new: SetView | None, olds: Sequence[SetView], rules: InPlaceRules) -> Update | None:
+def _settled(new: SetView | None, olds: Sequence[SetView], names: Names) -> Update | None:
     """What the sets want follows from what moved; None: it does."""
     sets = olds if new is None else [*olds, new]
-    sizes = {one.uid: size for one in sets if (size := _size(one, rules)) != one.replicas}
+    sizes = {one.uid: size for one in sets if (size := _size(one, names)) != one.replicas}
     if sizes:
         return Update(sizes=sizes)
     # The sets want them by now, so that none is one too many without its mark.
@@ -150,13 +147,17 @@ def _settled(new: SetView | None, olds: Sequence[SetView], rules: InPlaceRules) 
     # What an old set was updated to before counts for nothing any more.
     came = (piece.node for piece in moved if piece.node is not None)
     arrived = [*(_nodes(new) if new is not None else ()), *came]
-    done = {one.name: one for one in arrived if one.labels.get(rules.result) == rules.successful}
+    done = {
+        one.name: one
+        for one in arrived
+        if one.labels.get(names.update_result) == names.update_successful
+    }
     if moved or done:
         return Update(arrived=moved, nodes=[(one, NodeStep.FINISH) for one in done.values()])
     return None
 
 
-def _size(one: SetView, rules: InPlaceRules) -> int:
+def _size(one: SetView, names: Names) -> int:
     """What a set wants once it wants what moved to it, and not what moved away."""
     moved = sum(piece.machine.was_moved for piece in one.live)
     surplus = len(one.live) - one.replicas
@@ -164,13 +165,13 @@ def _size(one: SetView, rules: InPlaceRules) -> int:
         return one.replicas + min(moved, surplus)
     # Without the label the set would make the machine that it lacks. One that is the new set again
     # bears it still: what moved away is where it is wanted, and is not made once more.
-    has_label = rules.no_growth in (one.metadata.labels or {})
+    has_label = names.scale_up_disabled in (one.metadata.labels or {})
     shrinks = has_label and not one.is_deleting
     return len(one.live) if shrinks and surplus < 0 else one.replicas
 
 
 def _grown(
-    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, surge: int
+    new: SetView, olds: Sequence[SetView], fleet: Fleet, names: Names, surge: int
 ) -> Update | None:
     """The new set gets machines: those that were updated, or further ones; None: it has all."""
     if new.replicas == fleet.replicas:
@@ -188,23 +189,28 @@ def _grown(
         Move(piece=piece, old=one, new=new)
         for one in olds
         for piece in one.live
-        if _is_updated(piece, rules)
+        if _is_updated(piece, names)
     ]
     if moves:
         return Update(moves=moves)
     return Update(sizes={new.uid: new.replicas + room}) if room > 0 else None
 
 
-def _is_updated(piece: Member, rules: InPlaceRules) -> bool:
+def _is_updated(piece: Member, names: Names) -> bool:
     node = piece.node
     if node is None or piece.machine.phase is Phase.UPDATING:
         return False
-    said = [one.reason for one in node.status.conditions or () if one.type == rules.condition]
-    return node.labels.get(rules.result) == rules.successful and rules.updated in said
+    said = [
+        one.reason for one in node.status.conditions or () if one.type == names.update_condition
+    ]
+    return (
+        node.labels.get(names.update_result) == names.update_successful
+        and names.update_succeeded in said
+    )
 
 
 def _chosen(
-    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, *, is_manual: bool
+    new: SetView, olds: Sequence[SetView], fleet: Fleet, names: Names, *, is_manual: bool
 ) -> Update:
     """Candidates that are updated next; once the new set is full the old ones are not needed."""
     if new.replicas >= fleet.replicas and fleet.new is not None:
@@ -214,7 +220,7 @@ def _chosen(
         return Update(sizes={one.uid: sizes[one.uid] for one in less})
     pieces = [piece for one in olds if not one.is_deleting for piece in one.live]
     nodes = [piece.node for piece in pieces if piece.node is not None]
-    chosen = [one for one in pieces if one.node is not None and rules.selected in one.node.labels]
+    chosen = [one for one in pieces if one.node is not None and names.selected in one.node.labels]
     undergoing = len(chosen)
     if is_manual or undergoing + new.replicas >= fleet.replicas:
         return NOTHING
@@ -230,7 +236,7 @@ def _chosen(
     ready = [
         node
         for node in nodes
-        if rules.candidate in node.labels and rules.selected not in node.labels
+        if names.candidate in node.labels and names.selected not in node.labels
     ]
     return Update(nodes=[(node, NodeStep.SELECT) for node in ready[: max(0, count)]])
 
@@ -244,26 +250,26 @@ def _nodes(one: SetView) -> Sequence[Node]:
 
 
 def set_labels(
-    found: SetView, rules: InPlaceRules, *, is_old: bool, is_known: bool
+    found: SetView, names: Names, *, is_old: bool, is_known: bool
 ) -> Mapping[str, str | None]:
     """What keeps an old set from making machines, and only an old one; empty where it is so.
 
     Args:
         found: the set.
-        rules: of the front.
+        names: names of the API group.
         is_old: whether it is to make none.
         is_known: whether sizes follow from what moved; before, one that may make machines again
             would make what moved away.
     """
-    is_kept = rules.no_growth in (found.metadata.labels or {})
+    is_kept = names.scale_up_disabled in (found.metadata.labels or {})
     if is_kept is is_old or not (is_old or is_known):
         return {}
-    return {rules.no_growth: _TRUE if is_old else None}
+    return {names.scale_up_disabled: _TRUE if is_old else None}
 
 
-def node_patch(node: Node, step: NodeStep, rules: InPlaceRules) -> Patch | None:
+def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
     """What is written on a node; None where it stands."""
-    labels, notes, spec = _wanted(node, step, rules)
+    labels, notes, spec = _wanted(node, step, names)
     metadata: dict[str, Any] = same_object(node) | same_version(node)
     for key, values, there in (
         ("labels", labels, node.labels),
@@ -278,29 +284,29 @@ def node_patch(node: Node, step: NodeStep, rules: InPlaceRules) -> Patch | None:
 
 
 def _wanted(
-    node: Node, step: NodeStep, rules: InPlaceRules
+    node: Node, step: NodeStep, names: Names
 ) -> tuple[Mapping[str, str | None], Mapping[str, str | None], dict[str, Any]]:
     """Labels, annotations and fields of the spec."""
     if step is NodeStep.CANDIDATE:
-        taint = Taint(key=rules.old_taint, value=_TAINTED, effect="PreferNoSchedule")
-        return {rules.candidate: _TRUE}, {}, _tainted(node, taint, rules)
+        taint = Taint(key=names.old_taint, value=_TAINTED, effect="PreferNoSchedule")
+        return {names.candidate: _TRUE}, {}, _tainted(node, taint, names)
     if step is NodeStep.SELECT:
-        return {rules.selected: _TRUE}, {}, {}
-    labels = dict.fromkeys((rules.candidate, rules.selected, rules.result))
+        return {names.selected: _TRUE}, {}, {}
+    labels = dict.fromkeys((names.candidate, names.selected, names.update_result))
     if step is NodeStep.RELEASE:
-        return labels, {}, _tainted(node, None, rules)
-    critical = Taint(key=rules.critical_taint, effect="NoSchedule")
-    spec = _tainted(node, critical, rules)
+        return labels, {}, _tainted(node, None, names)
+    critical = Taint(key=names.critical_taint, effect="NoSchedule")
+    spec = _tainted(node, critical, names)
     return (
         labels,
-        {rules.reason: None},
+        {names.update_failed_reason: None},
         spec | ({"unschedulable": None} if node.spec.unschedulable else {}),
     )
 
 
-def _tainted(node: Node, wanted: Taint | None, rules: InPlaceRules) -> dict[str, Any]:
+def _tainted(node: Node, wanted: Taint | None, names: Names) -> dict[str, Any]:
     """The taints without that of an old machine, and with another one."""
     key = None if wanted is None else wanted.key
-    taints = [one for one in node.taints if one.key not in (rules.old_taint, key)]
+    taints = [one for one in node.taints if one.key not in (names.old_taint, key)]
     taints += [wanted] if wanted is not None else []
     return {} if taints == list(node.taints) else {"taints": taints_value(taints)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.machines import MachineRecord
-from ccm.machines.views import ClassView
+from ccm.machines.classes import ClassView
 
 MAX_AGE_S = 30.0
 """How old a listing may be that still serves."""

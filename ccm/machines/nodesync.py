@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.machines.views import Rules
+from ccm.machines.settings import Settings
 from ccm.model import Node, Taint
 from ccm.model.machines import Machine
 from ccm.model.meta import Wire
@@ -50,27 +50,27 @@ _ORDERED = msgspec.json.Encoder(order="deterministic")
 
 
 def patch(
-    machine: Machine, node: Node, rules: Rules, arrival: Mapping[str, str] | None = None
+    machine: Machine, node: Node, settings: Settings, arrival: Mapping[str, str] | None = None
 ) -> Patch | None:
     """What brings a node in step with its machine, in one write; None when it is.
 
     Args:
         machine: the machine.
         node: its node.
-        rules: names.
+        settings: names.
         arrival: annotations that the node gets if it joins now, and nobody speaks of them.
     """
-    before, wanted = applied(node, rules), template(machine)
-    labels = {**machine.node_labels, rules.machine_label: machine.name}
+    before, wanted = applied(node, settings), template(machine)
+    labels = {**machine.node_labels, settings.names.machine_label: machine.name}
     metadata: dict[str, Any] = {}
     if changed := _changes(node.labels, labels, before.metadata.labels or {}):
         metadata["labels"] = changed
     notes = _changes(node.annotations, machine.node_annotations, before.metadata.annotations or {})
     if wanted != before:
-        notes[rules.applied] = _ORDERED.encode(wanted).decode()
-    if rules.unmanaged in node.annotations:
-        notes[rules.unmanaged] = None
-    held = None if node.is_deleting else add_finalizer(node, rules.node_finalizer)
+        notes[settings.names.applied] = _ORDERED.encode(wanted).decode()
+    if settings.names.unmanaged in node.annotations:
+        notes[settings.names.unmanaged] = None
+    held = None if node.is_deleting else add_finalizer(node, settings.names.node_finalizer)
     arrives = arrival if held is not None else None
     if not arrives or arrives.keys() & (node.annotations.keys() | notes.keys()):
         arrives = {}
@@ -104,17 +104,17 @@ def template(machine: Machine) -> Applied:
     )
 
 
-def applied(node: Node, rules: Rules) -> Applied:
+def applied(node: Node, settings: Settings) -> Applied:
     """What was put on the node before; nothing where that cannot be read: then nothing goes."""
     try:
-        return msgspec.json.decode(node.annotations.get(rules.applied, "{}"), type=Applied)
+        return msgspec.json.decode(node.annotations.get(settings.names.applied, "{}"), type=Applied)
     except (msgspec.DecodeError, UnicodeError):
         return NOTHING
 
 
-def capacity_patch(node: Node, wanted: Mapping[str, str], rules: Rules) -> Patch | None:
+def capacity_patch(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
     """The status patch that adds resources to the node's capacity; None when they are there."""
-    before = _amounts(node, rules)
+    before = _amounts(node, settings)
     changes: dict[str, Any] = {key: None for key in before if key not in wanted}
     changes |= {key: value for key, value in wanted.items() if before.get(key) != value}
     if not changes:
@@ -122,40 +122,40 @@ def capacity_patch(node: Node, wanted: Mapping[str, str], rules: Rules) -> Patch
     return {"metadata": same_object(node), "status": {"capacity": changes}}
 
 
-def capacity_note(node: Node, wanted: Mapping[str, str], rules: Rules) -> Patch | None:
+def capacity_note(node: Node, wanted: Mapping[str, str], settings: Settings) -> Patch | None:
     """The patch that puts on record which resources were added; None when it is there."""
-    if _amounts(node, rules) == dict(wanted):
+    if _amounts(node, settings) == dict(wanted):
         return None
     text = _ORDERED.encode(wanted).decode() if wanted else None
-    notes = {rules.applied_capacity: text}
+    notes = {settings.names.applied_capacity: text}
     return {"metadata": same_object(node) | {"annotations": notes}}
 
 
-def unmanaged_patch(node: Node, rules: Rules) -> Patch | None:
+def unmanaged_patch(node: Node, settings: Settings) -> Patch | None:
     """What is written on a node without machine; None when it is there."""
     metadata: dict[str, Any] = {}
-    if node.annotations.get(rules.unmanaged) != "1":
-        metadata["annotations"] = {rules.unmanaged: "1"}
-    if released := release_patch(node, rules):
+    if node.annotations.get(settings.names.unmanaged) != "1":
+        metadata["annotations"] = {settings.names.unmanaged: "1"}
+    if released := release_patch(node, settings):
         metadata |= released["metadata"]
     return {"metadata": same_object(node) | metadata} if metadata else None
 
 
-def managed_patch(node: Node, rules: Rules) -> Patch | None:
+def managed_patch(node: Node, settings: Settings) -> Patch | None:
     """What is written on a node that has a machine after all."""
-    if rules.unmanaged not in node.annotations:
+    if settings.names.unmanaged not in node.annotations:
         return None
-    return {"metadata": same_object(node) | {"annotations": {rules.unmanaged: None}}}
+    return {"metadata": same_object(node) | {"annotations": {settings.names.unmanaged: None}}}
 
 
-def release_patch(node: Node, rules: Rules) -> Patch | None:
+def release_patch(node: Node, settings: Settings) -> Patch | None:
     """The patch that lets a node go; None when nothing of ours holds it."""
-    return remove_finalizer(node, rules.node_finalizer)
+    return remove_finalizer(node, settings.names.node_finalizer)
 
 
-def _amounts(node: Node, rules: Rules) -> dict[str, str]:
+def _amounts(node: Node, settings: Settings) -> dict[str, str]:
     try:
-        text = node.annotations.get(rules.applied_capacity, "{}")
+        text = node.annotations.get(settings.names.applied_capacity, "{}")
         return msgspec.json.decode(text, type=dict[str, str])
     except (msgspec.DecodeError, UnicodeError):
         return {}

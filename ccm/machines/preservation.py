@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from ccm.machines.draining import DrainTask
-from ccm.machines.settings import effective
-from ccm.machines.views import PreserveNames, Rules
+from ccm.machines.settings import Names, Settings, effective
 from ccm.model import Node, NodeCondition, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
@@ -76,13 +75,13 @@ class Decision:
 NOTHING = Decision(action=Action.NOTHING)
 
 
-def decide(machine: Machine, node: Node | None, now: datetime, rules: Rules) -> Decision:
+def decide(machine: Machine, node: Node | None, now: datetime, settings: Settings) -> Decision:
     """What is done about a machine; its node is None where it has none."""
-    names, until = rules.preserve, machine.status.preserve_until
-    if names is None:
+    names, until = settings.names, machine.status.preserve_until
+    if not names.preserve:
         return NOTHING
-    own, last = machine.annotation(names.wish), machine.annotation(names.last)
-    theirs = node.annotations.get(names.wish, "") if node is not None else ""
+    own, last = machine.annotation(names.preserve), machine.annotation(names.preserve_of_node)
+    theirs = node.annotations.get(names.preserve, "") if node is not None else ""
     is_bound = until is not None or own or last or theirs
     if not is_bound or (theirs and theirs not in WISHES):
         return NOTHING
@@ -94,7 +93,7 @@ def decide(machine: Machine, node: Node | None, now: datetime, rules: Rules) -> 
         wish, by_node, theirs = last or own, bool(last), last
     action, forgets = _action(wish, machine.phase, is_over=until is not None and until <= now)
     if action is Action.PRESERVE and until is None:
-        until = now + timedelta(seconds=effective(machine, rules).preserve_timeout_s)
+        until = now + timedelta(seconds=effective(machine, settings).preserve_timeout_s)
     return Decision(
         action=action,
         wish=wish,
@@ -117,30 +116,30 @@ def _action(wish: str, phase: Phase, *, is_over: bool) -> tuple[Action, bool]:
 
 
 def kept(
-    machine: Machine, status: MachineStatus, node: Node | None, now: datetime, rules: Rules
+    machine: Machine, status: MachineStatus, node: Node | None, now: datetime, settings: Settings
 ) -> MachineStatus:
     """A status that is to be written, with the moment until which the machine is kept then.
 
     Where it is kept no longer, that is said only once nothing is left on the node.
     """
-    found = decide(msgspec.structs.replace(machine, status=status), node, now, rules)
+    found = decide(msgspec.structs.replace(machine, status=status), node, now, settings)
     if found.action is Action.PRESERVE:
         return replace(status, preserve_until=found.until)
     return status
 
 
-def wants_drain(machine: Machine, node: Node, decision: Decision, rules: Rules) -> bool:
+def wants_drain(machine: Machine, node: Node, decision: Decision, settings: Settings) -> bool:
     """Whether a preserved node still has Pods that should move."""
     if decision.action is not Action.PRESERVE or machine.phase is not Phase.FAILED:
         return False
-    condition = _condition(node, rules.preserve)
+    condition = _condition(node, settings.names)
     return condition is None or DRAINED not in condition.message
 
 
-def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
     """What is asked for of a preserved node: by force once its time is up, or if a person wants."""
     own, since = machine.drain_timeout_s, machine.status.since or now
-    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    limit = timedelta(seconds=settings.drain_timeout_s if own is None else own)
     return DrainTask(
         machine=machine,
         node_name=node.name,
@@ -158,10 +157,12 @@ def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> Dra
 # --- what is written ------------------------------------------------------------------------------
 
 
-def node_patch(machine: Machine, node: Node, decision: Decision, rules: Rules) -> Patch | None:
+def node_patch(
+    machine: Machine, node: Node, decision: Decision, settings: Settings
+) -> Patch | None:
     """Annotations and taint of the node; None: they are as they should be."""
-    names, metadata = rules.preserve, same_object(node)
-    if names is None or decision.action is Action.NOTHING:
+    names, metadata = settings.names, same_object(node)
+    if decision.action is Action.NOTHING:
         return None
     is_kept, notes = decision.action is Action.PRESERVE, dict[str, str | None]()
     ends = decision.action is Action.STOP and decision.until is not None
@@ -169,15 +170,15 @@ def node_patch(machine: Machine, node: Node, decision: Decision, rules: Rules) -
         notes |= dict.fromkeys(_AUTOSCALER, "true")
     if ends and ANNOTATION_SCALE_DOWN_DISABLED_BY_US in _true(node):
         notes |= dict.fromkeys(_AUTOSCALER)
-    if decision.forgets and names.wish in node.annotations:
-        notes[names.wish] = None
+    if decision.forgets and names.preserve in node.annotations:
+        notes[names.preserve] = None
     found: dict[str, Any] = {}
-    tainted = any(one.key == names.taint for one in node.taints)
+    tainted = any(one.key == names.preserved_taint for one in node.taints)
     if is_kept and machine.phase is Phase.FAILED and not tainted:
-        taint = Taint(key=names.taint, effect=EFFECT_NO_SCHEDULE)
+        taint = Taint(key=names.preserved_taint, effect=EFFECT_NO_SCHEDULE)
         found["spec"] = {"taints": taints_value([*node.taints, taint])}
     elif tainted and (ends or (is_kept and machine.phase is Phase.RUNNING)):
-        others = [one for one in node.taints if one.key != names.taint]
+        others = [one for one in node.taints if one.key != names.preserved_taint]
         found["spec"] = {"taints": taints_value(others)}
     if not notes and not found:
         return None
@@ -190,7 +191,7 @@ def condition_patch(
     node: Node,
     decision: Decision,
     now: datetime,
-    rules: Rules,
+    settings: Settings,
     *,
     drained: bool | None,
 ) -> Patch | None:
@@ -201,11 +202,11 @@ def condition_patch(
         node: the node.
         decision: what is done.
         now: the moment.
-        rules: names.
+        settings: names.
         drained: how the drain ended that was due; None: none was, or it goes on.
     """
-    names = rules.preserve
-    if names is None or decision.until is None or decision.action is Action.NOTHING:
+    names = settings.names
+    if decision.until is None or decision.action is Action.NOTHING:
         return None
     before = _condition(node, names)
     status, reason, message = _wording(machine, before, decision, names, drained)
@@ -220,7 +221,7 @@ def condition_patch(
         since = before.last_transition_time
     # All of its fields, for those that a patch leaves out stay as they are.
     wanted = {
-        "type": names.condition,
+        "type": names.preserved_condition,
         "status": status,
         "reason": reason,
         "message": message,
@@ -230,14 +231,14 @@ def condition_patch(
     return {"metadata": same_object(node), "status": {"conditions": [wanted]}}
 
 
-def machine_patch(obj: KubeObject, decision: Decision, rules: Rules) -> Patch | None:
+def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Patch | None:
     """Annotations of the object of the machine; None: they are as they should be."""
-    names = rules.preserve
-    if names is None or decision.action is Action.NOTHING:
+    names = settings.names
+    if decision.action is Action.NOTHING:
         return None
     wanted: dict[str, str | None] = {}
     if decision.by_node or decision.forgets:
-        wanted = {names.wish: None, names.last: decision.node_wish or None}
+        wanted = {names.preserve: None, names.preserve_of_node: decision.node_wish or None}
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if not notes:
         return None
@@ -251,15 +252,15 @@ def _wording(
     machine: Machine,
     before: NodeCondition | None,
     decision: Decision,
-    names: PreserveNames,
+    names: Names,
     drained: bool | None,
 ) -> tuple[str, str, str]:
     """MachineStatus, reason and message of the condition."""
     if decision.action is Action.STOP:
-        return STATUS_FALSE, names.stopped, ""
+        return STATUS_FALSE, names.preservation_stopped, ""
     assert decision.until is not None
     until = f"Machine preserved until {format_time(decision.until)}."
-    reason = names.by_us if decision.wish == BY_US else names.by_user
+    reason = names.preserved_by_us if decision.wish == BY_US else names.preserved_by_user
     if machine.phase is not Phase.FAILED:
         return STATUS_TRUE, reason, until
     if (
@@ -273,13 +274,9 @@ def _wording(
     return STATUS_TRUE, reason, f"{DRAINED} {until}" if drained else until
 
 
-def _condition(node: Node, names: PreserveNames | None) -> NodeCondition | None:
-    found = (
-        one
-        for one in node.status.conditions or ()
-        if names is not None and one.type == names.condition
-    )
-    return next(found, None)
+def _condition(node: Node, names: Names) -> NodeCondition | None:
+    conditions = node.status.conditions or ()
+    return next((one for one in conditions if one.type == names.preserved_condition), None)
 
 
 def _true(node: Node) -> Mapping[str, str]:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccm.base.digits import parse_digits
-from ccm.machines.fleet import DeploymentView, FleetRules, SetView
+from ccm.machines.fleet import DeploymentView, SetView
+from ccm.machines.settings import Names
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of names that spell no words (Kubernetes, safe encoding)."""
@@ -73,27 +74,27 @@ def name_for(deployment: DeploymentView, taken: Collection[str]) -> Name:
         collisions += 1
 
 
-def number(of: Mapping[str, str], rules: FleetRules) -> int:
+def number(of: Mapping[str, str], names: Names) -> int:
     """The revision that annotations tell; 0 where they tell none."""
-    return parse_digits(of.get(rules.revision, "")) or 0
+    return parse_digits(of.get(names.revision, "")) or 0
 
 
-def next_number(new: SetView | None, olds: Sequence[SetView], rules: FleetRules) -> int:
+def next_number(new: SetView | None, olds: Sequence[SetView], names: Names) -> int:
     """The revision of the newest template."""
-    highest = max((number(one.annotations, rules) for one in olds), default=0)
-    found = number(new.annotations, rules) if new is not None else 0
+    highest = max((number(one.annotations, names) for one in olds), default=0)
+    found = number(new.annotations, names) if new is not None else 0
     return max(found, highest + 1)
 
 
-def numbered(new: SetView, revision: int, rules: FleetRules) -> Mapping[str, str]:
+def numbered(new: SetView, revision: int, names: Names) -> Mapping[str, str]:
     """The annotations that give a set its revision; none where it has it."""
-    before = number(new.annotations, rules)
+    before = number(new.annotations, names)
     if before >= revision:
         return {}
-    found = {rules.revision: str(revision)}
+    found = {names.revision: str(revision)}
     if before:
-        former = new.annotations.get(rules.revision_history, "")
-        found[rules.revision_history] = ",".join(filter(None, (former, str(before))))
+        former = new.annotations.get(names.revision_history, "")
+        found[names.revision_history] = ",".join(filter(None, (former, str(before))))
     return found
 
 
@@ -106,10 +107,10 @@ def superfluous(deployment: DeploymentView, olds: Sequence[SetView]) -> Sequence
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 
-def revert(deployment: DeploymentView, sets: Sequence[SetView], rules: FleetRules) -> Revert:
+def revert(deployment: DeploymentView, sets: Sequence[SetView], names: Names) -> Revert:
     """What follows from the wish for an older template."""
     wish = deployment.rollback_to or 0
-    known = {number(one.annotations, rules): one for one in sorted(sets, key=lambda one: one.age)}
+    known = {number(one.annotations, names): one for one in sorted(sets, key=lambda one: one.age)}
     known.pop(0, None)
     if not wish:
         # The one before is the second highest.

@@ -16,12 +16,12 @@ from ccm.machines.autoscaler import Mark, NodeMark
 from ccm.machines.fleet import (
     DeploymentStatus,
     DeploymentView,
-    FleetRules,
     SetView,
     Strategy,
 )
 from ccm.machines.inplace import NOTHING, Update
 from ccm.machines.revisions import Name, Revert
+from ccm.machines.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def plan(
     deployment: DeploymentView,
     sets: Sequence[SetView],
     now: datetime,
-    rules: FleetRules,
+    settings: Settings,
     *,
     generation: int = 0,
     taken: Collection[str] = (),
@@ -118,7 +118,7 @@ def plan(
         deployment: the deployment.
         sets: those that it controls, with their machines and nodes.
         now: this moment.
-        rules: of the front.
+        settings: of the front.
         generation: of the deployment.
         taken: names of other sets.
     """
@@ -127,20 +127,22 @@ def plan(
     new, olds = revisions.new_and_old(deployment, sets)
     seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
     if deployment.rollback_to is not None and not deployment.is_paused:
-        wish = revisions.revert(deployment, sets, rules)
+        wish = revisions.revert(deployment, sets, settings.names)
         return _said(Plan(revert=wish, status=DeploymentStatus()), seen, generation)
-    marks, annotations = _wishes(deployment, sets, now, rules)
+    marks, annotations = _wishes(deployment, sets, now, settings)
     found = Plan(marks=marks, annotations=annotations, status=DeploymentStatus())
     if not marks:
-        found = _moved(found, seen, rules, {*taken, *(one.name for one in sets)})
+        found = _moved(found, seen, settings, {*taken, *(one.name for one in sets)})
     return _said(found, seen, generation)
 
 
-def fleet_of(seen: progress.Seen, rules: FleetRules) -> scaling.Fleet:
+def fleet_of(seen: progress.Seen, settings: Settings) -> scaling.Fleet:
     """The sets as far as their sizes are concerned."""
     deployment = seen.deployment
-    olds = [scaling.sized(one, deployment, seen.now, rules) for one in seen.olds]
-    new = None if seen.new is None else scaling.sized(seen.new, deployment, seen.now, rules)
+    olds = [scaling.sized(one, deployment, seen.now, settings.names) for one in seen.olds]
+    new = (
+        None if seen.new is None else scaling.sized(seen.new, deployment, seen.now, settings.names)
+    )
     return scaling.Fleet(
         replicas=deployment.replicas,
         surge=bounds.surge(deployment),
@@ -170,61 +172,61 @@ def _said(found: Plan, seen: progress.Seen, generation: int) -> Plan:
 
 
 def _wishes(
-    deployment: DeploymentView, sets: Sequence[SetView], now: datetime, rules: FleetRules
+    deployment: DeploymentView, sets: Sequence[SetView], now: datetime, settings: Settings
 ) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
     """What the autoscaler wants, and what becomes of its words."""
-    text = deployment.annotations.get(rules.trigger)
+    text = deployment.annotations.get(settings.names.trigger)
     if not text:
         return (), {}
     members = [member for one in sets for member in one.members]
-    marks, left = autoscaler.triggered(text, members, now, rules)
-    return marks, {} if left == text else {rules.trigger: left}
+    marks, left = autoscaler.triggered(text, members, now, settings.names)
+    return marks, {} if left == text else {settings.names.trigger: left}
 
 
-def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collection[str]) -> Plan:
+def _moved(found: Plan, seen: progress.Seen, settings: Settings, taken: Collection[str]) -> Plan:
     """The plan with all that becomes of sets and nodes."""
     deployment, new, olds = seen.deployment, seen.new, seen.olds
-    fleet = fleet_of(seen, rules)
-    update = _update(fleet, seen, rules)
+    fleet = fleet_of(seen, settings)
+    update = _update(fleet, seen, settings)
     sizes, first = _sizes(fleet, seen, update)
     rolls = is_rolling(deployment, olds)
-    revision = revisions.next_number(new, olds, rules)
+    revision = revisions.next_number(new, olds, settings.names)
     updates = deployment.strategy is Strategy.IN_PLACE and _is_under_way(deployment, olds)
-    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls, updates=updates)
+    nodes = autoscaler.node_marks(new, olds, settings, rolls=rolls, updates=updates)
     make = None
     if new is None and _may_make(seen):
-        notes = _copied(deployment, {}, rules) | _limits(fleet, rules)
+        notes = _copied(deployment, {}, settings) | _limits(fleet, settings)
         make = Making(
             name=revisions.name_for(deployment, taken),
             replicas=first,
-            annotations=notes | {rules.revision: str(revision)},
+            annotations=notes | {settings.names.revision: str(revision)},
         )
     annotations = dict(found.annotations)
-    if (new or make) and revisions.number(deployment.annotations, rules) != revision:
-        annotations[rules.revision] = str(revision)
+    if (new or make) and revisions.number(deployment.annotations, settings.names) != revision:
+        annotations[settings.names.revision] = str(revision)
     return replace(
         found,
         annotations=annotations,
         nodes=() if deployment.is_paused else tuple(nodes),
-        holds=rolls and rules.holds_nodes,
+        holds=rolls and settings.holds_nodes,
         make=make,
         update=update,
-        changes=_changes(seen, fleet, sizes, rules, rolls=rolls),
+        changes=_changes(seen, fleet, sizes, settings, rolls=rolls),
         drop=() if rolls or new is None else revisions.superfluous(deployment, olds),
     )
 
 
-def _update(fleet: scaling.Fleet, seen: progress.Seen, rules: FleetRules) -> Update:
+def _update(fleet: scaling.Fleet, seen: progress.Seen, settings: Settings) -> Update:
     """What is done about machines that are updated in place."""
     deployment = seen.deployment
     if deployment.strategy is not Strategy.IN_PLACE or deployment.is_paused:
-        return inplace.ended(seen.new, seen.olds, fleet, rules.in_place)
+        return inplace.ended(seen.new, seen.olds, fleet, settings.names)
     manual = deployment.is_manual
     return inplace.update(
         seen.new,
         seen.olds,
         fleet,
-        rules.in_place,
+        settings.names,
         surge=0 if manual else bounds.amount(deployment.max_surge, deployment.replicas, up=True),
         is_manual=manual,
     )
@@ -270,7 +272,7 @@ def _changes(
     seen: progress.Seen,
     fleet: scaling.Fleet,
     sizes: scaling.Sizes,
-    rules: FleetRules,
+    settings: Settings,
     *,
     rolls: bool,
 ) -> Sequence[Change]:
@@ -280,12 +282,12 @@ def _changes(
             continue
         is_new = one is seen.new
         size = sizes.get(one.uid)
-        notes = autoscaler.set_mark(one, rules, rolls=rolls, is_new=is_new)
+        notes = autoscaler.set_mark(one, settings.names, rolls=rolls, is_new=is_new)
         if is_new or (one.replicas if size is None else size):
-            notes |= _missing(one, _limits(fleet, rules))
-        notes |= _notes(one, seen, rules, is_new=is_new)
+            notes |= _missing(one, _limits(fleet, settings))
+        notes |= _notes(one, seen, settings, is_new=is_new)
         is_old = seen.deployment.strategy is Strategy.IN_PLACE and not is_new
-        labels = inplace.set_labels(one, rules.in_place, is_old=is_old, is_known=fleet.is_known)
+        labels = inplace.set_labels(one, settings.names, is_old=is_old, is_known=fleet.is_known)
         copies = is_new and one.template.rest != seen.deployment.template.rest
         change = Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
         if size is not None or notes or labels or copies:
@@ -294,33 +296,33 @@ def _changes(
 
 
 def _notes(
-    one: SetView, seen: progress.Seen, rules: FleetRules, *, is_new: bool
+    one: SetView, seen: progress.Seen, settings: Settings, *, is_new: bool
 ) -> Mapping[str, str]:
     """What a set gets of the annotations of its deployment, and its revision."""
     deployment = seen.deployment
     if not is_new:
-        said = deployment.annotations.get(rules.scaler_time)
-        return _missing(one, {rules.scaler_time: said}) if said and one.replicas else {}
-    revision = revisions.next_number(one, seen.olds, rules)
+        said = deployment.annotations.get(settings.names.scaler_time)
+        return _missing(one, {settings.names.scaler_time: said}) if said and one.replicas else {}
+    revision = revisions.next_number(one, seen.olds, settings.names)
     return {
-        **_copied(deployment, one.annotations, rules),
-        **revisions.numbered(one, revision, rules),
+        **_copied(deployment, one.annotations, settings),
+        **revisions.numbered(one, revision, settings.names),
     }
 
 
 def _copied(
-    deployment: DeploymentView, there: Mapping[str, str], rules: FleetRules
+    deployment: DeploymentView, there: Mapping[str, str], settings: Settings
 ) -> dict[str, str]:
     return {
         key: value
         for key, value in deployment.annotations.items()
-        if key not in rules.not_copied and there.get(key) != value
+        if key not in settings.names.not_copied and there.get(key) != value
     }
 
 
-def _limits(fleet: scaling.Fleet, rules: FleetRules) -> dict[str, str]:
+def _limits(fleet: scaling.Fleet, settings: Settings) -> dict[str, str]:
     """The annotations that tell how a set was scaled last."""
-    return {rules.desired: str(fleet.replicas), rules.most: str(fleet.most)}
+    return {settings.names.desired: str(fleet.replicas), settings.names.most: str(fleet.most)}
 
 
 def _missing(one: SetView, wanted: Mapping[str, str]) -> dict[str, str]:

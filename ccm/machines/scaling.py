@@ -17,8 +17,9 @@ from datetime import datetime
 
 from ccm.base.digits import parse_digits
 from ccm.machines import bounds
-from ccm.machines.fleet import DeploymentView, FleetRules, SetView
+from ccm.machines.fleet import DeploymentView, SetView
 from ccm.machines.replicas import DEFAULT_PRIORITY, deletion_order, is_called
+from ccm.machines.settings import Names
 from ccm.model.times import moment
 
 Sizes = Mapping[str, int]
@@ -139,10 +140,10 @@ class Fleet:
         return [one for one in self.olds if one.is_active]
 
 
-def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: FleetRules) -> Sized:
+def sized(found: SetView, deployment: DeploymentView, now: datetime, names: Names) -> Sized:
     """A set as far as its size is concerned."""
     # The set knows of a change of the autoscaler's soon, if it does not yet.
-    scaled = [moment(one.annotations.get(rules.scaler_time)) for one in (found, deployment)]
+    scaled = [moment(one.annotations.get(names.scaler_time)) for one in (found, deployment)]
     order = deletion_order(found.live, now, deployment.min_ready_s)
     victims = [
         Victim(
@@ -156,7 +157,7 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
         uid=found.uid,
         replicas=found.replicas,
         victims=victims,
-        most=parse_digits(found.annotations.get(rules.most, "")),
+        most=parse_digits(found.annotations.get(names.most, "")),
         is_deleting=found.is_deleting,
         has_seen=found.has_seen,
     )

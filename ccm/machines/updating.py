@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ccm.machines.draining import DrainTask
-from ccm.machines.views import Rules, UpdateNames
+from ccm.machines.settings import Names, Settings
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.names import STATUS_TRUE
@@ -46,60 +46,57 @@ class Decision:
 NOTHING = Decision()
 
 
-def decide(machine: Machine, node: Node, rules: Rules) -> Decision:
+def decide(machine: Machine, node: Node, settings: Settings) -> Decision:
     """What is done about a machine's node."""
-    names = rules.in_place
-    if names is None or names.candidate not in node.labels or node.is_deleting:
+    names = settings.names
+    if not names.candidate or names.candidate not in node.labels or node.is_deleting:
         return NOTHING
     step = _reason(node, names)
     if (says := _says(machine, node, step, names)) not in ("", step):
         return Decision(says=says)
     if names.selected not in node.labels:
         return NOTHING
-    if step == names.chosen:
+    if step == names.update_selected:
         # Updating by now: whoever said so did not come to tell the node.
         return Decision(drains=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
-    if step == names.drained:
+    if step == names.update_drained:
         return Decision(begins=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
-    is_told = step != names.ready or names.result in node.labels
+    is_told = step != names.update_ready or names.update_result in node.labels
     return Decision(begins=not is_told and machine.phase in _BEGINS)
 
 
-def _says(machine: Machine, node: Node, step: str, names: UpdateNames) -> str:
+def _says(machine: Machine, node: Node, step: str, names: Names) -> str:
     """The step that the condition should tell; empty: the one it tells."""
-    is_selected, has_result = names.selected in node.labels, names.result in node.labels
-    if not step or (step == names.updated and not has_result):
-        return names.waits
+    is_selected, has_result = names.selected in node.labels, names.update_result in node.labels
+    if not step or (step == names.update_succeeded and not has_result):
+        return names.update_waiting
     if not is_selected and not has_result and machine.phase not in UNDER_WAY:
         # Chosen no longer; or what it tells is left from an update before.
-        return names.waits
-    if is_selected and step in (names.waits, names.chosen):
-        return names.chosen
+        return names.update_waiting
+    if is_selected and step in (names.update_waiting, names.update_selected):
+        return names.update_selected
     went = result(node, names=names)
-    return "" if went is None else names.updated if went else names.failed
+    return "" if went is None else names.update_succeeded if went else names.update_failed
 
 
-def result(node: Node, *, names: UpdateNames | None) -> bool | None:
+def result(node: Node, *, names: Names) -> bool | None:
     """How the update of a node went; None: nobody said."""
-    if names is None:
-        return None
-    said = node.labels.get(names.result)
-    known = {names.successful: True, names.unsuccessful: False}
+    said = node.labels.get(names.update_result)
+    known = {names.update_successful: True, names.update_unsuccessful: False}
     return known.get(said) if said is not None else None
 
 
-def why_failed(node: Node | None, rules: Rules) -> str:
+def why_failed(node: Node | None, settings: Settings) -> str:
     """What whoever updated the node said of his failure; empty: nothing."""
-    names = rules.in_place
-    return "" if names is None or node is None else node.annotations.get(names.reason, "")
+    reason = settings.names.update_failed_reason
+    return "" if node is None else node.annotations.get(reason, "")
 
 
-def drain_task(machine: Machine, node: Node, now: datetime, rules: Rules) -> DrainTask:
+def drain_task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
     """What is asked for: by force once its time is up, or if a person wants."""
-    own, names = machine.drain_timeout_s, rules.in_place
-    found = None if names is None else _condition(node, names)
+    own, found = machine.drain_timeout_s, _condition(node, settings.names)
     since = moment(found.last_transition_time) if found is not None else None
-    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    limit = timedelta(seconds=settings.drain_timeout_s if own is None else own)
     deadline = (since or now) + limit
     return DrainTask(
         machine=machine,
@@ -142,32 +139,32 @@ def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
     )
 
 
-def step_patch(machine: Machine, node: Node, now: datetime, rules: Rules) -> Patch | None:
+def step_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
     """The condition that tells the step of the node as it is; None: it does."""
-    found = decide(machine, node, rules)
-    if not found.says or rules.in_place is None:
+    found = decide(machine, node, settings)
+    if not found.says:
         return None
-    failed = found.says == rules.in_place.failed
-    message = why_failed(node, rules) if failed else ""
-    return _told(node, rules.in_place, found.says, message, now)
+    failed = found.says == settings.names.update_failed
+    message = why_failed(node, settings) if failed else ""
+    return _told(node, settings.names, found.says, message, now)
 
 
-def ready_patch(machine: Machine, node: Node, now: datetime, rules: Rules) -> Patch | None:
+def ready_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
     """The condition that hands an empty node over; None: it does, or is not wanted any more."""
-    names = rules.in_place
+    names = settings.names
     wanted = msgspec.structs.replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
-    found = decide(wanted, node, rules)
-    if names is None or not (found.drains or found.begins):
+    found = decide(wanted, node, settings)
+    if not (found.drains or found.begins):
         return None
-    return _told(node, names, names.ready, "", now)
+    return _told(node, names, names.update_ready, "", now)
 
 
-def _told(node: Node, names: UpdateNames, reason: str, message: str, now: datetime) -> Patch:
+def _told(node: Node, names: Names, reason: str, message: str, now: datetime) -> Patch:
     text = format_time(now)
     # All of its fields, for those that a patch leaves out stay as they are. Its status is the same
     # in each step: by its time of transition the time of the step is known.
     wanted = {
-        "type": names.condition,
+        "type": names.update_condition,
         "status": STATUS_TRUE,
         "reason": reason,
         "message": message,
@@ -178,11 +175,11 @@ def _told(node: Node, names: UpdateNames, reason: str, message: str, now: dateti
     return {"metadata": metadata, "status": {"conditions": [wanted]}}
 
 
-def _condition(node: Node, names: UpdateNames) -> NodeCondition | None:
+def _condition(node: Node, names: Names) -> NodeCondition | None:
     conditions = node.status.conditions or ()
-    return next((one for one in conditions if one.type == names.condition), None)
+    return next((one for one in conditions if one.type == names.update_condition), None)
 
 
-def _reason(node: Node, names: UpdateNames) -> str:
+def _reason(node: Node, names: Names) -> str:
     found = _condition(node, names)
     return "" if found is None else found.reason

@@ -29,6 +29,7 @@ from ccm.kube.errors import Forbidden
 from ccm.kube.resources import SECRETS
 from ccm.kube.transport import Transport
 from ccm.machines import tokens
+from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.persistence import kubesecrets
@@ -285,7 +286,9 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
         token=attacked.token,
         ca_file=attacked.server.ca_file,
     )
-    rules = codec.rules("ours", token_groups=way.groups, creation_timeout_s=-60.0)
+    rules = Settings(
+        names=codec.NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0
+    )
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
     metadata = ObjectMeta(name="m0", namespace="default", annotations=annotations)
     machine = codec.machine(Machine(metadata=metadata))
@@ -298,7 +301,9 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
         where = f"{PATH}/{tokens.secret_name('fedcba')}"
         before = await attacked.ask("GET", where, admin=True)
         # It has expired, so that its end is another after this.
-        late = codec.rules("ours", token_groups=way.groups, creation_timeout_s=3600.0)
+        late = Settings(
+            names=codec.NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=3600.0
+        )
         assert await found.ensure(machine, late) == made
         assert await attacked.ask("GET", where, admin=True) != before
         await found.delete(machine, late)

@@ -20,13 +20,15 @@ from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.controllers.machine.drain import Drainer
-from ccm.gardener.world import Settings, World
+from ccm.gardener import codec
+from ccm.gardener.world import World
 from ccm.kube import metrics
 from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.informer import Informers
 from ccm.kube.transport import Transport
 from ccm.machines.draining import DrainState, DrainTask
+from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine
 from ccm.sandbox import podlife, realserver
@@ -198,7 +200,8 @@ async def cluster(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterato
             informers=informers,
             client=client,
             caller=Handle(Cloud(name="fake", machines=VolumeDriver(), has_cluster_id=True)),
-            settings=Settings(namespace="default", rules={}),
+            namespace="default",
+            settings=Settings(names=codec.NAMES),
         )
         assert world.nodes is not None
         drainer = Drainer(world=world, client=client)

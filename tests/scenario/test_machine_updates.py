@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.gardener import names
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.informer import Informers
@@ -30,7 +30,7 @@ __all__ = ["fleet"]  # a fixture
 PODS = "/api/v1/namespaces/default/pods"
 LOOK_S = 0.05
 HASTY = {"leader-elect": "false"}  # the next daemon need not wait for the Lease of a dead one
-STEPS = {UPDATE.candidate, UPDATE.selected, UPDATE.result}
+STEPS = {NAMES.candidate, NAMES.selected, NAMES.update_result}
 
 
 class Agents:
@@ -51,7 +51,7 @@ class Agents:
         """Until cancelled."""
         while True:
             for node in await self._cluster.items(NODES):
-                if step(node) == UPDATE.ready and UPDATE.result not in labels(node):
+                if step(node) == NAMES.update_ready and NAMES.update_result not in labels(node):
                     await self._update(node)
             await asyncio.sleep(LOOK_S)
 
@@ -64,8 +64,10 @@ class Agents:
         await self._cluster.set_ready(name, "False")
         await self._cluster.set_ready(name, "True")
         failed = name in self.fails
-        told = {UPDATE.result: UPDATE.unsuccessful if failed else UPDATE.successful}
-        notes = {UPDATE.reason: "no space left"} if failed else {}
+        told = {
+            NAMES.update_result: NAMES.update_unsuccessful if failed else NAMES.update_successful
+        }
+        notes = {NAMES.update_failed_reason: "no space left"} if failed else {}
         body = {"metadata": {"labels": told, "annotations": notes}}
         await self._cluster.patch(f"{NODES}/{name}", body)
 
@@ -77,7 +79,7 @@ class Agents:
 def step(node: dict[str, Any]) -> str:
     """The step that the node's condition tells."""
     told = {one["type"]: one for one in node["status"].get("conditions") or ()}
-    return str(told.get(UPDATE.condition, {}).get("reason", ""))
+    return str(told.get(NAMES.update_condition, {}).get("reason", ""))
 
 
 def labels(node: dict[str, Any]) -> set[str]:
@@ -172,7 +174,7 @@ async def test_a_deployment_is_updated_in_place(
     assert agents.begun == [("InPlaceUpdating", True, [])] * count
     for node in await env.cluster.items(NODES):
         taints = {one["key"] for one in node["spec"].get("taints") or ()}
-        assert (step(node), node["spec"].get("unschedulable")) == (UPDATE.updated, None)
+        assert (step(node), node["spec"].get("unschedulable")) == (NAMES.update_succeeded, None)
         assert names.TAINT_CRITICAL in taints
         assert names.TAINT_OLD_SET not in taints
     assert env.forbidden() == []
@@ -260,7 +262,7 @@ class TestInTheMiddle:
         await wait_for(failed, "one update fails")
         fleet.watch_bounds()
         agents.fails.clear()
-        body = {"metadata": {"labels": {UPDATE.result: UPDATE.successful}}}
+        body = {"metadata": {"labels": {NAMES.update_result: NAMES.update_successful}}}
         await env.cluster.patch(f"{NODES}/{min(first)}", body)
         await over(env, fleet, "two", 3)
         assert await uids(env) == first
@@ -273,11 +275,11 @@ class TestInTheMiddle:
         for number, name in enumerate(sorted(first)):
 
             async def waits(name: str = name) -> bool:
-                return step(await env.cluster.node(name) or {"status": {}}) == UPDATE.waits
+                return step(await env.cluster.node(name) or {"status": {}}) == NAMES.update_waiting
 
             await wait_for(waits, "it waits")
             assert len(agents.begun) == number
-            body = {"metadata": {"labels": {UPDATE.selected: "true"}}}
+            body = {"metadata": {"labels": {NAMES.selected: "true"}}}
             await env.cluster.patch(f"{NODES}/{name}", body)
 
             async def begun(number: int = number) -> bool:

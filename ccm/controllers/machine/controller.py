@@ -274,7 +274,7 @@ class MachineController:
     async def _joined(self, machine: Machine) -> None:
         took_s = self._world.ages.of(machine)
         metrics.took("join", machine, self._world.class_of(machine), took_s)
-        await self._tokens.delete(machine, self._world.rules)
+        await self._tokens.delete(machine, self._world.settings)
 
     # --- pauses -----------------------------------------------------------------------------
 

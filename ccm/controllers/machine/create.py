@@ -22,10 +22,10 @@ from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Taken, Tokens
 from ccm.gardener.world import World
 from ccm.machines import creation, userdata
+from ccm.machines.classes import ClassView
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.listing import Listing
 from ccm.machines.tokens import is_id
-from ccm.machines.views import ClassView
 from ccm.model.machines import Machine
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
@@ -99,13 +99,13 @@ class Creator:
     def claim_patch(self, machine: Machine, token_id: str) -> Patch | None:
         """See `plan.claim`."""
         records = not self.world.finds_by_name
-        return plan.claim(machine, self.world.rules, token_id, records=records)
+        return plan.claim(machine, self.world.settings.names, token_id, records=records)
 
     def token_id(self, machine: Machine, made_of: ClassView) -> str:
         """ID of the machine's bootstrap token, a new one where it has none; empty: needs none."""
-        if not creation.needs_token(made_of, self.world.rules):
+        if not creation.needs_token(made_of, self.world.settings):
             return ""
-        known = machine.annotation(self.world.rules.token_id)
+        known = machine.annotation(self.world.settings.names.token_id)
         return known if is_id(known) else Tokens.new_id()
 
     async def written(
@@ -134,7 +134,7 @@ class _CreateFlow:
     def __init__(self, creator: Creator, machine: Machine, made_of: ClassView, turn: Turn) -> None:
         self.machine = machine
         self._creator = creator
-        self._world, self._rules = creator.world, creator.world.rules
+        self._world, self._settings = creator.world, creator.world.settings
         self._made_of = made_of
         self._turn = turn
         self._seen = Evidence()
@@ -147,13 +147,15 @@ class _CreateFlow:
             except CloudError as error:
                 at, now = step is Step.INITIALIZE, clock.now()
                 aged = self._world.ages.by(now, self.machine)
-                return creation.failed(aged, error, now, self._rules, initializing=at)
-        return creation.settled(self.machine, self._seen, clock.now(), self._rules)
+                return creation.failed(aged, error, now, self._settings, initializing=at)
+        return creation.settled(self.machine, self._seen, clock.now(), self._settings)
 
     def _next(self) -> Step:
         vm = self._seen.created
         node = self._world.nodes.store.get(vm.node_name) if vm is not None else None
-        return creation.next_step(self.machine, self._made_of, self._seen, self._rules, node=node)
+        return creation.next_step(
+            self.machine, self._made_of, self._seen, self._settings, node=node
+        )
 
     async def _do(self, step: Step) -> None:
         match step:
@@ -162,12 +164,12 @@ class _CreateFlow:
             case Step.LOOK:
                 self._seen = await self._looked(self.machine)
             case Step.RECORD:
-                await self._write(lambda one: plan.record(one, self._rules))
+                await self._write(lambda one: plan.record(one, self._settings.names))
             case Step.CREATE:
                 await self._create()
             case Step.STORE:
                 vm = creation.vm_of(self.machine, self._seen)
-                has_target, origin = self._rules.has_target, self._made_of.origin
+                has_target, origin = self._settings.has_target, self._made_of.origin
                 await self._write(
                     lambda one: plan.identity(one, vm, has_target=has_target, origin=origin)
                 )
@@ -203,8 +205,8 @@ class _CreateFlow:
         else:
             record, obstacle = creation.match_marked(
                 listing.records,
-                self._rules.identity(machine),
-                adopt_unmarked=self._rules.adopt_unmarked,
+                self._settings.identity(machine),
+                adopt_unmarked=self._settings.adopt_unmarked,
             )
         return replace(self._seen, looked=True, found=record, obstacle=obstacle)
 
@@ -222,7 +224,7 @@ class _CreateFlow:
                 return None, ""
             status = None
         return creation.match_named(
-            listing.records, status, machine, adopt_unmarked=self._rules.adopt_unmarked
+            listing.records, status, machine, adopt_unmarked=self._settings.adopt_unmarked
         )
 
     async def _status(self, request: MachineRequest) -> MachineRecord | None:
@@ -264,8 +266,8 @@ class _CreateFlow:
     async def _placeholders(self, machine: Machine) -> Mapping[str, str]:
         """What user data may ask for, and what stands for it."""
         known = {userdata.NAME: machine.name}
-        if creation.needs_token(self._made_of, self._rules):
-            known[userdata.TOKEN] = await self._creator.tokens.ensure(machine, self._rules)
+        if creation.needs_token(self._made_of, self._settings):
+            known[userdata.TOKEN] = await self._creator.tokens.ensure(machine, self._settings)
         return known
 
     def _filled(self, request: MachineRequest, known: Mapping[str, str]) -> MachineRequest:

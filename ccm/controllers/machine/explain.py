@@ -15,7 +15,7 @@ from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.explaining import unknown
 from ccm.gardener.world import World
 from ccm.machines import health, updating
-from ccm.machines.views import ClassView
+from ccm.machines.classes import ClassView
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase, State
 from ccm.model.names import STATUS_FALSE
@@ -59,7 +59,7 @@ def explain(key: str, world: World, guard: CRDGuard, paused_s: Callable[[Machine
     if machine.in_creation:
         faults = world.class_faults(machine.metadata.namespace, machine.class_name)
         return _by_cloud(machine, made_of, faults, about, next_s)
-    found = _joined(machine, world) if world.rules.has_target else Facts(state="its VM is there")
+    found = _joined(machine, world) if world.settings.has_target else Facts(state="its VM is there")
     return Facts(
         state=found.state,
         blocked=found.blocked,
@@ -162,11 +162,9 @@ def _joined(machine: Machine, world: World) -> Facts:
 
 
 def _in_place(machine: Machine, world: World) -> Facts:
-    name, update = machine.node_name, world.rules.in_place
+    name, names = machine.node_name, world.settings.names
     state = f"phase {machine.phase.value}"
-    if update is None:
-        return Facts(state=state)
-    done = f"kubectl label node {name} --overwrite {update.result}={update.successful}"
+    done = f"kubectl label node {name} --overwrite {names.update_result}={names.update_successful}"
     if machine.phase is Phase.UPDATE_FAILED:
         return Facts(
             state=state,
@@ -178,13 +176,13 @@ def _in_place(machine: Machine, world: World) -> Facts:
         state=state,
         blocked=f"Node {name} is empty, and waits for your agent to update it and to say so",
         advice=f"look at the agent on the node; it ends with {done}, or the value "
-        f"{update.unsuccessful}",
+        f"{names.update_unsuccessful}",
     )
 
 
 def _waits(machine: Machine, node: Node | None, world: World) -> Facts:
     age_s = (clock.now() - machine.created).total_seconds()
-    left_s = max(0.0, world.rules.timeout_s(machine) - age_s)
+    left_s = max(0.0, world.settings.timeout_s(machine) - age_s)
     left = format_duration(timedelta(seconds=round(left_s)))
     return Facts(
         state=f"VM {machine.provider_id} is there",
@@ -199,13 +197,13 @@ def _sick(machine: Machine, node: Node | None, world: World) -> str:
     """What is missing of its node."""
     if node is None:
         return f"no Node {machine.node_name} is there"
-    if health.is_critical(node, world.rules):
-        return f"Node {node.name} still has the taint {world.rules.critical_taint}"
+    if health.is_critical(node, world.settings):
+        return f"Node {node.name} still has the taint {world.settings.names.critical_taint}"
     own = machine.unhealthy_conditions
     sick = [
         f"{one.type} is {one.status}"
         for one in node.status.conditions or ()
-        if one.type in (world.rules.unhealthy_conditions if own is None else own)
+        if one.type in (world.settings.unhealthy_conditions if own is None else own)
         and one.status != STATUS_FALSE
     ]
     if node.ready != "True":

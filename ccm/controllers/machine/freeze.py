@@ -84,7 +84,7 @@ class Freezer:
     async def run(self) -> None:
         """Look again and again; without a cluster to join there is nothing to look at."""
         period_s, timeout_s = self._looks.period_s, self._looks.timeout_s
-        while self._world.rules.has_target:
+        while self._world.settings.has_target:
             # Whoever starts has just been answered.
             await asyncio.sleep(freezing.next_s(self._reach, period_s, timeout_s))
             await self._look()

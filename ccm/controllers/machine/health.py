@@ -87,7 +87,7 @@ class Health:
         self._wake = wake
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, Spell] = {}
-        self._replacements = Replacements(world.rules.creation_timeout_s)
+        self._replacements = Replacements(world.settings.creation_timeout_s)
         self._held: set[str] = set()
         self._log = log.logger("machine")
 
@@ -98,7 +98,7 @@ class Health:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: the node could not be read, or a write failed.
         """
-        if not self._world.rules.has_target:
+        if not self._world.settings.has_target:
             return Outcome()
         if self.is_contested(machine):
             self._forgo(machine)
@@ -131,16 +131,16 @@ class Health:
     async def _judge(self, machine: Machine, node: Node | None) -> Outcome:
         if self._is_blind(machine, node):
             return Outcome(after_s=BLIND_S)
-        now, rules = _now(), self._world.rules
-        found = health.look(machine, node, self._spell(machine, now), now, rules)
+        now, settings = _now(), self._world.settings
+        found = health.look(machine, node, self._spell(machine, now), now, settings)
         if found.cause is Cause.LATE:
             return await self._give_up(machine)
         if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
             return Outcome(after_s=left_s)
-        outcome, seen = health.copied(machine, node, found.spell, now, rules)
+        outcome, seen = health.copied(machine, node, found.spell, now, settings)
         self._spells[machine.key] = seen
         if found.cause is not None:
-            outcome = health.changed(machine, node, found.cause, now, rules)
+            outcome = health.changed(machine, node, found.cause, now, settings)
         outcome = replace(outcome, after_s=sooner(outcome.after_s, found.after_s))
         outcome = await self._settle(machine, outcome)
         if machine.phase in health.TIMEOUTS:
@@ -171,15 +171,15 @@ class Health:
         Raises:
             KubeError: it says nothing.
         """
-        node, now, rules = await self._asked(machine), _now(), self._world.rules
-        found = health.look(machine, node, self._spell(machine, now), now, rules)
+        node, now, settings = await self._asked(machine), _now(), self._world.settings
+        found = health.look(machine, node, self._spell(machine, now), now, settings)
         self._spells[machine.key] = found.spell
         if found.cause is None:
             return Outcome(after_s=found.after_s)
-        outcome = health.changed(machine, node, found.cause, now, rules)
+        outcome = health.changed(machine, node, found.cause, now, settings)
         assert outcome.status is not None
         moment = self._world.now_since(machine.uid, machine.status.preserve_until)
-        status = preservation.kept(machine, outcome.status, node, moment, rules)
+        status = preservation.kept(machine, outcome.status, node, moment, settings)
         return replace(outcome, status=status)
 
     async def _asked(self, machine: Machine) -> Node | None:
@@ -290,19 +290,19 @@ class Health:
 
     async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
         """Bring the node in step with the machine; the node as it is then."""
-        rules = self._world.rules
+        settings = self._world.settings
         extra = self._world.class_of(machine).extra_capacity
 
         arrival = self._world.arrivals.notes(controller_uid(machine))
 
         def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, rules, arrival)
+            return nodesync.patch(machine, one, settings, arrival)
 
         def capacity(one: Node) -> Patch | None:
-            return nodesync.capacity_patch(one, extra, rules)
+            return nodesync.capacity_patch(one, extra, settings)
 
         def note(one: Node) -> Patch | None:
-            return nodesync.capacity_note(one, extra, rules)
+            return nodesync.capacity_note(one, extra, settings)
 
         steps = [Step(template), Step(capacity, "status"), Step(note)]
         return (await self._write_nodes.change(node, *steps)).obj

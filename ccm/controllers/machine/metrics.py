@@ -5,7 +5,7 @@ from __future__ import annotations
 from ccm.base import metrics
 from ccm.gardener import series
 from ccm.gardener.series import Series
-from ccm.machines.views import ClassView
+from ccm.machines.classes import ClassView
 from ccm.model.machines import Machine, Phase
 
 ITEMS = metrics.gauge("mcm_machine_items_total", "Machines there are.")

@@ -7,19 +7,19 @@ from datetime import datetime
 from ccm.cloud.machines import MachineInfo
 from ccm.gardener import codec, names
 from ccm.machines import health
-from ccm.machines.views import Rules
+from ccm.machines.settings import Names
 from ccm.model import Node
 from ccm.model.machines import Machine, MachineStatus
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
 
 
-def claim(obj: Machine, rules: Rules, token_id: str, *, records: bool) -> Patch | None:
+def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
     """Return what the object needs before its VM is created, in one write; None: nothing.
 
     Args:
         obj: the object as it is, or as it is about to be created.
-        rules: names.
+        names: names of the API group.
         token_id: ID of the bootstrap token; empty = it needs none, or keeps its own.
         records: whether the write also records that the creation started. Only for drivers that
             mark VMs: with the others the machine's name has to be seen free first.
@@ -29,13 +29,12 @@ def claim(obj: Machine, rules: Rules, token_id: str, *, records: bool) -> Patch 
     """
     if obj.is_deleting:
         raise StaleObject
-    held = add_finalizer(obj, rules.finalizer, strategic=False)
-    priority, first = rules.priority
-    wanted = {} if priority in obj.annotations else {priority: first}
+    held = add_finalizer(obj, names.finalizer, strategic=False)
+    wanted = {} if names.priority in obj.annotations else {names.priority: names.default_priority}
     if token_id:
-        wanted[rules.token_id] = token_id
+        wanted[names.token_id] = token_id
     if records and not obj.provider_id and not obj.creation_started:
-        wanted[rules.creation] = record_of(obj)
+        wanted[names.creation] = record_of(obj)
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if held is None and not notes:
         return None
@@ -50,7 +49,7 @@ def record_of(obj: Machine) -> str:
     return obj.uid or controller_uid(obj)
 
 
-def record(obj: Machine, rules: Rules) -> Patch | None:
+def record(obj: Machine, names: Names) -> Patch | None:
     """Return the patch that records a started creation; None: it is recorded.
 
     Raises:
@@ -60,7 +59,7 @@ def record(obj: Machine, rules: Rules) -> Patch | None:
         raise StaleObject
     if obj.creation_started:
         return None
-    return {"metadata": same_version(obj) | {"annotations": {rules.creation: record_of(obj)}}}
+    return {"metadata": same_version(obj) | {"annotations": {names.creation: record_of(obj)}}}
 
 
 def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "") -> Patch | None:

@@ -75,9 +75,9 @@ class Preserver:
         if self._health.is_contested(machine):
             return None
         node = self._health.own_node_of(machine)
-        rules = self._world.rules
+        settings = self._world.settings
         now = self._world.now_since(machine.uid, machine.status.preserve_until)
-        found = preservation.decide(machine, node, now, rules)
+        found = preservation.decide(machine, node, now, settings)
         if found.action is Action.NOTHING or (node is not None and node.is_deleting):
             return None
         if found.action is Action.PRESERVE and machine.status.preserve_until is None:
@@ -93,13 +93,13 @@ class Preserver:
 
     async def _on_node(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """What stands on the node; when its drain is looked at again."""
-        rules, drained, waits_s = self._world.rules, None, None
+        settings, drained, waits_s = self._world.settings, None, None
         kept = await self._write_nodes.change(
-            node, Step(lambda one: preservation.node_patch(machine, one, found, rules))
+            node, Step(lambda one: preservation.node_patch(machine, one, found, settings))
         )
         if kept.obj is None:
             return None
-        if preservation.wants_drain(machine, node, found, rules):
+        if preservation.wants_drain(machine, node, found, settings):
             drained = await self._drained(machine, kept.obj)
             # While it goes on, it wakes us.
             waits_s = SHORT_S if drained is False else None
@@ -109,7 +109,7 @@ class Preserver:
         now = clock.now()
 
         def condition(one: Node) -> Patch | None:
-            return preservation.condition_patch(machine, one, found, now, rules, drained=drained)
+            return preservation.condition_patch(machine, one, found, now, settings, drained=drained)
 
         await self._write_nodes.change(kept.obj, Step(condition, "status"))
         return waits_s
@@ -127,7 +127,7 @@ class Preserver:
         has_failed = progress is not None and progress.state is DrainState.FAILED
         if progress is None or has_failed:
             now = self._world.now_since(machine.uid, machine.status.since)
-            task = preservation.drain_task(machine, node, now, self._world.rules)
+            task = preservation.drain_task(machine, node, now, self._world.settings)
             self._draining.add(machine.uid)
             self._drains.start(task, lambda: self._wake((machine.key,)))
         return False if has_failed else None
@@ -144,9 +144,9 @@ class Preserver:
 
     async def _wishes(self, machine: Machine, found: Decision) -> None:
         """Annotations of the machine; and that it is kept no longer, after all else."""
-        rules = self._world.rules
+        settings = self._world.settings
         written = await self._write.change(
-            machine, Step(lambda one: preservation.machine_patch(one, found, rules))
+            machine, Step(lambda one: preservation.machine_patch(one, found, settings))
         )
         if written.obj is not None and found.action is Action.STOP and found.until is not None:
             await self._until(written.obj, None)

@@ -30,11 +30,11 @@ from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, NotFound
 from ccm.machines import deletion
+from ccm.machines.classes import ClassView
 from ccm.machines.creation import SHORT_S
 from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.nodesync import release_patch
-from ccm.machines.views import ClassView
 from ccm.model import Node, NodeVolumes, VolumeAttachment
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
@@ -179,13 +179,13 @@ class Remover:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: a write failed.
         """
-        if self.world.rules.finalizer not in machine.finalizers:
+        if self.world.settings.names.finalizer not in machine.finalizers:
             return Rest()
         known = self._known.setdefault(machine.uid, self._new(machine))
         if known.done:
             # Gone; the cache learns that from an event that is on its way.
             return Rest()
-        said = deletion.progress(machine, self.world.rules)
+        said = deletion.progress(machine, self.world.settings)
         known.progress = deletion.further(known.progress, said)
         return await _DeleteFlow(self, machine, known, turn, wake).run()
 
@@ -195,7 +195,7 @@ class Remover:
         await self.target.drains.stop(uid)
 
     def _new(self, machine: Machine) -> Known:
-        progress = deletion.progress(machine, self.world.rules)
+        progress = deletion.progress(machine, self.world.settings)
         return Known(progress=progress, move=deletion.at(progress.stage, machine))
 
 
@@ -206,7 +206,7 @@ class _DeleteFlow:
         self, remover: Remover, machine: Machine, known: Known, turn: Turn, wake: Callable[[], None]
     ) -> None:
         self._world, self._target = remover.world, remover.target
-        self._rules = remover.world.rules
+        self._settings = remover.world.settings
         self._write, self._events = remover.write, remover.events
         self._machine, self._known = machine, known
         self._turn, self._wake = turn, wake
@@ -232,7 +232,7 @@ class _DeleteFlow:
                 return Rest(after_s=event.after_s, eager=event.eager, busy=event.busy)
             self._note(stage=self._known.move.to)
         await self._announce()
-        finalizer = self._rules.finalizer
+        finalizer = self._settings.names.finalizer
         await self._write.change(
             self._machine, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
         )
@@ -268,12 +268,12 @@ class _DeleteFlow:
     async def _look(self) -> Event:
         """Which node is the machine's."""
         machine = self._machine
-        if not self._rules.has_target:
+        if not self._settings.has_target:
             return Event(cause=Cause.NO_TARGET)
         if machine.node_name:
             return Event(cause=Cause.KNOWN)
         nodes = self._world.nodes.store.list()
-        vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._rules))
+        vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._settings))
         origin = ""
         if not vm.node_name:
             await self._announce()
@@ -303,7 +303,7 @@ class _DeleteFlow:
             return Event(cause=Cause.NO_NODE)
         await self._announce()
         now = self._world.now_since(machine.uid, deletion.asked_at(machine))
-        task = deletion.drain_task(self._machine, node, now, self._rules)
+        task = deletion.drain_task(self._machine, node, now, self._settings)
         # One that was begun for another end, such as to preserve the machine, is not this one.
         progress = drains.progress(machine.uid) if known.drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or known.failed:
@@ -335,7 +335,7 @@ class _DeleteFlow:
         count = len(left)
         said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
         now = self._world.now_since(self._machine.uid, deletion.waits_since(seen))
-        if deletion.waited_s(seen, now) > self._rules.detach_timeout_s:
+        if deletion.waited_s(seen, now) > self._settings.detach_timeout_s:
             return Event(cause=Cause.STUCK, said=said)
         async for page in self._target.attachments.pages():
             for one in page.items:
@@ -460,10 +460,10 @@ class _DeleteFlow:
 
     async def _delete_node(self) -> Event:
         machine = self._machine
-        if not self._rules.has_target:
+        if not self._settings.has_target:
             return Event(cause=Cause.NO_LABEL)
         try:
-            await self._target.tokens.delete(machine, self._rules)
+            await self._target.tokens.delete(machine, self._settings)
             await self._let_go()
         except Forbidden as error:
             await self._announce()
@@ -474,9 +474,9 @@ class _DeleteFlow:
         """The node of the VM that is gone; one of another VM under that name stays."""
         if (node := self._node()) is None:
             return
-        rules = self._rules
+        settings = self._settings
         released = await self._target.nodes.change(
-            node, Step(lambda one: release_patch(one, rules))
+            node, Step(lambda one: release_patch(one, settings))
         )
         if released.obj is not None and not released.obj.is_deleting:
             await writer.delete(self._target.delete_nodes, released.obj)
@@ -496,7 +496,7 @@ class _DeleteFlow:
         machine = self._machine
         now = self._world.now_since(machine.uid, deletion.asked_at(machine))
         is_seen = not machine.node_name or machine.node_name in self._world.nodes.store
-        if is_seen or deletion.is_impatient(machine, now, self._rules):
+        if is_seen or deletion.is_impatient(machine, now, self._settings):
             return False
         try:
             node = await self._target.delete_nodes.get(machine.node_name)
@@ -528,9 +528,9 @@ class _DeleteFlow:
         self._machine = await self._written(lambda one: plan.ending(one, wanted), "status")
 
     async def _persist(self) -> None:
-        progress, rules = self._known.progress, self._rules
+        progress, settings = self._known.progress, self._settings
         self._machine = await self._written(
-            lambda one: plan.note(one, rules.deletion, progress.text())
+            lambda one: plan.note(one, settings.names.deletion, progress.text())
         )
 
     async def _store(self, vm: MachineInfo, origin: str) -> None:

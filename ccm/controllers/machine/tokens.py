@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from ccm.base import clock, log, redact
 from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
-from ccm.machines import tokens, views
+from ccm.machines import tokens
+from ccm.machines.settings import Settings
 from ccm.model import Secret
 from ccm.model.machines import Machine
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
@@ -62,21 +63,22 @@ class Tokens:
         """An ID for a machine that has none."""
         return tokens.new_id(secrets.choice)
 
-    async def ensure(self, machine: Machine, rules: views.Rules) -> str:
+    async def ensure(self, machine: Machine, settings: Settings) -> str:
         """The machine's token, `<id>.<secret>`; made where it is not there.
 
         Raises:
             Taken: its ID is that of a Secret that is not the machine's.
             KubeError: the API server did not answer, or refuses.
         """
-        token_id, secret = machine.annotation(rules.token_id), tokens.new_secret(secrets.choice)
-        expires = tokens.expiration(clock.now(), rules.timeout_s(machine))
+        token_id = machine.annotation(settings.names.token_id)
+        secret = tokens.new_secret(secrets.choice)
+        expires = tokens.expiration(clock.now(), settings.timeout_s(machine))
         data = tokens.content(
             machine=machine.key,
             token_id=token_id,
             secret=secret,
             expires=expires,
-            groups=rules.token_groups,
+            groups=settings.token_groups,
         )
         name = tokens.secret_name(token_id)
         # Also before the request: its refusal may quote it.
@@ -99,7 +101,7 @@ class Tokens:
             ) from error
         return f"{token_id}.{secret}"
 
-    async def delete(self, machine: Machine, rules: views.Rules) -> None:
+    async def delete(self, machine: Machine, settings: Settings) -> None:
         """Delete the token that has served; one that is not the machine's stays.
 
         A token that may not be deleted expires by itself, and holds nothing up.
@@ -107,7 +109,7 @@ class Tokens:
         Raises:
             KubeError: the API server did not answer.
         """
-        token_id = machine.annotation(rules.token_id)
+        token_id = machine.annotation(settings.names.token_id)
         if not tokens.is_id(token_id):
             return
         name = tokens.secret_name(token_id)

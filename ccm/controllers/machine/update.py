@@ -83,7 +83,7 @@ class Updater:
         machine = self._write.newest(cached)
         node, found = self._health.own_node_of(machine), updating.NOTHING
         if node is not None and not self._health.is_contested(machine):
-            found = updating.decide(machine, node, self._world.rules)
+            found = updating.decide(machine, node, self._world.settings)
         if not found.drains and (uid := self._draining.pop(key, None)) is not None:
             self._log.info("node is not updated in place after all", machine=key)
             await self._drains.stop(uid)
@@ -100,16 +100,16 @@ class Updater:
 
     async def _say(self, machine: Machine, node: Node) -> None:
         """The next step; a change of the node brings the machine back."""
-        now, rules = clock.now(), self._world.rules
+        now, settings = clock.now(), self._world.settings
 
         def step(one: Node) -> Patch | None:
-            return updating.step_patch(machine, one, now, rules)
+            return updating.step_patch(machine, one, now, settings)
 
         await self._write_nodes.change(node, Step(step, "status"))
 
     async def _prepared(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """Empty the node, then hand it over; when to look again though nothing changes."""
-        now, rules = clock.now(), self._world.rules
+        now, settings = clock.now(), self._world.settings
         if found.drains:
             failure = await self._drained(machine, node)
             if failure is None:
@@ -124,7 +124,7 @@ class Updater:
             await self._settle(machine, Outcome(status=updating.begun(machine, now)))
 
         def ready(one: Node) -> Patch | None:
-            return updating.ready_patch(machine, one, now, rules)
+            return updating.ready_patch(machine, one, now, settings)
 
         await self._write_nodes.change(node, Step(ready, "status"))
         if self._draining.pop(machine.key, None) is not None:
@@ -133,16 +133,16 @@ class Updater:
 
     async def _drained(self, machine: Machine, node: Node) -> str | None:
         """Begin a drain, or look at it: empty, it ended well; None, it goes on; else why not."""
-        rules = self._world.rules
+        settings = self._world.settings
         if self._draining.get(machine.key) != machine.uid:
             try:
                 node = await self._nodes.get(node.name)
             except NotFound:
                 return None
-            if not updating.decide(machine, node, rules).drains:
+            if not updating.decide(machine, node, settings).drains:
                 return None  # The cache learns of it, too.
             self._draining[machine.key] = machine.uid
-            task = updating.drain_task(machine, node, clock.now(), rules)
+            task = updating.drain_task(machine, node, clock.now(), settings)
             self._drains.start(task, lambda: self._wake((machine.key,)))
         progress = self._drains.progress(machine.uid)
         if progress is None or progress.state is DrainState.FAILED:

@@ -18,7 +18,7 @@ from ccm.controllers.machineclass import metrics, plan
 from ccm.gardener import names
 from ccm.gardener.types import MachineClass, ObjectCondition
 from ccm.gardener.world import World
-from ccm.machines.views import ClassView
+from ccm.machines.classes import ClassView
 from ccm.model import ObjectReference, Secret
 from ccm.model.machines import Machine
 from ccm.model.names import WARNING

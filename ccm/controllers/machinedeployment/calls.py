@@ -16,10 +16,11 @@ from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from ccm.machines import inplace, progress
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
-from ccm.machines.fleet import DeploymentStatus, FleetRules, SetView
+from ccm.machines.fleet import DeploymentStatus, SetView
 from ccm.machines.inplace import Move, NodeStep, Update
 from ccm.machines.replicas import Member
 from ccm.machines.rollout import Change, Making, Plan
+from ccm.machines.settings import Settings
 from ccm.model import Node, ObjectReference
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
@@ -56,7 +57,7 @@ class Calls:
         machines: requests about Machines.
         nodes: requests about Nodes.
         events: where events go.
-        rules: names of the front, and settings.
+        settings: names of the front, and settings.
         rng: jitter.
     """
 
@@ -69,12 +70,12 @@ class Calls:
         machines: Writes[Machine],
         nodes: Writes[Node],
         events: Recorder,
-        rules: FleetRules,
+        settings: Settings,
         rng: random.Random,
     ) -> None:
         self._world = world
         self._deployments, self._sets, self._events = deployments, sets, events
-        self._rules = rules
+        self._settings = settings
         cache = world.machine_deployments.store
         self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
         self.write_sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
@@ -225,7 +226,7 @@ class Calls:
     async def _mark_nodes(self, marks: Sequence[NodeMark]) -> None:
         async def mark_one(mark: NodeMark) -> None:
             def marked(one: Node) -> Patch | None:
-                return node_patch(one, mark, self._rules)
+                return node_patch(one, mark, self._settings.names)
 
             await self.write_nodes.change(mark.node, Step(marked))
 
@@ -236,7 +237,7 @@ class Calls:
 
         async def step(one: tuple[Node, NodeStep]) -> None:
             def stepped(node: Node) -> Patch | None:
-                return inplace.node_patch(node, one[1], self._rules.in_place)
+                return inplace.node_patch(node, one[1], self._settings.names)
 
             await self.write_nodes.change(self.write_nodes.newest(one[0]), Step(stepped))
 

@@ -19,7 +19,8 @@ from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.world import World
 from ccm.machines import autoscaler, progress, rollout
-from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
+from ccm.machines.fleet import DeploymentStatus, DeploymentView, SetView
+from ccm.machines.settings import Settings
 from ccm.model import Node, selectors
 from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
@@ -60,7 +61,7 @@ class MachineDeploymentController:
         nodes: requests about Nodes.
         guard: blocks deletions that follow from that of the CRD.
         events: where events go.
-        rules: names of the front, and settings.
+        settings: names of the front, and settings.
         workers: deployments that are worked on at once.
         rng: jitter.
     """
@@ -75,12 +76,12 @@ class MachineDeploymentController:
         nodes: Writes[Node],
         guard: CRDGuard,
         events: Recorder,
-        rules: FleetRules,
+        settings: Settings,
         workers: int,
         rng: random.Random | None = None,
     ) -> None:
         rng = rng or random.Random()
-        self._world, self._rules, self._guard = world, rules, guard
+        self._world, self._settings, self._guard = world, settings, guard
         self._calls = Calls(
             world=world,
             deployments=deployments,
@@ -88,7 +89,7 @@ class MachineDeploymentController:
             machines=machines,
             nodes=nodes,
             events=events,
-            rules=rules,
+            settings=settings,
             rng=rng,
         )
         self._ownership = Ownership(
@@ -99,7 +100,7 @@ class MachineDeploymentController:
         self._said_at: dict[str, float] = {}
         self._gathered_until: dict[str, float] = {}
         """Until when machines that begin to work are gathered, by the key of their deployment."""
-        self._hold = autoscaler.hold_notes(rules)
+        self._hold = autoscaler.hold_notes(settings.names)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -160,7 +161,7 @@ class MachineDeploymentController:
             view,
             [self._set_view(one) for one in sets.values()],
             clock.now(),
-            self._rules,
+            self._settings,
             generation=obj.metadata.generation,
             taken=[one.name for one in self._world.machine_sets.store.list()],
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
@@ -35,7 +35,7 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-    from ccm.gardener import explaining, rollouts
+    from ccm.gardener import explaining
     from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_MANAGER
@@ -56,7 +56,9 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             nodes=target.client(MANIFEST.client).resource(NODES),
             guard=guard,
             events=events,
-            rules=rollouts.rules(holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout),
+            settings=replace(
+                world.settings, holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout
+            ),
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
         made.explains[explaining.DEPLOYMENT] = lambda key: explaining.machine_deployment(

@@ -25,8 +25,8 @@ from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import orphans
+from ccm.machines.classes import ClassView
 from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
-from ccm.machines.views import ClassView
 from ccm.model import Node, ObjectReference
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
@@ -160,7 +160,7 @@ class MachineSafetyController:
             machines,
             self._sightings.get(obj.key, {}),
             self._world.now(),
-            cluster=self._world.rules.cluster,
+            cluster=self._world.settings.cluster,
             namespace=self._world.namespace,
             gone=gone,
         )
@@ -239,8 +239,8 @@ class MachineSafetyController:
     # --- nodes ------------------------------------------------------------------------------
 
     async def _mark_nodes(self, faults: list[str]) -> None:
-        rules = self._world.rules
-        if not rules.has_target or self._world.machines.undecodable:
+        settings = self._world.settings
+        if not settings.has_target or self._world.machines.undecodable:
             return
         by_node: dict[str, list[Machine]] = {}
         for one in self._world.machines.store.list():
@@ -252,12 +252,12 @@ class MachineSafetyController:
                 faults.append(f"{node.name}: {error}")
 
     async def _mark(self, node: Node, machines: Sequence[Machine]) -> None:
-        rules = self._world.rules
+        settings = self._world.settings
         if len(machines) > 1:
             self._log.warning("node belongs to several machines", node=node.name)
 
         def marked(one: Node) -> Patch | None:
-            return plan.node_patch(one, machines, self._world.now(), rules)
+            return plan.node_patch(one, machines, self._world.now(), settings)
 
         await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
 
@@ -292,7 +292,7 @@ class MachineSafetyController:
         if obj.uid not in self._imported and orphans.may_leave_vm(obj):
             origins = obj.origins or (world.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
-            identity = world.rules.identity(obj)
+            identity = world.settings.identity(obj)
             self._gone.add(GoneMachine(identity=identity, origins=origins, at=now))
 
     @staticmethod

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from ccm.machines import nodesync
-from ccm.machines.views import Rules
+from ccm.machines.settings import Settings
 from ccm.model import Node
 from ccm.model.machines import Machine
 from ccm.model.node import age_s
@@ -27,7 +27,7 @@ def asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
 
 
 def node_patch(
-    node: Node, machines: Collection[Machine], now: datetime, rules: Rules
+    node: Node, machines: Collection[Machine], now: datetime, settings: Settings
 ) -> Patch | None:
     """What is written on a node, from the machines that name it; None: nothing.
 
@@ -36,8 +36,8 @@ def node_patch(
     if len(machines) > 1:
         return None
     if machines:
-        return nodesync.managed_patch(node, rules)
+        return nodesync.managed_patch(node, settings)
     age = age_s(node, now)
-    if age is None or age <= rules.creation_timeout_s:
+    if age is None or age <= settings.creation_timeout_s:
         return None
-    return nodesync.unmanaged_patch(node, rules)
+    return nodesync.unmanaged_patch(node, settings)

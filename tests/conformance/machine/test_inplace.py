@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.gardener import names, rollouts
+from ccm.gardener import codec, names
 from ccm.machines import inplace, rollout
 from ccm.machines.fleet import SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep, Update
@@ -20,13 +20,13 @@ from tests.conformance.machine.test_rollout_plans import machines, shelf
 from tests.unit.controllers.machinedeployments import HOLD, MACHINES, Rolling, all_run, template
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
-NAMES = RULES.in_place
-NO_GROWTH = {NAMES.no_growth: "true"}
+NAMES = RULES.names
+NO_GROWTH = {NAMES.scale_up_disabled: "true"}
 
 
 def node(name: str, *labels: str, result: str = "", reason: str = "") -> Node:
-    found = dict.fromkeys(labels, "true") | ({NAMES.result: result} if result else {})
-    conditions = [NodeCondition(type=NAMES.condition, status="True", reason=reason)]
+    found = dict.fromkeys(labels, "true") | ({NAMES.update_result: result} if result else {})
+    conditions = [NodeCondition(type=NAMES.update_condition, status="True", reason=reason)]
     return Node(
         metadata=ObjectMeta(name=name, uid=name, resource_version="1", labels=found),
         status=NodeStatus(conditions=conditions if reason else None),
@@ -113,7 +113,7 @@ def test_an_old_set_is_the_new_one_again() -> None:
     found = decided(again, former, replicas=2)
 
     told = {one.set.name: (one.replicas, one.labels) for one in found.changes}
-    assert told["old"] == (1, {NAMES.no_growth: None})
+    assert told["old"] == (1, {NAMES.scale_up_disabled: None})
     assert told["new"] == (1, NO_GROWTH)
     late = decided(again, replace(former, has_seen=False), replicas=2)
     assert [one.labels for one in late.changes if one.set.name == "old"] == [{}]
@@ -315,7 +315,7 @@ async def test_all_machines_are_updated_in_place() -> None:
     """What the machine controller and an agent on the node do, the test does."""
     world = Rolling()
     world.deployment(replicas=3, strategy=IN_PLACE)
-    kinds = rollouts.IN_PLACE
+    kinds = codec.NAMES
     async with world.running("machineset", "machinedeployment"):
         await all_run(world)
         first = world.here()
@@ -336,9 +336,15 @@ async def test_all_machines_are_updated_in_place() -> None:
             ]
             under_way = max(under_way, len(chosen))
             for name in chosen:
-                ok = {kinds.result: kinds.successful}
+                ok = {kinds.update_result: kinds.update_successful}
                 world.server.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": ok}})
-                told = [{"type": kinds.condition, "status": "True", "reason": kinds.updated}]
+                told = [
+                    {
+                        "type": kinds.update_condition,
+                        "status": "True",
+                        "reason": kinds.update_succeeded,
+                    }
+                ]
                 path = f"/api/v1/nodes/{name}/status"
                 world.server.patch(path, {"status": {"conditions": told}})
 
@@ -347,10 +353,11 @@ async def test_all_machines_are_updated_in_place() -> None:
     assert (world.kinds(), world.sizes()) == ({"large": 3}, {"large": 3})
     labels = [one["metadata"]["labels"] for one in world.machines()]
     assert len({one["machine-template-hash"] for one in labels}) == 1
-    assert not any(kinds.result in one for one in labels)
+    assert not any(kinds.update_result in one for one in labels)
     for one in world.nodes():
         assert (
-            not {kinds.candidate, kinds.selected, kinds.result} & one["metadata"]["labels"].keys()
+            not {kinds.candidate, kinds.selected, kinds.update_result}
+            & one["metadata"]["labels"].keys()
         )
         assert kinds.critical_taint in {each["key"] for each in one["spec"]["taints"]}
     assert world.said() == ("True", "NewMachineSetAvailable")

@@ -11,7 +11,7 @@ from ccm.cloud.machines import Credentials
 from ccm.controllers.machine.metrics import took
 from ccm.gardener import codec
 from ccm.gardener.types import Machine
-from ccm.machines.views import ClassView
+from ccm.machines.classes import ClassView
 from ccm.model import ObjectMeta
 
 _WHO = "namespace machine_deployment instance_type zone"

@@ -13,7 +13,7 @@ import pytest
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.gardener import names
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.kube.errors import Unreachable
 from ccm.model.names import CONDITION_TERMINATING
 from ccm.model.times import format_time
@@ -24,10 +24,10 @@ from tests.unit.controllers.machinedeployments import ALL, MACHINES, NODES, WEB,
 from tests.unit.controllers.machines import NODES_PATH
 from tests.unit.controllers.memory_server import STRATEGIC
 
-CHOSEN = {UPDATE.candidate: "true", UPDATE.selected: "true"}
-WELL = {UPDATE.result: "successful"}
+CHOSEN = {NAMES.candidate: "true", NAMES.selected: "true"}
+WELL = {NAMES.update_result: "successful"}
 M0 = f"{MACHINES}/m0"
-CANDIDATE = {UPDATE.candidate: "true"}
+CANDIDATE = {NAMES.candidate: "true"}
 
 
 def row(number: int) -> pytest.MarkDecorator:
@@ -48,7 +48,11 @@ class Updates(Drains):
 
     def label(self, **labels: str | None) -> None:
         """Somebody labels the node."""
-        keys = {"candidate": UPDATE.candidate, "selected": UPDATE.selected, "went": UPDATE.result}
+        keys = {
+            "candidate": NAMES.candidate,
+            "selected": NAMES.selected,
+            "went": NAMES.update_result,
+        }
         found = {keys[name]: value for name, value in labels.items()}
         self.server.patch(f"{NODES_PATH}/m0", {"metadata": {"labels": found}})
 
@@ -67,7 +71,7 @@ class Updates(Drains):
         async with self.running("machine"):
             self.label(candidate="true", selected="true")
             await advance(15)
-            assert (self.phase(), self.step()) == ("InPlaceUpdating", UPDATE.ready)
+            assert (self.phase(), self.step()) == ("InPlaceUpdating", NAMES.update_ready)
             yield
 
 
@@ -77,7 +81,7 @@ def nobody(_method: str, _path: str) -> None:
 
 def reason(found: dict[str, Any]) -> str:
     told = {one["type"]: one for one in found["status"].get("conditions") or ()}
-    return str(told.get(UPDATE.condition, {}).get("reason", ""))
+    return str(told.get(NAMES.update_condition, {}).get("reason", ""))
 
 
 @row(1)
@@ -92,14 +96,22 @@ async def test_a_node_is_emptied_and_handed_over() -> None:
         assert (world.step(), world.pods()) == ("", ["p"])
         world.label(candidate="true")
         await advance(2)
-        assert (world.step(), world.pods(), world.phase()) == (UPDATE.waits, ["p"], "Running")
+        assert (world.step(), world.pods(), world.phase()) == (
+            NAMES.update_waiting,
+            ["p"],
+            "Running",
+        )
         world.label(selected="true")
         await advance(1)
-        assert (world.step(), world.phase()) == (UPDATE.chosen, "Running")
+        assert (world.step(), world.phase()) == (NAMES.update_selected, "Running")
         assert world.node_object()["spec"]["unschedulable"] is True
         await advance(15)
         wrote = world.server.writes("m0")
-        assert (world.step(), world.pods(), world.phase()) == (UPDATE.ready, [], "InPlaceUpdating")
+        assert (world.step(), world.pods(), world.phase()) == (
+            NAMES.update_ready,
+            [],
+            "InPlaceUpdating",
+        )
         await advance(60)
 
     # The condition is copied to the machine.
@@ -132,7 +144,7 @@ async def test_a_drain_that_fails_is_begun_anew() -> None:
         world.server.refuse = nobody
         await advance(20)
 
-    assert (world.step(), world.phase()) == (UPDATE.ready, "InPlaceUpdating")
+    assert (world.step(), world.phase()) == (NAMES.update_ready, "InPlaceUpdating")
 
 
 @row(4)
@@ -147,14 +159,14 @@ async def test_a_node_that_is_chosen_no_longer_is_left_alone() -> None:
     async with world.running("machine"):
         world.label(candidate="true", selected="true")
         await advance(30)
-        assert (world.step(), world.pods()) == (UPDATE.chosen, ["elsewhere", "p"])
+        assert (world.step(), world.pods()) == (NAMES.update_selected, ["elsewhere", "p"])
         world.label(selected=None)
         await advance(5)
         world.server.drop(f"{BUDGETS}/web")
         await advance(60)
 
     assert (world.step(), world.pods(), world.phase()) == (
-        UPDATE.waits,
+        NAMES.update_waiting,
         ["elsewhere", "p"],
         "Running",
     )
@@ -166,7 +178,7 @@ async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyP
     """The watch brings nothing: the node was chosen, and is no longer."""
     world = Updates()
     world.label(candidate="true", selected="true")
-    told = {"type": UPDATE.condition, "status": "True", "reason": UPDATE.chosen}
+    told = {"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_selected}
     path = f"{NODES_PATH}/m0"
     world.server.patch(f"{path}/status", {"status": {"conditions": [told]}}, STRATEGIC)
     world.server.newer[path] = before = world.node_object()
@@ -190,11 +202,11 @@ async def test_nobody_is_told_to_begin_before_the_machine_says_so() -> None:
     async with world.running("machine"):
         world.label(candidate="true", selected="true")
         await advance(60)
-        assert (world.pods(), world.step(), world.phase()) == ([], UPDATE.chosen, "Running")
+        assert (world.pods(), world.step(), world.phase()) == ([], NAMES.update_selected, "Running")
         world.server.refuse = nobody
         await advance(60)
 
-    assert (world.step(), world.phase()) == (UPDATE.ready, "InPlaceUpdating")
+    assert (world.step(), world.phase()) == (NAMES.update_ready, "InPlaceUpdating")
 
 
 @row(8)
@@ -209,10 +221,10 @@ async def test_nobody_judges_a_node_that_is_updated() -> None:
         world.label(went="successful")
         await advance(2)
 
-    assert (world.phase(), world.step()) == ("Running", UPDATE.updated)
+    assert (world.phase(), world.step()) == ("Running", NAMES.update_succeeded)
     assert world.node_object()["spec"]["unschedulable"] is True
     reasons = [reason for reason, _ in world.events]
-    assert reasons == [UPDATE.ready, UPDATE.updated]
+    assert reasons == [NAMES.update_ready, NAMES.update_succeeded]
 
 
 @row(8)
@@ -224,7 +236,7 @@ async def test_an_update_that_succeeds_on_a_sick_node() -> None:
         world.heartbeat(Ready="False")
         world.label(went="successful")
         await advance(60)
-        assert (world.phase(), world.step()) == ("Unknown", UPDATE.updated)
+        assert (world.phase(), world.step()) == ("Unknown", NAMES.update_succeeded)
         world.heartbeat(Ready="True")
         await advance(2)
 
@@ -237,23 +249,23 @@ async def test_an_update_that_succeeds_on_a_sick_node() -> None:
 async def test_an_update_that_fails() -> None:
     world = Updates()
     async with world.ready():
-        note = {"metadata": {"annotations": {UPDATE.reason: "no space"}}}
+        note = {"metadata": {"annotations": {NAMES.update_failed_reason: "no space"}}}
         world.server.patch(f"{NODES_PATH}/m0", note)
         world.label(went="failed")
         await advance(2)
-        assert (world.phase(), world.step()) == ("InPlaceUpdateFailed", UPDATE.failed)
+        assert (world.phase(), world.step()) == ("InPlaceUpdateFailed", NAMES.update_failed)
         kind, state, text = world.operation_said()
         assert (kind, state) == ("InPlaceUpdate", "Failed")
         assert text.endswith(": no space")
         told = {one["type"]: one for one in world.node_object()["status"]["conditions"]}
-        assert told[UPDATE.condition]["message"] == "no space"
+        assert told[NAMES.update_condition]["message"] == "no space"
         await advance(3600)
         # Its node is healthy: a person may mend it.
         assert world.phase() == "InPlaceUpdateFailed"
         world.label(went="successful")
         await advance(2)
 
-    assert (world.phase(), world.step()) == ("Running", UPDATE.updated)
+    assert (world.phase(), world.step()) == ("Running", NAMES.update_succeeded)
 
 
 @row(9)
@@ -326,7 +338,7 @@ async def test_the_machine_tells_the_steps_of_its_node() -> None:
         await advance(40)
 
     told = {one["type"]: one for one in world.status()["conditions"]}
-    assert told[UPDATE.condition]["reason"] == UPDATE.updated
+    assert told[NAMES.update_condition]["reason"] == NAMES.update_succeeded
 
 
 # --- all together -----------------------------------------------------------------------------
@@ -362,8 +374,8 @@ class Fleet(Rolling):
         while True:
             for one in self.nodes():
                 name = one["metadata"]["name"]
-                is_done = UPDATE.result in one["metadata"].get("labels", {})
-                if reason(one) == UPDATE.ready and name not in begun and not is_done:
+                is_done = NAMES.update_result in one["metadata"].get("labels", {})
+                if reason(one) == NAMES.update_ready and name not in begun and not is_done:
                     begun[name] = clock.monotonic()
                     cordoned = bool(one["spec"].get("unschedulable"))
                     self.seen.append((self.phase(name), cordoned, self.pods_of(name)))
@@ -400,7 +412,7 @@ async def test_a_deployment_is_updated_in_place_and_goes() -> None:
         assert world.said() == ("True", "NewMachineSetAvailable")
         for one in world.nodes():
             assert not CHOSEN.keys() & one["metadata"]["labels"].keys()
-            assert (reason(one), one["spec"].get("unschedulable")) == (UPDATE.updated, None)
+            assert (reason(one), one["spec"].get("unschedulable")) == (NAMES.update_succeeded, None)
         # Once more: what is left of the first update counts for nothing.
         world.edit(template=template("small"))
         await world.settled(300)

@@ -17,12 +17,13 @@ from ccm.cloud import Cloud, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import GetVolumeIDsRequest
 from ccm.controllers.machine.drain import Drainer
+from ccm.gardener import codec
 from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
 from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.settings import Settings
 from ccm.model.times import format_time
 from ccm.sandbox import podlife
 from ccm.testing.clock import advance, settle
@@ -117,7 +118,8 @@ class Drains(World):
             informers=informers,
             client=client,
             caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
-            settings=Settings(namespace="default", cluster="ours", rules=self.rules),
+            namespace="default",
+            settings=Settings(names=codec.NAMES, cluster="ours", **self.rules),
         )
         assert shared.nodes is not None
         self.drainer = Drainer(world=shared, client=client, settings=self.settings, events=self)

@@ -33,15 +33,15 @@ from ccm.controllers.machinedeployment.controller import MachineDeploymentContro
 from ccm.controllers.machineovershoot.controller import MachineOvershootController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
-from ccm.gardener import crds, names, rollouts
+from ccm.gardener import codec, crds, names
 from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
 from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.overshoot import Margins
+from ccm.machines.settings import Settings
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
@@ -251,7 +251,8 @@ class World:
             informers=informers,
             client=client,
             caller=Handle(self.cloud()),
-            settings=Settings(namespace="default", cluster=self.cluster, rules=self.rules),
+            namespace="default",
+            settings=Settings(names=codec.NAMES, cluster=self.cluster, **self.rules),
         )
         async with Group() as group:
             group.start(informers.run(), name="informers")
@@ -320,7 +321,7 @@ class World:
             nodes=client.resource(NODES),
             guard=CRDGuard(MACHINE_DEPLOYMENTS, client.resource(CRDS), self),
             events=self,
-            rules=rollouts.rules(holds_nodes=True),
+            settings=world.settings,
             workers=2,
             rng=random.Random(0),
         ).controller

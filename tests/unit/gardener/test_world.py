@@ -14,12 +14,13 @@ from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.freeze import Looks
-from ccm.gardener import crds, names
+from ccm.gardener import codec, crds, names
 from ccm.gardener.crdguard import CRDGuard
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.world import Settings, Target, World
+from ccm.gardener.world import Target, World
 from ccm.kube.informer import Informers
 from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
+from ccm.machines.settings import Settings
 from ccm.testing.clock import advance
 from tests.unit.controllers import machines
 from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
@@ -51,7 +52,8 @@ class Two:
             informers=caches[0],
             client=clients[0],
             caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
-            settings=Settings(namespace="default", cluster=self.cluster, rules=self.control.rules),
+            namespace="default",
+            settings=Settings(names=codec.NAMES, cluster=self.cluster, **self.control.rules),
             target=Target(informers=caches[1], client=clients[1]),
         )
 

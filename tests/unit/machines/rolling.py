@@ -9,22 +9,47 @@ from datetime import UTC, datetime, timedelta
 from ccm.machines import bounds, progress, rollout
 from ccm.machines.fleet import (
     DeploymentView,
-    FleetRules,
-    InPlaceRules,
     SetView,
     Strategy,
     Template,
 )
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member, deletion_order, is_called
+from ccm.machines.settings import Names, Settings
 from ccm.model import ObjectMeta
 from ccm.model.machines import Phase
 from ccm.model.times import moment
 from tests.unit.machines.members import member
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = FleetRules(
+NAMES = Names(
+    finalizer="finalizer",
     priority="priority",
+    default_priority="3",
     marked="marked",
+    token_id="token-id",
+    creation="creation",
+    deletion="deletion",
+    node_finalizer="node-finalizer",
+    machine_label="machine",
+    applied="applied",
+    applied_capacity="applied-capacity",
+    unmanaged="unmanaged",
+    critical_taint="critical",
+    old_taint="old",
+    candidate="candidate",
+    selected="selected",
+    update_result="result",
+    update_successful="successful",
+    update_unsuccessful="failed",
+    update_failed_reason="reason",
+    update_condition="InPlace",
+    update_waiting="Waits",
+    update_selected="Chosen",
+    update_drained="Drained",
+    update_ready="Ready",
+    update_succeeded="Updated",
+    update_failed="Failed",
+    scale_up_disabled="no-growth",
     trigger="trigger",
     scaler_time="scaler-time",
     revision="revision",
@@ -32,28 +57,10 @@ RULES = FleetRules(
     desired="desired",
     most="most",
     not_copied=frozenset({"revision", "revision-history", "desired", "most", "old", "trigger"}),
-    old_taint="old",
     hold="hold",
     hold_is_ours="hold-is-ours",
-    in_place=InPlaceRules(
-        candidate="candidate",
-        selected="selected",
-        result="result",
-        successful="successful",
-        unsuccessful="failed",
-        reason="reason",
-        condition="InPlace",
-        waits="Waits",
-        chosen="Chosen",
-        drained="Drained",
-        ready="Ready",
-        updated="Updated",
-        failed="Failed",
-        no_growth="no-growth",
-        old_taint="old",
-        critical_taint="critical",
-    ),
 )
+RULES = Settings(names=NAMES)
 
 
 @dataclass
@@ -298,7 +305,7 @@ class Game:
         by_name = {one.name: one for one in live(shelf)}
         members = [one.view(deleting=False) for one in by_name.values()]
         order = deletion_order(members, self.now, self.deployment.min_ready_s)
-        scaled = moment(shelf.annotations.get(RULES.scaler_time))
+        scaled = moment(shelf.annotations.get(RULES.names.scaler_time))
         first = order[: max(0, len(order) - (shelf.replicas if size is None else size))]
         due = [one for one in members if is_called(one.machine, scaled)]
         keys = {one.key: None for one in [*first, *due]}

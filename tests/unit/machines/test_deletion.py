@@ -11,6 +11,7 @@ from msgspec import structs
 from ccm.machines import deletion
 from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
 from ccm.machines.pauses import Pauses
+from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, Phase, State
 
@@ -90,7 +91,7 @@ def test_what_is_worth_writing(
 def test_an_annotation_that_cannot_be_read(text: str) -> None:
     from ccm.gardener import codec, names
 
-    rules = codec.rules("c")
+    rules = Settings(names=codec.NAMES, cluster="c")
     metadata = ObjectMeta(name="m", uid="u", annotations={names.ANNOTATION_DELETION: text})
     found = deletion.progress(structs.replace(machine(), metadata=metadata), rules)
 

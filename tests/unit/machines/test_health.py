@@ -14,13 +14,13 @@ from msgspec import structs
 from ccm.gardener import codec, names
 from ccm.machines import health
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
-from ccm.machines.settings import effective
+from ccm.machines.settings import Settings, effective
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
 from ccm.model.node import NodeSpec, NodeStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = codec.rules("ours", unhealthy_conditions=names.SICK_CONDITIONS)
+RULES = Settings(names=codec.NAMES, cluster="ours", unhealthy_conditions=names.SICK_CONDITIONS)
 SICK = {"Ready": "Unknown"}
 WELL = {"Ready": "True"}
 
@@ -43,7 +43,7 @@ def machine(phase: Phase = Phase.UNKNOWN, **more: object) -> Machine:
         node_name="n",
         status=status,
     )
-    return structs.replace(found, **more)  # type: ignore[arg-type]
+    return structs.replace(found, **more)
 
 
 def at(seconds: float, *, jumped_s: float = 0.0) -> Moment:

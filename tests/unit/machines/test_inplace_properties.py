@@ -18,7 +18,7 @@ from ccm.model.node import NodeStatus
 from tests.unit.machines.members import member
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
-NAMES = RULES.in_place
+NAMES = RULES.names
 
 
 @dataclass
@@ -34,10 +34,12 @@ class Box:
     @property
     def works(self) -> bool:
         """Whether it is not being updated."""
-        return NAMES.selected not in self.labels or NAMES.result in self.labels
+        return NAMES.selected not in self.labels or NAMES.update_result in self.labels
 
     def view(self) -> Member:
-        said = [NodeCondition(type=NAMES.condition, status="True", reason=NAMES.updated)]
+        said = [
+            NodeCondition(type=NAMES.update_condition, status="True", reason=NAMES.update_succeeded)
+        ]
         node = Node(
             metadata=ObjectMeta(name=self.name, uid=self.name, labels=dict(self.labels)),
             status=NodeStatus(conditions=said if self.updated else None),
@@ -136,14 +138,14 @@ class Workshop:
         """The set's move."""
         shelf.has_seen = True
         shelf.boxes = shelf.left()
-        while len(shelf.boxes) < shelf.replicas and NAMES.no_growth not in shelf.labels:
+        while len(shelf.boxes) < shelf.replicas and NAMES.scale_up_disabled not in shelf.labels:
             self.count += 1
             shelf.boxes.append(Box(f"m{self.count}", shelf.kind))
 
     def work(self, box: Box) -> None:
         """Whoever is on the node updates it, to what is wanted now."""
-        if NAMES.selected in box.labels and NAMES.result not in box.labels:
-            box.labels[NAMES.result], box.updated = NAMES.successful, True
+        if NAMES.selected in box.labels and NAMES.update_result not in box.labels:
+            box.labels[NAMES.update_result], box.updated = NAMES.update_successful, True
             box.made_of = self.wanted.template.essence
 
     def boxes(self) -> list[Box]:
@@ -163,7 +165,7 @@ class Workshop:
     def present(self) -> int:
         """Machines that there are, or may be any moment."""
         return sum(
-            max(len(one.boxes), 0 if NAMES.no_growth in one.labels else one.replicas)
+            max(len(one.boxes), 0 if NAMES.scale_up_disabled in one.labels else one.replicas)
             for one in self.shelves.values()
         )
 

@@ -10,8 +10,8 @@ import pytest
 from ccm.base.tasks import Group
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.machines import Credentials, MachineRecord
+from ccm.machines.classes import ClassView
 from ccm.machines.listing import MAX_AGE_S, Listing, Listings
-from ccm.machines.views import ClassView
 
 pytestmark = pytest.mark.virtual_time
 

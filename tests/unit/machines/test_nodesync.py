@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from ccm.gardener import codec
 from ccm.machines import nodesync
+from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta, Taint
 from ccm.model.machines import Machine
 from ccm.testing import builders
 
-RULES = codec.rules("ours")
+RULES = Settings(names=codec.NAMES, cluster="ours")
 TAINT = Taint(key="pool", effect="NoSchedule")
 
 
@@ -60,9 +61,9 @@ def test_what_others_say_of_a_node_that_joins_stands(
 
 
 def test_a_node_that_has_joined_gets_no_more_of_it() -> None:
-    labels = {RULES.machine_label: "m0"}
+    labels = {RULES.names.machine_label: "m0"}
     node = builders.node("m0", labels=labels)
-    node = replace(node, metadata=replace(node.metadata, finalizers=[RULES.node_finalizer]))
+    node = replace(node, metadata=replace(node.metadata, finalizers=[RULES.names.node_finalizer]))
 
     assert nodesync.patch(member(), node, RULES, ARRIVAL) is None
 
@@ -73,5 +74,5 @@ def test_only_what_is_replaced_as_a_whole_is_bound_to_a_version(taints: tuple[Ta
     patch = nodesync.patch(member(*taints), builders.node("m0", resource_version="7"), RULES)
 
     assert patch is not None
-    assert patch["metadata"]["finalizers"] == [RULES.node_finalizer]
+    assert patch["metadata"]["finalizers"] == [RULES.names.node_finalizer]
     assert patch["metadata"].get("resourceVersion") == ("7" if taints else None)

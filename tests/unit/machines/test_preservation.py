@@ -13,6 +13,7 @@ import pytest
 from ccm.gardener import codec, names
 from ccm.machines import preservation
 from ccm.machines.preservation import Action
+from ccm.machines.settings import Settings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
@@ -23,7 +24,7 @@ from ccm.model.names import (
 from ccm.model.node import NodeSpec, NodeStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = codec.rules("ours")
+RULES = Settings(names=codec.NAMES, cluster="ours")
 TAINT = Taint(key=names.TAINT_PRESERVED, effect="NoSchedule")
 WISH, LAST = names.ANNOTATION_PRESERVE, names.ANNOTATION_PRESERVED
 ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
@@ -325,7 +326,7 @@ def test_the_autoscaler(
 
 
 def test_a_front_that_preserves_nothing() -> None:
-    rules = replace(RULES, preserve=None)
+    rules = replace(RULES, names=replace(RULES.names, preserve=""))
     one = case("now", minutes=60)
 
     assert preservation.decide(one.machine(), one.node, NOW, rules).action is Action.NOTHING

@@ -81,8 +81,8 @@ def scaled_down(game: Game) -> None:
     chosen, when = game.rng.choice(names), format_time(game.now)
     notes = {
         **game.deployment.annotations,
-        RULES.trigger: f"{chosen}~{when}",
-        RULES.scaler_time: when,
+        RULES.names.trigger: f"{chosen}~{when}",
+        RULES.names.scaler_time: when,
     }
     metadata = game.deployment.metadata
     game.edit(

@@ -94,8 +94,8 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
 def test_a_revision_that_is_no_number_is_none(text: str) -> None:
-    assert revisions.number({RULES.revision: text}, RULES) == 0
-    assert revisions.number({RULES.revision: "12"}, RULES) == 12
+    assert revisions.number({RULES.names.revision: text}, RULES.names) == 0
+    assert revisions.number({RULES.names.revision: "12"}, RULES.names) == 12
 
 
 def test_an_old_set_with_machines_is_kept() -> None:

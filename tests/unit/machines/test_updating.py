@@ -10,8 +10,9 @@ from msgspec import structs
 
 from ccm.controllers.machine import plan
 from ccm.gardener import codec
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.machines import updating
+from ccm.machines.settings import Settings
 from ccm.machines.updating import NOTHING, Decision
 from ccm.model import Node, NodeCondition, ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, Phase
@@ -19,10 +20,10 @@ from ccm.model.node import NodeStatus
 from ccm.model.times import format_time
 from ccm.testing.clock import START
 
-RULES = codec.rules("ours")
-CHOSEN = {UPDATE.candidate: "true", UPDATE.selected: "true"}
-WELL, ILL = {UPDATE.result: "successful"}, {UPDATE.result: "failed"}
-CANDIDATE = {UPDATE.candidate: "true"}
+RULES = Settings(names=codec.NAMES, cluster="ours")
+CHOSEN = {NAMES.candidate: "true", NAMES.selected: "true"}
+WELL, ILL = {NAMES.update_result: "successful"}, {NAMES.update_result: "failed"}
+CANDIDATE = {NAMES.candidate: "true"}
 
 
 def row(number: int) -> pytest.MarkDecorator:
@@ -42,7 +43,7 @@ def machine(phase: Phase = Phase.RUNNING, **more: Any) -> Machine:
 def node(labels: dict[str, str], reason: str = "") -> Node:
     since = format_time(START)
     told = NodeCondition(
-        type=UPDATE.condition, status="True", reason=reason, last_transition_time=since
+        type=NAMES.update_condition, status="True", reason=reason, last_transition_time=since
     )
     return Node(
         metadata=ObjectMeta(name="n", uid="n", labels=labels),
@@ -60,30 +61,36 @@ def says(reason: str) -> Decision:
         pytest.param(*case, marks=row(number))
         for number, *case in (
             (1, Phase.RUNNING, {}, "", NOTHING),
-            (1, Phase.RUNNING, {UPDATE.selected: "true"}, UPDATE.waits, NOTHING),
-            (1, Phase.RUNNING, CANDIDATE, "", says(UPDATE.waits)),
-            (1, Phase.RUNNING, CHOSEN, "", says(UPDATE.waits)),
-            (1, Phase.RUNNING, CANDIDATE, UPDATE.updated, says(UPDATE.waits)),
-            (1, Phase.RUNNING, CANDIDATE, UPDATE.waits, NOTHING),
-            (2, Phase.RUNNING, CHOSEN, UPDATE.waits, says(UPDATE.chosen)),
-            (3, Phase.RUNNING, CHOSEN, UPDATE.chosen, Decision(drains=True)),
-            (3, Phase.UNKNOWN, CHOSEN, UPDATE.chosen, Decision(drains=True)),
-            (3, Phase.UPDATING, CHOSEN, UPDATE.chosen, Decision(drains=True)),
-            (3, Phase.RUNNING, CHOSEN | WELL, UPDATE.chosen, Decision(drains=True)),
-            (3, Phase.FAILED, CHOSEN, UPDATE.chosen, NOTHING),
-            (3, Phase.PENDING, CHOSEN, UPDATE.chosen, NOTHING),
-            (4, Phase.RUNNING, CANDIDATE, UPDATE.chosen, says(UPDATE.waits)),
-            (4, Phase.RUNNING, CANDIDATE, UPDATE.ready, says(UPDATE.waits)),
-            (4, Phase.UPDATING, CANDIDATE, UPDATE.ready, NOTHING),
-            (6, Phase.UPDATING, CHOSEN, UPDATE.drained, Decision(begins=True)),
-            (6, Phase.RUNNING, CHOSEN, UPDATE.ready, Decision(begins=True)),
-            (6, Phase.UPDATING, CHOSEN, UPDATE.ready, NOTHING),
-            (7, Phase.UPDATING, CHOSEN | WELL, UPDATE.ready, says(UPDATE.updated)),
-            (7, Phase.UPDATING, CHOSEN | ILL, UPDATE.ready, says(UPDATE.failed)),
-            (7, Phase.UPDATE_FAILED, CHOSEN | WELL, UPDATE.failed, says(UPDATE.updated)),
-            (7, Phase.RUNNING, CHOSEN | WELL, UPDATE.ready, says(UPDATE.updated)),
-            (7, Phase.UPDATED, CHOSEN | WELL, UPDATE.updated, NOTHING),
-            (7, Phase.UPDATING, CHOSEN | {UPDATE.result: "?"}, UPDATE.ready, NOTHING),
+            (1, Phase.RUNNING, {NAMES.selected: "true"}, NAMES.update_waiting, NOTHING),
+            (1, Phase.RUNNING, CANDIDATE, "", says(NAMES.update_waiting)),
+            (1, Phase.RUNNING, CHOSEN, "", says(NAMES.update_waiting)),
+            (1, Phase.RUNNING, CANDIDATE, NAMES.update_succeeded, says(NAMES.update_waiting)),
+            (1, Phase.RUNNING, CANDIDATE, NAMES.update_waiting, NOTHING),
+            (2, Phase.RUNNING, CHOSEN, NAMES.update_waiting, says(NAMES.update_selected)),
+            (3, Phase.RUNNING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
+            (3, Phase.UNKNOWN, CHOSEN, NAMES.update_selected, Decision(drains=True)),
+            (3, Phase.UPDATING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
+            (3, Phase.RUNNING, CHOSEN | WELL, NAMES.update_selected, Decision(drains=True)),
+            (3, Phase.FAILED, CHOSEN, NAMES.update_selected, NOTHING),
+            (3, Phase.PENDING, CHOSEN, NAMES.update_selected, NOTHING),
+            (4, Phase.RUNNING, CANDIDATE, NAMES.update_selected, says(NAMES.update_waiting)),
+            (4, Phase.RUNNING, CANDIDATE, NAMES.update_ready, says(NAMES.update_waiting)),
+            (4, Phase.UPDATING, CANDIDATE, NAMES.update_ready, NOTHING),
+            (6, Phase.UPDATING, CHOSEN, NAMES.update_drained, Decision(begins=True)),
+            (6, Phase.RUNNING, CHOSEN, NAMES.update_ready, Decision(begins=True)),
+            (6, Phase.UPDATING, CHOSEN, NAMES.update_ready, NOTHING),
+            (7, Phase.UPDATING, CHOSEN | WELL, NAMES.update_ready, says(NAMES.update_succeeded)),
+            (7, Phase.UPDATING, CHOSEN | ILL, NAMES.update_ready, says(NAMES.update_failed)),
+            (
+                7,
+                Phase.UPDATE_FAILED,
+                CHOSEN | WELL,
+                NAMES.update_failed,
+                says(NAMES.update_succeeded),
+            ),
+            (7, Phase.RUNNING, CHOSEN | WELL, NAMES.update_ready, says(NAMES.update_succeeded)),
+            (7, Phase.UPDATED, CHOSEN | WELL, NAMES.update_succeeded, NOTHING),
+            (7, Phase.UPDATING, CHOSEN | {NAMES.update_result: "?"}, NAMES.update_ready, NOTHING),
         )
     ],
 )
@@ -93,7 +100,7 @@ def test_what_follows(phase: Phase, labels: dict[str, str], reason: str, found: 
 
 @row(3)
 def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
-    chosen = node(CHOSEN, UPDATE.chosen)
+    chosen = node(CHOSEN, NAMES.update_selected)
     limited = machine(drain_timeout_s=60.0)
 
     def force(one: Machine, seconds: float) -> bool:
@@ -113,8 +120,8 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
         (node(CHOSEN), node(CHOSEN | WELL), True),
         (node(CHOSEN | ILL), node(CHOSEN | WELL), True),
         (node(CHOSEN | WELL), node(CHOSEN | WELL), False),
-        (node(CHOSEN, UPDATE.waits), node(CHOSEN, UPDATE.chosen), True),
-        (node(CHOSEN, UPDATE.waits), node(CHOSEN, UPDATE.waits), False),
+        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_selected), True),
+        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_waiting), False),
     ],
 )
 @row(13)
@@ -124,7 +131,7 @@ def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> Non
 
 @row(14)
 def test_a_node_that_goes() -> None:
-    going = node(CHOSEN, UPDATE.chosen)
+    going = node(CHOSEN, NAMES.update_selected)
     metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
 
     assert updating.decide(machine(), structs.replace(going, metadata=metadata), RULES) == NOTHING

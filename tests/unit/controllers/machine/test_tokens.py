@@ -20,6 +20,7 @@ from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid
 from ccm.kube.resources import SECRETS
 from ccm.machines import tokens
+from ccm.machines.settings import Settings
 from ccm.model.meta import ObjectMeta
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (
@@ -204,7 +205,9 @@ async def test_a_refused_token_is_shown_to_nobody() -> None:
 
     machine = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
     with pytest.raises(Invalid) as caught:
-        await Tokens(cast("Any", Refusing())).ensure(machine, codec.rules("ours", **RULES))
+        await Tokens(cast("Any", Refusing())).ensure(
+            machine, Settings(names=codec.NAMES, cluster="ours", **RULES)
+        )
 
     assert seen[0] not in redact.words(str(caught.value))
 
@@ -301,7 +304,7 @@ async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -
     world.ready_class()
     api = Tokens(world.server.client().resource(SECRETS))
     owner = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
-    rules = codec.rules("ours", **RULES)
+    rules = Settings(names=codec.NAMES, cluster="ours", **RULES)
     await api.ensure(owner, rules)
     await api.delete(owner, rules)
     await Tokens(world.server.client().resource(SECRETS)).ensure(owner, rules)

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_updating import Updates
 from tests.unit.controllers.machine.test_crashes import Points
@@ -24,7 +24,7 @@ async def story(world: Updates, *, reached: asyncio.Event | None = None) -> None
         await advance(0.2)
         if reached is not None and reached.is_set():
             return
-        if went or world.step() != UPDATE.ready:
+        if went or world.step() != NAMES.update_ready:
             continue
         cordoned = world.node_object()["spec"].get("unschedulable")
         assert (world.phase(), world.pods(), cordoned) == ("InPlaceUpdating", [], True)
@@ -42,7 +42,7 @@ async def ended_at(fatal: int) -> bool:
     world.server.point = Points(fatal=10**9)
     async with world.running("machine"):
         await story(world)
-    assert (world.phase(), world.step(), world.pods()) == ("Running", UPDATE.updated, [])
+    assert (world.phase(), world.step(), world.pods()) == ("Running", NAMES.update_succeeded, [])
     assert world.driver.calls.total() == 0
     return points.reached.is_set()
 

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.conformance.machine.test_updating import CHOSEN, Fleet, reason
@@ -65,7 +65,7 @@ async def ended_at(fatal: int, *, replicas: int) -> bool:
     assert world.seen == [("InPlaceUpdating", True, [])] * replicas
     for one in world.nodes():
         assert not CHOSEN.keys() & one["metadata"]["labels"].keys()
-        assert (reason(one), one["spec"].get("unschedulable")) == (UPDATE.updated, None)
+        assert (reason(one), one["spec"].get("unschedulable")) == (NAMES.update_succeeded, None)
     return points.reached.is_set()
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.gardener import names
-from ccm.gardener.codec import UPDATE
+from ccm.gardener.codec import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.unit.controllers.machinedeployments import (
@@ -25,16 +25,16 @@ pytestmark = pytest.mark.virtual_time
 
 def updated(world: Rolling, name: str) -> None:
     """Whoever is on the node says that it is updated, and its condition that this was seen."""
-    told = [{"type": UPDATE.condition, "status": "True", "reason": UPDATE.updated}]
+    told = [{"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_succeeded}]
     world.server.patch(f"{NODES}/{name}/status", {"status": {"conditions": told}})
-    done = {"labels": {UPDATE.result: UPDATE.successful}}
+    done = {"labels": {NAMES.update_result: NAMES.update_successful}}
     world.server.patch(f"{NODES}/{name}", {"metadata": done})
 
 
 def chosen(world: Rolling) -> list[str]:
     """Names of the nodes that are to be updated now."""
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in world.nodes()}
-    return [name for name, one in labels.items() if UPDATE.selected in one]
+    return [name for name, one in labels.items() if NAMES.selected in one]
 
 
 @contextlib.asynccontextmanager
@@ -79,12 +79,12 @@ async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
     """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""
     async with two() as (world, server, first):
         updated(world, first)
-        while UPDATE.result not in world.get(first)["metadata"]["labels"]:
+        while NAMES.update_result not in world.get(first)["metadata"]["labels"]:
             await advance(0.05)
         await advance(0.05)
         server.shows.clear()
         await advance(5)
-        assert UPDATE.result not in world.get(first)["metadata"]["labels"]
+        assert NAMES.update_result not in world.get(first)["metadata"]["labels"]
         assert chosen(world) == []
         server.shows.set()
         await advance(5)
