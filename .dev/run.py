@@ -82,6 +82,13 @@ LEFTOVERS = (
 )
 
 
+MUTATION = """\
+source_paths = ["ccm"]
+also_copy = ["providers", "manifests", "README.md"]
+pytest_add_cli_args = ["-p", "no:cacheprovider"]
+"""
+"""Settings of mutmut, beside the list of modules that the import contract holds pure."""
+
 UNREACHABLE = re.compile("connection broken|Failed to fetch|error sending request|dns error")
 """What pip and uv say when the package index does not answer."""
 
@@ -143,6 +150,33 @@ def soak(arguments: list[str]) -> None:
         failed.append("soak tests")
     if failed:
         raise Failed("failed: " + ", ".join(failed))
+    mutate([])
+
+
+def mutate(arguments: list[str]) -> None:
+    """Change pure modules, and list the changes that no test notices (or: modules, tests)."""
+    import tomllib  # an old Python has none
+
+    prepare()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    pure = next(one for one in contracts if one["name"].startswith("pure modules reach"))
+    modules = [name for name in arguments if "/" not in name] or pure["source_modules"]
+    tests = [name for name in arguments if "/" in name] or ["tests/unit", "tests/conformance"]
+    paths = [name.replace(".", "/") for name in modules]
+    # Below .cache, as the tool writes where it runs; its results stay for `mutmut browse`.
+    copy = ROOT / ".cache" / "mutation"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", *LEFTOVERS))
+    with (copy / "pyproject.toml").open("a") as file:
+        only = [f"{path}{end}" for path in paths for end in (".py", "/*.py")]
+        file.write(f"\n[tool.mutmut]\nonly_mutate = {only}\n{MUTATION}")
+        file.write(f"pytest_add_cli_args_test_selection = {tests}\n")
+    for name, word in (("mutants", "run"), ("survivors", "results")):
+        say(name)
+        command = [str(VENV / "bin" / "mutmut"), word]
+        if subprocess.run(command, cwd=copy, env=ENVIRONMENT, check=False).returncode != 0:
+            raise Failed("failed: " + name)
 
 
 def envtest_assets(arguments: list[str]) -> None:
@@ -222,6 +256,7 @@ TASKS = {
     "format": tidy,
     "bench": bench,
     "soak": soak,
+    "mutate": mutate,
     "envtest-assets": envtest_assets,
     "picture": picture,
     "lock": lock,
