@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base.digits import parse_digits
 from ccm.cli import daemon_flags, screen
@@ -16,9 +16,10 @@ from ccm.cli import daemon_flags, screen
 if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag
+    from ccm.doctor import explain
+    from ccm.doctor.asking import Door
     from ccm.doctor.case import Case
-    from ccm.doctor.explain import subject
-    from ccm.doctor.explain.asking import Door
+    from ccm.model import Event
 
 NAME = "explain"
 
@@ -158,7 +159,7 @@ def read(words: Sequence[str]) -> Wanted:
         UsageError: they cannot be used; every fault is named.
     """
     from ccm.app.options.argv import UsageError
-    from ccm.doctor.explain.asking import Door
+    from ccm.doctor.asking import Door
 
     objects: list[str] = []
 
@@ -202,30 +203,29 @@ def read(words: Sequence[str]) -> Wanted:
 
 async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
     """Explain; the exit status."""
+    from ccm.doctor import explain
     from ccm.doctor.case import Case
-    from ccm.doctor.explain import report, verdict
 
     case = Case(options=wanted.options, environ=environ, limit_s=wanted.limit_s)
     try:
-        known = await _known(case, wanted)
+        subject = await _subject(case, wanted)
     finally:
         await case.exits.aclose()
-    if isinstance(known, str):
-        screen.fail(NAME, known)
+    if isinstance(subject, str):
+        screen.fail(NAME, subject)
         return EXIT_STUCK
-    found = verdict.judge(known)
+    verdict = explain.judge(subject)
     if wanted.output == "json":
-        screen.show_json(out, report.document(known, found))
+        screen.show_json(out, explain.document(subject, verdict))
     else:
-        screen.show(out, report.lines(known, found))
-    return EXIT_OK if found.is_well else EXIT_STUCK
+        screen.show(out, explain.lines(subject, verdict))
+    return EXIT_OK if verdict.is_well else EXIT_STUCK
 
 
-async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
-    """What there is to judge; a text: why there is nothing."""
+async def _subject(case: Case, wanted: Wanted) -> explain.Subject | str:
+    """Return what there is to judge, or why there is nothing."""
     from ccm.base import redact
-    from ccm.doctor import reach
-    from ccm.doctor.explain import asking, subject
+    from ccm.doctor import asking, explain, reach
     from ccm.doctor.finding import Verdict
     from ccm.kube.errors import KubeError
 
@@ -233,7 +233,7 @@ async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
     if finding.verdict is Verdict.FAIL:
         return "; ".join((finding.found, *finding.details, *finding.advice))
     name = wanted.name
-    if wanted.kind != subject.NODE and "/" not in name:
+    if wanted.kind != explain.NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     try:
         found = await _object(case, wanted.kind, name)
@@ -241,52 +241,63 @@ async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
         told = await asking.ask(case, wanted.kind, name, wanted.door)
     except KubeError as error:
         return redact.words(f"{case.cluster.server}: {error}")
-    known = subject.Case(
+    answered = None if isinstance(told, asking.Silence) else told
+    return explain.Subject(
         kind=wanted.kind,
         name=name,
         found=found,
         is_served=is_served,
+        answer=answered,
+        silence=told if isinstance(told, asking.Silence) else None,
         foreign=_foreign(found, wanted.options),
+        warnings=await _warnings(case, name),
     )
-    if isinstance(told, subject.Silence):
-        return replace(known, silence=told)
-    return replace(known, answer=told)
 
 
-async def _object(case: Case, kind: str, name: str) -> subject.Known | None:
-    """As the cluster has it; None: there is none. Raises KubeError."""
-    from ccm.doctor.explain import subject
-    from ccm.gardener.explaining import DEPLOYMENT, SET
+async def _object(case: Case, kind: str, name: str) -> explain.Object | None:
+    """Read it; None = there is none. Raises KubeError."""
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.kube.errors import NotFound
     from ccm.kube.resources import NODES, SERVICES
 
+    kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
+    of: Any = next(each for each in kinds if each.kind.lower() == kind)
+    namespace, _, bare = name.rpartition("/")
     try:
-        if kind == subject.NODE:
-            return await case.client.resource(NODES).get(name)
-        namespace, _, bare = name.partition("/")
-        if kind == subject.MACHINE:
-            return await case.client.resource(MACHINES).get(bare, namespace=namespace)
-        if kind == SET:
-            return await case.client.resource(MACHINE_SETS).get(bare, namespace=namespace)
-        if kind == DEPLOYMENT:
-            return await case.client.resource(MACHINE_DEPLOYMENTS).get(bare, namespace=namespace)
-        return await case.client.resource(SERVICES).get(bare, namespace=namespace)
+        found: explain.Object = await case.client.resource(of).get(bare, namespace=namespace)
     except NotFound:
         return None
+    return found
+
+
+async def _warnings(case: Case, name: str) -> Sequence[Event]:
+    """Read its Warning events, the newest last; none where they may not be read."""
+    from ccm.kube.errors import KubeError
+    from ccm.kube.resources import EVENTS
+
+    namespace, _, bare = name.rpartition("/")
+    where = f"involvedObject.name={bare},type=Warning"
+    try:
+        pages = case.client.resource(EVENTS).pages(
+            namespace=namespace or "default", field_selector=where
+        )
+        found = [event async for page in pages for event in page.items]
+    except KubeError:
+        return ()
+    return sorted(found, key=lambda each: each.last_timestamp or "")
 
 
 async def _is_served(case: Case, kind: str) -> bool:
     """Whether the API server knows such objects. Raises KubeError."""
-    from ccm.doctor.explain import subject
+    from ccm.doctor import explain
     from ccm.gardener import served
 
-    if kind in (subject.NODE, subject.SERVICE):
+    if kind in (explain.NODE, explain.SERVICE):
         return True
     return f"{kind}s" in await served.resources(case.client)
 
 
-def _foreign(found: subject.Known | None, options: Options) -> str:
+def _foreign(found: explain.Object | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.service import plan

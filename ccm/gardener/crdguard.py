@@ -109,11 +109,16 @@ class CRDGuard:
         self._answer: CustomResourceDefinition | KubeError | None = None
         self._had_right = self._lacks_right = False
 
-    def explain(self, obj: KubeObject) -> Facts | None:
-        """Return what to tell about an object whose deletion is blocked; None = it is not."""
-        if obj.uid not in self._blocked:
-            return None
-        return Facts(state="not deleted", blocked=cause(self._kind), advice=advice(self._kind))
+    def facts(self, obj: KubeObject | None, key: str, *, namespace: str) -> Facts:
+        """Return whether an object is in another namespace than ours, or its deletion blocked."""
+        theirs = key.partition("/")[0]
+        if theirs != namespace:
+            return Facts(
+                foreign=f"it is in namespace {theirs}, and this daemon looks after those in "
+                f"{namespace} (--namespace)"
+            )
+        is_blocked = obj is not None and obj.uid in self._blocked
+        return Facts(blocked=cause(self._kind) if is_blocked else "")
 
     async def blocks(self, obj: KubeObject) -> bool:
         """Return whether nothing may be deleted because of the deletion of this object.

@@ -25,31 +25,22 @@ PATH = "/explain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a controller says of one object.
+    """What only a controller knows of one object.
 
     Attributes:
-        state: how it is, a phrase such as `not initialised`.
         plan: what the controller would do about it now; empty: nothing.
         foreign: why it is not this daemon's; empty: it is.
         blocked: what keeps the plan from being carried out, apart from errors; empty: nothing.
-        advice: what a person can do about that, or about the state.
         key: of the queue, if it is not the object's own.
         next_s: seconds until the controller looks again of its own accord.
-        failed: class and text of an error that the object itself tells of, where the controller
-            takes it for an outcome; both empty: of none.
-        failed_ago_s: when that was written.
         about: what else calls are about that have to do with it, as the history knows it.
     """
 
-    state: str
     plan: str = ""
     foreign: str = ""
     blocked: str = ""
-    advice: str = ""
     key: str = ""
     next_s: float | None = None
-    failed: tuple[str, str] = ("", "")
-    failed_ago_s: float = 0.0
     about: tuple[tuple[str, str], ...] = ()
 
 
@@ -87,11 +78,9 @@ class Account(Wire, frozen=True, kw_only=True):
     """
 
     controller: str
-    state: str
     plan: str = ""
     foreign: str = ""
     blocked: str = ""
-    advice: str = ""
     last: Last | None = None
     in_work: bool = False
     next_s: float | None = None

@@ -23,7 +23,7 @@ from ccm.cloud.calls.history import text_of
 from ccm.cloud.errors import CloudError, Retry, RetryAfter
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account, Explain, Facts, Last
+from ccm.runtime.account import Account, Explain, Last
 from ccm.runtime.backoff import (
     AFTER_JITTER,
     ItemBackoff,
@@ -245,12 +245,10 @@ class Controller:
         key = facts.key or name
         return Account(
             controller=self._name,
-            state=facts.state,
             plan=facts.plan,
             foreign=facts.foreign,
             blocked=facts.blocked,
-            advice=facts.advice,
-            last=_told(facts, self._last(key)),
+            last=self._last(key),
             in_work=self.queue.is_processing(key),
             next_s=self._next_s(key, facts.next_s),
             failures=self.backoff.failures(key),
@@ -385,12 +383,3 @@ class Controller:
             self._outage.goes_on(side=side, error=str(error))
         elif not self.backoff.in_outage:
             self._outage.is_over()
-
-
-def _told(facts: Facts, last: Last | None) -> Last | None:
-    """How the last look ended: by an error that the object tells of, where there is no other."""
-    kind, text = facts.failed
-    if not kind or (last is not None and last.kind):
-        return last
-    ago_s = facts.failed_ago_s
-    return Last(ago_s=ago_s, kind=kind, text=text, since_s=ago_s)

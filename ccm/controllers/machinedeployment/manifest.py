@@ -35,7 +35,6 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-    from ccm.gardener import explaining
     from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_MANAGER
@@ -61,16 +60,12 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             ),
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
-        made.explains[explaining.DEPLOYMENT] = lambda key: explaining.machine_deployment(
-            key, world, guard
+        made.explains["machinedeployment"] = lambda key: guard.facts(
+            world.machine_deployments.store.get(key), key, namespace=world.namespace
         )
         return made
 
-    return Deferred(
-        lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS),
-        make,
-        explains={explaining.DEPLOYMENT: lambda _: explaining.waiting(world)},
-    )
+    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(

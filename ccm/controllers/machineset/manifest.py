@@ -30,7 +30,6 @@ class MachineSetFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
-    from ccm.gardener import explaining
     from ccm.gardener.crdguard import CRDGuard
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_SETS
@@ -50,14 +49,12 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
             events=events,
             workers=flags.machine_set_concurrent_syncs,
         ).controller
-        made.explains[explaining.SET] = lambda key: explaining.machine_set(key, world, guard)
+        made.explains["machineset"] = lambda key: guard.facts(
+            world.machine_sets.store.get(key), key, namespace=world.namespace
+        )
         return made
 
-    return Deferred(
-        lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS),
-        make,
-        explains={explaining.SET: lambda _: explaining.waiting(world)},
-    )
+    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineSetFlags] = Manifest(

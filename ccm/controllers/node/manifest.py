@@ -60,9 +60,10 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.node.controller import NodeController, Settings
-    from ccm.controllers.node.explain import explain
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
+    from ccm.model.node import is_uninitialized
+    from ccm.runtime.account import Facts, foreign
 
     nodes = context.informers.of(NODES)
     ownership = Ownership.at(context.handle.cloud, flags.own_nodes)
@@ -78,7 +79,15 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
             status_period_s=flags.node_status_update_frequency.total_seconds(),
         ),
     ).controller
-    controller.explains["node"] = lambda name: explain(name, nodes.store.get, ownership)
+
+    def facts(name: str) -> Facts:
+        node = nodes.store.get(name)
+        if node is None:
+            return Facts()
+        is_new = is_uninitialized(node)
+        return Facts(foreign=foreign(node, ownership), plan="initialise it" if is_new else "")
+
+    controller.explains["node"] = facts
     return controller
 
 

@@ -81,10 +81,11 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
     from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
-    from ccm.controllers.nodelifecycle.explain import explain
     from ccm.controllers.nodelifecycle.metrics import observe_call
+    from ccm.controllers.nodelifecycle.plan import Action, Reason, is_suspect
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
+    from ccm.runtime.account import Facts, foreign
     from ccm.runtime.holds import Holds
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
@@ -101,9 +102,22 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
             workers=flags.concurrent_node_lifecycle_syncs,
         ),
     )
-    made.controller.explains["node"] = lambda name: explain(
-        name, nodes.store.get, rules, made.verdict, made.wait_s
-    )
+
+    def facts(name: str) -> Facts:
+        node = nodes.store.get(name)
+        if node is None:
+            return Facts()
+        if (why := foreign(node, rules.ownership)) or not is_suspect(node, rules.ownership):
+            return Facts(foreign=why)
+        verdict = made.verdict(node)
+        if verdict is None or verdict.action is Action.KEEP:
+            return Facts()
+        is_held = verdict.is_held_back and verdict.reason is not Reason.UNCONFIRMED
+        why = f"its deletion is held: {verdict.reason.value}" if is_held else ""
+        plan = f"delete it: {verdict.reason.value}"
+        return Facts(plan=plan, blocked=why, next_s=made.wait_s(node))
+
+    made.controller.explains["node"] = facts
     return made.controller
 
 

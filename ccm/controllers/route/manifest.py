@@ -117,12 +117,13 @@ def _wrong(flags: RouteFlags) -> str:
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
-    from ccm.controllers.route.explain import explain
     from ccm.controllers.route.metrics import observe_call
+    from ccm.controllers.route.plan import has_no_pod_cidrs
     from ccm.controllers.route.schedule import Times
     from ccm.kube.resources import NODES
     from ccm.model.cidr import parse_ranges
     from ccm.model.names import COMPONENT_ROUTE
+    from ccm.runtime.account import Facts
 
     watching = context.gates.enabled(WATCH_ROUTES.name)
     period_s = flags.route_reconciliation_period.total_seconds()
@@ -147,9 +148,15 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
             allow_mass_deletion=flags.allow_mass_deletion,
         ),
     )
-    made.controller.explains["node"] = lambda name: explain(
-        name, nodes.store.get, ranges, made.pause_s, key=COMPARISON
-    )
+
+    def facts(name: str) -> Facts:
+        node = nodes.store.get(name)
+        if node is None:
+            return Facts(key=COMPARISON)
+        why = "no route: it has no Pod range (spec.podCIDRs)" if has_no_pod_cidrs(node) else ""
+        return Facts(key=COMPARISON, blocked=why, next_s=made.pause_s(node))
+
+    made.controller.explains["node"] = facts
     return made.controller
 
 

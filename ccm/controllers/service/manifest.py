@@ -81,9 +81,10 @@ def _lacks(cloud: Cloud) -> str:
 
 def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
     from ccm.controllers.service.controller import ServiceController, Settings
-    from ccm.controllers.service.explain import explain
+    from ccm.controllers.service.plan import Action, is_foreign
     from ccm.kube.resources import NODES, SERVICES
     from ccm.model.names import COMPONENT_SERVICE
+    from ccm.runtime.account import Facts
 
     classes = frozenset(flags.load_balancer_classes)
     made = ServiceController(
@@ -104,7 +105,18 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
             allow_mass_deletion=flags.allow_mass_deletion,
         ),
     )
-    made.controller.explains["service"] = lambda key: explain(*made.decide(key), classes)
+
+    def facts(key: str) -> Facts:
+        service, record, action = made.decide(key)
+        if action is Action.NOTHING and record is not None and record.failing:
+            action = Action.ENSURE  # after its back-off
+        theirs = ""
+        if service is not None and is_foreign(service, classes):
+            theirs = f"it asks for a load balancer of class {service.spec.load_balancer_class}"
+        plan = "" if action is Action.NOTHING else f"{action.value} its load balancer"
+        return Facts(plan=plan, foreign=theirs)
+
+    made.controller.explains["service"] = facts
     return made.controller
 
 

@@ -25,7 +25,7 @@ from ccm.testing.clock import advance
 from tests.unit.controllers import machines
 from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
 from tests.unit.controllers.memory_server import MemoryServer
-from tests.unit.doctor.explain.stuck_machines import StuckMachines
+from tests.unit.doctor.stuck_machines import StuckMachines
 
 pytestmark = pytest.mark.virtual_time
 

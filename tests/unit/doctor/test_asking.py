@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from ccm.app import options
-from ccm.doctor import leases
-from ccm.doctor.explain import asking
-from ccm.doctor.explain.asking import Door
-from ccm.doctor.explain.subject import Silence
+from ccm.doctor import asking, leases
+from ccm.doctor.asking import Door, Silence
 from ccm.doctor.finding import Finding, ok, warn
 from ccm.kube import errors
 from ccm.runtime.account import Answer

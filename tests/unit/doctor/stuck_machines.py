@@ -20,7 +20,7 @@ from ccm.app.serving.vitals import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.doctor.explain import report, subject, verdict
+from ccm.doctor import explain as doctor
 from ccm.gardener import codec
 from ccm.gardener.types import Machine
 from ccm.kube.informer import Informers
@@ -78,7 +78,7 @@ class StuckMachines(World):
             finally:
                 await cancel_and_join(*running)
 
-    def case(self, name: str = M0, **facts: Any) -> subject.Case:
+    def case(self, name: str = M0, **facts: Any) -> doctor.Subject:
         """What the command knows: the object, and the daemon's answer."""
         told = explain.about("machine", name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
@@ -86,15 +86,15 @@ class StuckMachines(World):
         path = f"/apis/machine.sapcloud.io/v1alpha1/namespaces/{namespace}/machines/{bare}"
         body = self.server.get(path)
         found = codec.machine(msgspec.convert(body, Machine)) if body else None
-        return subject.Case(kind="machine", name=name, found=found, answer=answer, **facts)
+        return doctor.Subject(kind="machine", name=name, found=found, answer=answer, **facts)
 
     def says(self, name: str = M0) -> str:
-        """The first line; the others are printed, for whoever reads a failure."""
-        case = self.case(name)
-        first, *others = report.lines(case, verdict.judge(case))
+        """Return the first line; print the others for the reader of a failure."""
+        subject = self.case(name)
+        first, *others = doctor.lines(subject, doctor.judge(subject))
         print(first, *others, sep="\n")
         return first
 
     def advice(self, name: str = M0) -> str:
         """What to do about it."""
-        return "; ".join(verdict.judge(self.case(name)).advice)
+        return "; ".join(doctor.judge(self.case(name)).advice)

@@ -16,7 +16,6 @@ import msgspec
 from ccm.base.decoding import UNDECODABLE
 from ccm.doctor import leases
 from ccm.doctor.case import Case
-from ccm.doctor.explain.subject import Silence
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -33,6 +32,21 @@ _FORWARD_RIGHT = (
     "let yourself `create` and `get` pods/portforward and `list` pods in the daemon's namespace, "
     "or ask the daemon directly with --address"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Why no daemon answered.
+
+    Attributes:
+        why: a phrase.
+        advice: what to do about it.
+        is_leaderless: whether no daemon works; else one may, and could not be asked.
+    """
+
+    why: str
+    advice: str
+    is_leaderless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

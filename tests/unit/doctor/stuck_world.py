@@ -22,7 +22,7 @@ from ccm.app.serving.vitals import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate, address
 from ccm.cloud.calls.handle import Handle
-from ccm.doctor.explain import report, subject, verdict
+from ccm.doctor import explain as doctor
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service
 from ccm.runtime.account import Answer
@@ -135,18 +135,18 @@ class Stuck:
             finally:
                 await cancel_and_join(*running)
 
-    def case(self, kind: str, name: str, **facts: Any) -> subject.Case:
+    def case(self, kind: str, name: str, **facts: Any) -> doctor.Subject:
         """What the command knows: the object, and the daemon's answer."""
         told = explain.about(kind, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
         store = self.nodes.informer.store if kind == "node" else self.services.services.store
         found: Node | Service | None = store.get(name)
-        return subject.Case(kind=kind, name=name, found=found, answer=answer, **facts)
+        return doctor.Subject(kind=kind, name=name, found=found, answer=answer, **facts)
 
     def says(self, kind: str, name: str) -> str:
-        """The first line; the others are printed, for whoever reads a failure."""
-        case = self.case(kind, name)
-        first, *others = report.lines(case, verdict.judge(case))
+        """Return the first line; print the others for the reader of a failure."""
+        subject = self.case(kind, name)
+        first, *others = doctor.lines(subject, doctor.judge(subject))
         print(first, *others, sep="\n")
         return first
 

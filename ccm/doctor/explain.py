@@ -1,0 +1,421 @@
+"""Why one object is as it is: rendered from the object, its events and the leading daemon's answer.
+
+Rules are tried in order: whose the object is, whether a daemon works at all, and then the first
+controller with a call that hangs, a block, or a last error. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
+from ccm.doctor.asking import Silence
+from ccm.gardener import names as gardener
+from ccm.gardener import rolloutstatus
+from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.model import Event, Node, Service, names
+from ccm.model.machines import Machine, State
+from ccm.model.meta import Wire
+from ccm.model.node import is_uninitialized
+from ccm.model.service import TYPE_LOAD_BALANCER
+from ccm.runtime.account import Account, Answer, CallSaid
+
+NODE, SERVICE, MACHINE = "node", "service", "machine"
+SET, DEPLOYMENT = "machineset", "machinedeployment"
+
+Object = Node | Service | Machine | MachineSet | MachineDeployment
+
+SLOW_S = 3.0
+"""A call that runs or waits for longer is the cause."""
+
+_CONTROLLERS = {
+    NODE: "cloud-node-controller",
+    SERVICE: "service-lb-controller",
+    MACHINE: "machine-controller",
+    SET: "machine-set-controller",
+    DEPLOYMENT: "machine-deployment-controller",
+}
+"""The controller that each kind of object needs."""
+
+_WATCHES = "cloud-node-lifecycle-controller"
+
+_FOREIGN = {
+    NODE: "nothing, if another manager looks after it; else correct the node, or --own-nodes",
+    SERVICE: "nothing, if another controller serves that class; else --load-balancer-classes",
+}
+
+_CREDENTIALS = (
+    "put good credentials into the file that --cloud-config names (the Secret cloud-config), of a "
+    "Machine into the Secret of its MachineClass; they are read again, and tried at once"
+)
+_CORRECT = (
+    "correct the object (kube-ccm providers NAME lists annotations), of a Machine the providerSpec "
+    "of its MachineClass; it is tried again when it changes"
+)
+_API = "look at the API server, and at the daemon's way to it and rights there"
+
+_ADVICE = {
+    "NotFound": "compare the names in cluster and cloud (kube-ccm doctor shows instances without a "
+    "node); a spec.providerID of no VM has to go",
+    "AlreadyExists": "look in the cloud for what is in its way, and delete or rename it",
+    "InvalidArgument": _CORRECT,
+    "OutOfRange": _CORRECT,
+    "FailedPrecondition": "change what the message names",
+    "Unauthenticated": _CREDENTIALS,
+    "PermissionDenied": "give the account of the credentials the right that the message names",
+    "ResourceExhausted": "raise the quota, or free what is not needed; it is tried again",
+    "Aborted": "nothing, unless it lasts: a call that never ends holds it until a restart",
+    "Unimplemented": "use a provider that offers it, or turn the controller off by --controllers",
+    "ImplementedElsewhere": "nothing, if the controller that the message names runs",
+    "Forbidden": "grant what the message names: apply manifests/rbac.yaml of this version",
+    "Invalid": "look at the message: an admission webhook may be in the way",
+    "Conflict": "look who else writes it: kubectl get -o yaml --show-managed-fields",
+}
+"""Class of an error -> what to do."""
+
+_OTHER = "look at the message, the cloud and the daemon's log; it is tried again"
+
+_CONDITIONS = {
+    gardener.CONDITION_FROZEN: "see why there are so many machines (kubectl get machines); or set "
+    f"the annotation {gardener.ANNOTATION_UNFREEZE}",
+    gardener.CONDITION_SLOWED: "correct the template, the class or its Secret; or set the "
+    f"annotation {gardener.ANNOTATION_UNFREEZE}",
+    gardener.CONDITION_REPLICA_FAILURE: "correct what the message names",
+}
+"""Conditions that keep a set or deployment from its work -> what to do."""
+
+_MACHINES = "kubectl get machines, and kube-ccm explain machine of those that do not run"
+
+_ALLOW = (
+    "kube-ccm doctor shows what is held; bring the objects back, or allow their deletion by the "
+    f"annotation {names.ANNOTATION_ALLOW_DELETION}=true: on the Node, on the CRD, or on ConfigMap "
+    "kube-ccm-deletions beside the Lease"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """All that is known about one object.
+
+    Attributes:
+        kind: `NODE`, `SERVICE`, `MACHINE`, `SET` or `DEPLOYMENT`.
+        name: with its namespace; of a node without one.
+        found: as the cluster has it; None = it does not exist.
+        is_served: whether the API server knows such objects.
+        answer: of the daemon; None = none answered.
+        silence: why none did.
+        foreign: why it is another's by the flags given, where no daemon answers.
+        warnings: its Warning events, the newest last.
+    """
+
+    kind: str
+    name: str
+    found: Object | None
+    is_served: bool = True
+    answer: Answer | None = None
+    silence: Silence | None = None
+    foreign: str = ""
+    warnings: Sequence[Event] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The cause: the first line, what to do, and whether nothing is to be done."""
+
+    said: str
+    advice: tuple[str, ...] = ()
+    is_well: bool = False
+
+
+def judge(subject: Subject) -> Verdict:
+    """Return the cause."""
+    for rule in (_unusable, _gone, _of_controllers, _of_object):
+        if (found := rule(subject)) is not None:
+            return found
+    doing = next((each for each in _accounts(subject) if each.plan), None)
+    if doing is not None:
+        return Verdict(said=f"{state(subject)}: the daemon is about to {doing.plan}{_then(doing)}")
+    said = f"{state(subject)}, and there is nothing for the daemon to do"
+    return Verdict(said=said, is_well=True)
+
+
+def _unusable(subject: Subject) -> Verdict | None:
+    """The object is another's, or no daemon looks after such objects."""
+    cause, advice = next(_hindrances(subject), ("", ""))
+    if not cause:
+        return None
+    return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
+
+
+def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
+    """Yield causes beside the object itself, each with what to do."""
+    answer, silence = subject.answer, subject.silence
+    if not subject.is_served:
+        yield (
+            f"the API server knows no {subject.kind}s, their definitions are missing",
+            "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
+        )
+    told = [account.foreign for account in _accounts(subject) if account.foreign]
+    if (why := next(iter(told), "" if answer else subject.foreign)) and subject.found is not None:
+        advice = "nothing, if another daemon looks after that namespace; else give --namespace"
+        yield f"it is not this daemon's: {why}", _FOREIGN.get(subject.kind, advice)
+    if answer is None:
+        assert silence is not None
+        if silence.is_leaderless:
+            yield f"no daemon leads: {silence.why}", silence.advice
+        yield f"the daemon that leads cannot be asked: {silence.why}", silence.advice
+        return
+    if answer.opening:
+        yield answer.opening, "correct what the message names; kube-ccm doctor looks further"
+    elif not answer.leads:
+        yield (
+            "the daemon that was asked stands by, and knows nothing of it",
+            "ask the one that holds the Lease: leave out --address",
+        )
+    elif answer.lease or answer.api:
+        yield f"the daemon is cut off: {answer.lease or answer.api}", _API
+    needed, wanted = _CONTROLLERS[subject.kind], subject.found
+    if wanted is None or (isinstance(wanted, Node) and not is_uninitialized(wanted)):
+        return
+    if all(account.controller != needed for account in answer.accounts):
+        why = answer.absent.get(needed, "not running: it waits to start, or --controllers omits it")
+        yield (
+            f"controller {needed} is {why}",
+            "turn it on by --controllers, with a provider that offers what it needs",
+        )
+
+
+def _gone(subject: Subject) -> Verdict | None:
+    answer = subject.answer
+    if subject.found is not None or answer is None:
+        return None
+    if answer.held:
+        held = f"{state(subject)}: what belongs to it stays: {answer.held[0].reason}"
+        return Verdict(said=held, advice=(_ALLOW,))
+    busy = [account for account in answer.accounts if account.plan]
+    if any(account.last is not None and account.last.kind for account in busy):
+        return None
+    if busy:
+        said = f"{state(subject)}: the daemon is about to {busy[0].plan}{_then(busy[0])}"
+        return Verdict(said=said)
+    return Verdict(said=f"{state(subject)}, and nothing is left to do about it", is_well=True)
+
+
+def _of_controllers(subject: Subject) -> Verdict | None:
+    calls = _calls(subject)
+    for call in calls:
+        if call.state in (RUNNING, WAITING) and call.ago_s >= SLOW_S:
+            return _hanging(subject, call)
+    for account in _accounts(subject):
+        if account.blocked:
+            return Verdict(said=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
+        last = account.last
+        if last is not None and last.kind:
+            times = account.failures
+            return _failed(subject, last.kind, last.text, last.ago_s, times, _then(account))
+        if last is not None and last.not_yet:
+            said = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
+            return Verdict(said=said, advice=("nothing, if it is new: it is asked again",))
+    # The error of a call that a controller takes for an outcome.
+    if not calls or (last_call := calls[-1]).state in (OK, CANCELED, RUNNING, WAITING):
+        return None
+    then = next((_then(each) for each in _accounts(subject) if each.next_s is not None), "")
+    ago_s = max(0.0, last_call.ago_s - last_call.took_s)
+    return _failed(subject, last_call.state, last_call.text, ago_s, last_call.times, then)
+
+
+def _hanging(subject: Subject, call: CallSaid) -> Verdict:
+    lasts = _span(call.ago_s)
+    if call.state == RUNNING:
+        return Verdict(
+            said=f"{state(subject)}: the cloud has not answered {call.verb} for {lasts}; given up "
+            f"after {_span(call.deadline_s)}",
+            advice=("look at the cloud's state; when the call is given up, it is tried again",),
+        )
+    return Verdict(
+        said=f"{state(subject)}: {call.verb} has waited {lasts} for its turn: the limit of calls "
+        "to the cloud is used up",
+        advice=("nothing, its turn comes; the metric ccm_cloud_calls_total counts the calls",),
+    )
+
+
+def _failed(subject: Subject, kind: str, text: str, ago_s: float, times: int, then: str) -> Verdict:
+    again = f", {times} times in a row" if times > 1 else ""
+    said = f"{state(subject)}: {kind}: {text}, {_ago(ago_s)}{again}{then}"
+    return Verdict(said=said, advice=(_ADVICE.get(kind, _OTHER),))
+
+
+def _of_object(subject: Subject) -> Verdict | None:
+    """Return what status and conditions of a machine object say against it."""
+    match found := subject.found:
+        case Machine():
+            last = found.status
+            if found.works and last.state != State.FAILED.value:
+                return None
+            kind = last.code and f"{last.code}: "
+            cause = f"{kind}{last.description}" if last.description else "its status says no cause"
+            advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
+        case MachineSet() | MachineDeployment():
+            known = {each.type: each for each in found.status.conditions or ()}
+            bad = [name for name in _CONDITIONS if name in known and known[name].status == "True"]
+            if bad:
+                cause, advice = f"{bad[0]}: {known[bad[0]].message}", _CONDITIONS[bad[0]]
+            elif (cause := _progress(found)) == "":
+                return None
+            else:
+                advice = _MACHINES
+        case _:
+            return None
+    return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
+
+
+def _progress(found: MachineSet | MachineDeployment) -> str:
+    """Return what a set or deployment still waits for; empty = nothing."""
+    if isinstance(found, MachineSet):
+        ready, replicas = found.status.ready_replicas, found.spec.replicas
+        return "" if ready == replicas else f"{ready} of {replicas} machines run"
+    progress = rolloutstatus.progress_of(found)
+    return "" if progress.done and not progress.failed else progress.text
+
+
+def state(subject: Subject) -> str:
+    """Return how the object is, as the cluster shows it: a sentence without its end."""
+    found, name = subject.found, subject.name
+    match found:
+        case None:
+            return f"{subject.kind} {name} does not exist"
+        case Node() if is_uninitialized(found):
+            return f"{name} is not initialised"
+        case Node():
+            return f"{name} is {'' if found.ready == names.STATUS_TRUE else 'not '}ready"
+        case _ if found.is_deleting:
+            return f"{name} cannot be deleted yet"
+        case Machine():
+            vm = f"VM {found.provider_id}" if found.provider_id else "no VM"
+            return f"{name} has {vm}, phase {found.phase.value or 'none'}"
+        case MachineSet() | MachineDeployment():
+            return f"{name} has {found.status.replicas} of {found.spec.replicas} machines"
+        case Service() if found.type != TYPE_LOAD_BALANCER:
+            return f"{name} asks for no load balancer: its type is {found.type or 'ClusterIP'}"
+    where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)
+    return f"{name} is served at {where}" if where else f"{name} has no load balancer"
+
+
+def _then(account: Account) -> str:
+    if account.in_work:
+        return "; it is being tried now"
+    if account.next_s is None:
+        return "; it is tried again when it changes"
+    return f"; next try in {_span(account.next_s)}" if account.next_s else "; next try at once"
+
+
+def _accounts(subject: Subject) -> Sequence[Account]:
+    """Return those of the controllers, the one that matters most first."""
+    if subject.answer is None:
+        return ()
+    first = _CONTROLLERS[subject.kind]
+    if isinstance(subject.found, Node) and not is_uninitialized(subject.found):
+        first = _WATCHES
+    return sorted(subject.answer.accounts, key=lambda each: each.controller != first)
+
+
+def _calls(subject: Subject) -> Sequence[CallSaid]:
+    """Return the calls about the object and the listings that it depends on, the newest last."""
+    if subject.answer is None:
+        return ()
+    calls = (*subject.answer.general, *subject.answer.calls)
+    return sorted(calls, key=lambda each: each.ago_s, reverse=True)
+
+
+# --- rendering ----------------------------------------------------------------------------------
+
+
+class Document(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """An explanation for programs.
+
+    Attributes:
+        cause: the first line of the table.
+        is_well: whether nothing is to be done.
+        advice: what to do.
+        daemon: its whole answer; None = it was not asked.
+        silence: why not.
+    """
+
+    kind: str
+    name: str
+    cause: str
+    is_well: bool = False
+    exists: bool = True
+    advice: tuple[str, ...] = ()
+    daemon: Answer | None = None
+    silence: str = ""
+
+
+def document(subject: Subject, verdict: Verdict) -> Document:
+    """Return everything, for programs."""
+    return Document(
+        kind=subject.kind,
+        name=subject.name,
+        cause=verdict.said,
+        is_well=verdict.is_well,
+        exists=subject.found is not None,
+        advice=verdict.advice,
+        daemon=subject.answer,
+        silence=subject.silence.why if subject.silence is not None else "",
+    )
+
+
+def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:
+    """Yield the cause, then what it rests on, and what to do."""
+    yield verdict.said
+    answer = subject.answer
+    if answer is not None:
+        provider = f" (provider {answer.provider})" if answer.provider else ""
+        is_foreign = any(account.foreign for account in answer.accounts)
+        yield f"  owner: {'another' if is_foreign else 'this daemon'}{provider}"
+        for account in answer.accounts:
+            yield f"  {account.controller}:"
+            yield from (f"    {line}" for line in _account(account))
+        yield from (f"  {name}: {why}" for name, why in answer.absent.items())
+        yield from (f"  held back: {held.reason}, since {held.since}" for held in answer.held)
+        if calls := _calls(subject):
+            yield "  last calls to the cloud:"
+            yield from (f"    {_call(call)}" for call in calls)
+    for event in subject.warnings[-1:]:
+        yield f"  last warning: {event.reason}: {event.message}, at {event.last_timestamp}"
+    yield from (f"  next: {advice}" for advice in verdict.advice)
+
+
+def _account(account: Account) -> Iterator[str]:
+    if account.plan:
+        yield f"plan: {account.plan}"
+    if (last := account.last) is not None:
+        failed = f"{last.kind}: {last.text}" if last.kind else ""
+        lasts = f", failing for {_span(last.since_s)}" if failed and last.since_s >= 1 else ""
+        outcome = failed or ("not done yet" if last.not_yet else "done, without an error")
+        yield f"last look: {_ago(last.ago_s)}, {outcome}{lasts}"
+    if account.in_work:
+        yield "in work now"
+    elif account.next_s is not None:
+        yield f"next look: {f'in {_span(account.next_s)}' if account.next_s else 'at once'}"
+
+
+def _call(call: CallSaid) -> str:
+    times = f" x{call.times}" if call.times > 1 else ""
+    took = f", took {_span(call.took_s)}" if call.took_s else ""
+    answer = f" ({call.answer})" if call.answer else ""
+    text = f": {call.text}" if call.text else ""
+    return f"{_ago(call.ago_s)}  {call.verb}{times}  {call.state}{answer}{took}{text}"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 0.95:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _ago(seconds: float) -> str:
+    return f"{_span(seconds)} ago" if seconds >= 1 else "just now"
