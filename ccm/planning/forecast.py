@@ -189,13 +189,12 @@ def gathered(
     found: list[Change] = []
     for kind in FOLLOWED:
         copy = cluster.of(kind)
-        final = {event.key: event.object for event in copy.log}
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
             if before is None and (now is None or kind is SECRETS):
                 continue  # it comes and goes again, as a bootstrap token does with its VM
             if before is not None and before.is_deleting:
-                now = final[key]  # somebody else deleted it
+                now = copy.last[key]  # another client deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
     calls = [
         changes.of_call(

@@ -131,7 +131,7 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
     make(folder)
     token = secrets.token_hex(16)
     token_file = _secret(folder / "token", token)
-    argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state")]
+    argv = ["ccm.testing.apiserver", "--data-dir", str(folder / "state")]
     argv += ["--token-file", str(token_file), "--tls"]
     async with open_child(argv, folder / "apiserver.log") as child:
         told = await until_ready(child)

@@ -27,7 +27,8 @@ from pathlib import Path
 import aiohttp
 
 from ccm.base import files
-from ccm.sandbox import kubeconfig, ports, process
+from ccm.sandbox import ports, process
+from ccm.testing.apiserver import kubeconfig
 
 write_kubeconfig = kubeconfig.write
 
