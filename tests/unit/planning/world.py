@@ -219,7 +219,7 @@ class Town:
         cluster.load(NODES, self.nodes)
         cluster.load(SERVICES, self.services, malformed=self.malformed)
         if self.record is not None:
-            meta = {"name": deletions.NAME, "namespace": "kube-system", "resourceVersion": "1"}
+            meta = {"name": deletions.NAME, "namespace": "kube-system", "uid": "record"}
             record = msgspec.convert({"metadata": meta, "data": dict(self.record)}, ConfigMap)
             cluster.load(CONFIG_MAPS, {record.key: record})
         return cluster
