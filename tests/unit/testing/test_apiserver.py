@@ -327,6 +327,47 @@ def test_a_strategic_patch_merges_sets_and_replaces_other_lists(server: Server) 
 
 
 @pytest.mark.parametrize(
+    ("patch", "labels"),
+    [
+        ({"b": None, "c": "3"}, {"a": "1", "c": "3"}),
+        ({"$patch": "replace", "c": "3"}, {"c": "3"}),
+        ({"$patch": "delete"}, {}),
+        ({"$retainKeys": ["b", "c"], "c": "3"}, {"b": "2", "c": "3"}),
+    ],
+)
+def test_directives_of_an_object(server: Server, patch: Any, labels: Any) -> None:
+    server.make(NODES, "n", {"metadata": {"labels": {"a": "1", "b": "2"}}})
+    whole = {"metadata": {"labels": patch}}
+    body = server.ask("PATCH", f"{NODES}/n", whole, api.STRATEGIC_PATCH)
+    assert body["metadata"].get("labels", {}) == labels
+
+
+@pytest.mark.parametrize(
+    ("operation", "keys"),
+    [
+        ({"op": "add", "path": "/spec/taints/-", "value": None}, ["a", "b", "new"]),
+        ({"op": "add", "path": "/spec/taints/0", "value": None}, ["new", "a", "b"]),
+        ({"op": "replace", "path": "/spec/taints/1", "value": None}, ["a", "new"]),
+        ({"op": "add", "path": "/spec/taints/9", "value": None}, None),
+        ({"op": "remove", "path": "no pointer"}, None),
+    ],
+)
+def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] | None) -> None:
+    taints = [{"key": key, "effect": "NoExecute"} for key in "ab"]
+    made = server.make(NODES, "n", {"spec": {"taints": taints}})
+    server.ask("PATCH", f"{NODES}/n", {"spec": {"taints": taints}})
+    if "value" in operation:
+        operation["value"] = {"key": "new", "effect": "NoExecute"}
+    if keys is None:
+        with pytest.raises(errors.ApiError):
+            server.ask("PATCH", f"{NODES}/n", [operation], api.JSON_PATCH)
+        assert len(made["spec"]["taints"]) == 3
+        return
+    body = server.ask("PATCH", f"{NODES}/n", [operation], api.JSON_PATCH)
+    assert [one["key"] for one in body["spec"]["taints"]] == keys
+
+
+@pytest.mark.parametrize(
     ("operations", "labels"),
     [
         ([{"op": "add", "path": "/metadata/labels/x~1y", "value": "1"}], {"a": "b", "x/y": "1"}),
@@ -359,6 +400,11 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
         (api.STRATEGIC_PATCH, b'{"spec":{"unschedulable":"x"}}', 422),
         (api.STRATEGIC_PATCH, b'{"spec":{"$patch":"x"}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":[{"status":"x"}]}}', 422),
+        (api.STRATEGIC_PATCH, b'{"status":{"conditions":["x"]}}', 400),
+        (api.STRATEGIC_PATCH, b'{"status":{"conditions":[{"type":"a","$patch":"x"}]}}', 400),
+        (api.STRATEGIC_PATCH, b'{"status":{"$setElementOrder/conditions":1}}', 400),
+        (api.STRATEGIC_PATCH, b'{"spec":{"$retainKeys":["a"],"podCIDR":"x"}}', 400),
+        (api.STRATEGIC_PATCH, b"[]", 400),
         (api.APPLY_PATCH, b"{}", 400),
     ],
 )
