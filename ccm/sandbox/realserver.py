@@ -28,9 +28,9 @@ import aiohttp
 
 from ccm.base import files
 from ccm.sandbox import ports, process
-from ccm.testing.apiserver import kubeconfig
+from ccm.testing.apiserver import server as builtin
 
-write_kubeconfig = kubeconfig.write
+write_kubeconfig = builtin.write_kubeconfig
 
 BINARIES = ("etcd", "kube-apiserver")
 """The programs a folder of assets must hold."""

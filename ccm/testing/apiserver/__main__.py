@@ -20,7 +20,7 @@ from typing import Any
 
 from ccm.base import clock
 from ccm.serving import certs
-from ccm.testing.apiserver import kubeconfig, listing, server, services, store
+from ccm.testing.apiserver import server, services, store
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,12 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.testing.apiserver", description=__doc__)
     options: tuple[tuple[str, Any, Any, str], ...] = (
         ("--data-dir", pathlib.Path, None, "where state is kept"),
-        ("--host", str, "127.0.0.1", "the address to bind"),
         ("--port", int, 0, "the port; 0 takes a free one"),
         ("--token-file", pathlib.Path, False, "a file with the bearer token clients must bring"),
         ("--tls", bool, False, "serve HTTPS; clients like kubectl show a token there only"),
-        ("--watch-history", int, store.HISTORY, "how many changes of a kind watches go back"),
-        ("--bookmark-interval", float, listing.BOOKMARK_INTERVAL_S, "seconds between bookmarks"),
         ("--service-cluster-ip-range", _ranges, services.CLUSTER_IPS,
          "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"),
     )  # fmt: skip
@@ -66,16 +63,14 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     tls, ca_file = await _tls(data_dir) if options.tls else (None, None)
     async with server.serve(
-        store.Store(history=options.watch_history, path=data_dir / "objects.jsonl"),
-        host=options.host,
+        store.Store(path=data_dir / "objects.jsonl"),
         port=options.port,
         token=options.token,
         tls=tls,
-        bookmark_interval_s=options.bookmark_interval,
         cluster_ips=options.service_cluster_ip_range,
     ) as url:
         path = data_dir / "kubeconfig"
-        kubeconfig.write(path, url=url, token=options.token, ca_file=ca_file)
+        server.write_kubeconfig(path, url=url, token=options.token, ca_file=ca_file)
         ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}
         ready["ca_file"] = str(ca_file) if ca_file else None
         print(json.dumps(ready), flush=True)

@@ -248,7 +248,6 @@ class Watch:
     namespace: str
     options: ListOptions
     renderer: Whole
-    bookmark_interval_s: float = BOOKMARK_INTERVAL_S
 
     def selects(self, entry: stores.Entry) -> bool:
         """Return whether an object belongs to this watch."""
@@ -272,7 +271,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
             for chunk in _initial(store, watch):
                 yield chunk
     collection = store.collection(watch.kind)
-    next_bookmark = loop.time() + watch.bookmark_interval_s
+    next_bookmark = loop.time() + BOOKMARK_INTERVAL_S
     while True:
         try:
             changes = collection.changes(place)
@@ -289,7 +288,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
             place = changes[-1].entry.revision
             continue
         if options.allow_watch_bookmarks and now >= next_bookmark:
-            next_bookmark = now + watch.bookmark_interval_s
+            next_bookmark = now + BOOKMARK_INTERVAL_S
             # Everything up to the store's revision that concerns this kind was sent.
             place = max(place, store.revision)
             yield _bookmark(watch, place)

@@ -49,11 +49,8 @@ class Response:
 class Front:
     """Answers requests with the verbs on one store."""
 
-    def __init__(
-        self, verbs: api.Api, *, bookmark_interval_s: float = listing.BOOKMARK_INTERVAL_S
-    ) -> None:
+    def __init__(self, verbs: api.Api) -> None:
         self.verbs = verbs
-        self._bookmark_interval_s = bookmark_interval_s
 
     def watch(self, request: Request) -> AsyncIterator[bytes] | None:
         """Return the stream of a watch; None: the request is none.
@@ -69,7 +66,6 @@ class Front:
             namespace=target.namespace,
             options=listing.list_options(target.kind, request.query),
             renderer=_renderer(target, request),
-            bookmark_interval_s=self._bookmark_interval_s,
         )
         return listing.stream(self.verbs.store, wishes)
 

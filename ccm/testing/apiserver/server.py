@@ -10,17 +10,21 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
 import ssl
 import sys
 import traceback
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from ccm.testing.apiserver import api, errors, listing, requests, services
+from ccm.base import files
+from ccm.testing.apiserver import api, errors, requests, services
 from ccm.testing.apiserver import store as stores
 
+LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """The largest request body (kube-apiserver)."""
 
@@ -28,6 +32,7 @@ _STALLED_WRITE_S = 30.0
 _KEEPALIVE_S = 3630.0
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 _PUBLIC_PATHS = (*_HEALTH_PATHS, "/version")
+_CONTEXT = "ccm-sandbox"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,11 +86,9 @@ class _Server:
 async def serve(
     store: stores.Store,
     *,
-    host: str = "127.0.0.1",
     port: int = 0,
     token: str = "",
     tls: ssl.SSLContext | None = None,
-    bookmark_interval_s: float = listing.BOOKMARK_INTERVAL_S,
     cluster_ips: services.Networks = services.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
     """Serve a store until the block ends; yields the URL. The store is closed at the end.
@@ -97,7 +100,7 @@ async def serve(
         OSError: the port cannot be had.
     """
     verbs = api.Api(store, cluster_ips=cluster_ips, token=token)
-    front = requests.Front(verbs, bookmark_interval_s=bookmark_interval_s)
+    front = requests.Front(verbs)
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(
         _Server(front, token).handle,
@@ -111,11 +114,13 @@ async def serve(
     runner = web.ServerRunner(http, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True, ssl_context=tls)
+        site = web.TCPSite(
+            runner, LOOPBACK, port, backlog=1024, reuse_address=True, ssl_context=tls
+        )
         await site.start()
         bound = runner.addresses[0][1]
         verbs.publish(bound)
-        yield f"{'https' if tls else 'http'}://{host}:{bound}"
+        yield f"{'https' if tls else 'http'}://{LOOPBACK}:{bound}"
     finally:
         store.close()
         await runner.cleanup()
@@ -144,3 +149,24 @@ async def _send_stream(
 
 def _send(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, headers={"Content-Type": api.JSON})
+
+
+def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
+    """Write a kubeconfig with one context, that its owner only can read.
+
+    Args:
+        path: the file.
+        url: base URL of the API server.
+        token: bearer token of the user; empty for a server that asks for none.
+        ca_file: certificates that prove the server; None for plain http.
+    """
+    proof = {"certificate-authority": str(ca_file)} if ca_file else {}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _CONTEXT, "cluster": {"server": url, **proof}}],
+        "users": [{"name": _CONTEXT, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": _CONTEXT, "context": {"cluster": _CONTEXT, "user": _CONTEXT}}],
+        "current-context": _CONTEXT,
+    }
+    files.write_private(path, json.dumps(document, indent=2) + "\n")
