@@ -73,11 +73,6 @@ def test_a_node_of_the_simulated_cloud_needs_everything(lacking: dict[str, Any])
     assert not is_settled(builders.node(**{**whole, **lacking}), SIM_LABELS)
 
 
-def test_of_another_providers_node_nothing_but_the_id_is_known() -> None:
-    assert is_settled(ready(), ())
-    assert not is_settled(builders.node(), ())
-
-
 async def test_it_has_converged_with_the_last_expected_node() -> None:
     board = Board(["a", "b"])
     board.node_seen(ready(), 1.0)
@@ -259,17 +254,6 @@ def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
     assert board.warnings == 1
 
 
-def test_a_service_made_anew_starts_a_new_row() -> None:
-    board = Board([])
-    board.service_seen(service("192.0.2.1"), 1.0)
-    board.service_gone("default/web", 2.0)
-
-    board.service_seen(service(uid="u2"), 3.0)
-
-    row = board.services.rows["default/web"]
-    assert (row.is_deleted, row.settled_after, row.seen_at) == (False, None, 3.0)
-
-
 def test_what_is_not_about_us_is_no_warning() -> None:
     board = Board(["a"])
     board.event_seen(event("p", about="Pod", reason="Bad", kind=names.WARNING), 1.0)
@@ -303,17 +287,6 @@ async def test_a_machine_counts_once_it_ran() -> None:
     assert boards.summary(board) == "0/0 nodes initialised, 0 warnings"
     told = [one.text for one in board.news.since(0)]
     assert told == ["Machine m0: Pending", "Machine m0: Running", "Machine m0: deleted"]
-
-
-async def test_a_machine_of_the_same_name_is_another() -> None:
-    board = Board([])
-    board.machine_seen(machine("m0", phase=Phase.RUNNING), 1.0)
-    board.machine_gone("default/m0", 2.0)
-
-    board.machine_seen(machine("m0", uid="another"), 3.0)
-
-    row = board.machines.rows["default/m0"]
-    assert (row.is_deleted, row.seen_at, row.settled_after) == (False, 3.0, None)
 
 
 async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
@@ -410,27 +383,6 @@ def test_a_deleted_node_or_service_is_counted_no_more() -> None:
     assert boards.summary(board) == "2/2 nodes initialised, 0 warnings"
 
 
-def test_hundreds_of_nodes_are_summed_up_in_80_columns() -> None:
-    names = [f"n{number}" for number in range(500)]
-    board = Board(names, routes=True, services=["default/web-1"])
-    board.cloud_calls = 1518
-
-    assert len(boards.summary(board)) <= 80
-
-
-def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> None:
-    board = Board(["n0"], routes=True, services=["default/web-1"])
-    board.node_seen(builders.node("n0", provider_id="x://n0"), 0.0)
-    board.service_seen(service("192.0.2.1", name="web-1"), 0.0)
-
-    line = boards.last_line(board, writes=3, cloud_calls=5, took_s=None)
-
-    assert line == (
-        "not converged: 1 nodes initialised, 0 of 1 routes, 1 Services served, 3 writes, "
-        "5 cloud calls, 0 warnings"
-    )
-
-
 def test_machines_are_told_of_where_there_are_some() -> None:
     board = Board(["n0"], machines=3)
     board.machine_seen(machine("m0", phase=Phase.RUNNING), 0.0)
@@ -456,9 +408,3 @@ def test_those_left_behind_are_named_with_what_is_known() -> None:
         "not served: Service default/web-1: SyncLoadBalancerFailed: no",
         "not served: Service default/web-2: never created",
     ]
-
-
-def test_only_some_of_many_are_named() -> None:
-    board = board_of(expected=100)
-
-    assert len(list(boards.laggards(board))) == boards.LAGGARDS
