@@ -57,18 +57,23 @@ class ClusterCopy:
     """The copy; it makes clients as `ccm.app.clients.Clients` does.
 
     Attributes:
-        answers: to requests about no resource, by path.
+        served: plurals of the machine objects that the cluster serves; None: not known.
     """
 
     def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
+        self.served: Collection[str] | None = None
         self._histories: dict[str, _History] = defaultdict(_History)
         self._loaded: dict[Kind[Any], tuple[Mapping[str, Any], Collection[str]]] = {}
         self._store = store.Store(history=_EVERY_CHANGE, observe=self._note)
+        self._transport = MemoryTransport(self._store, is_strict=False)
+
+    def serve(self, plurals: Collection[str]) -> None:
+        """Serve the machine objects of these plurals, as the cluster does."""
+        self.served = plurals
         for definition in crds.DEFINITIONS:
             kind = kinds.custom(dict(crds.manifest(definition)))
-            self._store.kinds.replace(kind.group, kind.plural, kind)
-        self._transport = _Transport(self._store, self.answers)
+            if kind.plural in plurals:
+                self._store.kinds.replace(kind.group, kind.plural, kind)
 
     def load(
         self, kind: Kind[T], objects: Mapping[str, T], *, malformed: Collection[str] = ()
@@ -76,6 +81,7 @@ class ClusterCopy:
         """These are all the objects of a kind."""
         self._loaded[kind] = objects, malformed
         served = self._served(kind)
+        assert served is not None, kind.plural
         for key, obj in objects.items():
             body = msgspec.to_builtins(obj)
             # An odd time or number, which that server let pass, stays as it is.
@@ -92,14 +98,11 @@ class ClusterCopy:
         """Return the objects of a kind; none if it was not loaded."""
         served = self._served(kind)
         before, malformed = self._loaded.get(kind, ({}, ()))
-        history = self._histories[served.qualified]
+        history = self._histories[f"{kind.plural}.{kind.group}"]
+        stored = [] if served is None else self._store.collection(served)
         return Copy(
             before=before,
-            now={
-                entry.key: kind.one.decode(entry.raw)
-                for entry in self._store.collection(served)
-                if entry.key not in malformed
-            },
+            now={one.key: kind.one.decode(one.raw) for one in stored if one.key not in malformed},
             malformed=malformed,
             touched=history.touched,
             last={key: kind.one.decode(raw) for key, raw in history.last.items()},
@@ -109,28 +112,12 @@ class ClusterCopy:
         """Return a client; all write the same copy."""
         return self._transport.client(name)
 
-    def _served(self, kind: Kind[Any]) -> kinds.Kind:
-        group, _, version = kind.api_version.rpartition("/")
-        served = self._store.kinds.get(group, version, kind.plural)
-        assert served is not None, kind.plural
-        return served
+    def _served(self, kind: Kind[Any]) -> kinds.Kind | None:
+        version = kind.api_version.rpartition("/")[2]
+        return self._store.kinds.get(kind.group, version, kind.plural)
 
     def _note(self, kind: kinds.Kind, change: store.Change) -> None:
-        history, key = self._histories[kind.qualified], change.entry.key
+        history, key = self._histories[f"{kind.plural}.{kind.group}"], change.entry.key
         if change.type == "DELETED" or key not in history.touched:
             history.touched[key] = clock.monotonic()
         history.last[key] = change.entry.raw
-
-
-class _Transport(MemoryTransport):
-    """Requests to the copy."""
-
-    def __init__(self, objects: store.Store, answers: Mapping[str, bytes]) -> None:
-        super().__init__(objects, is_strict=False)
-        self._answers = answers
-
-    def answer(self, method: str, path: str, *rest: Any) -> bytes:
-        """Carry out one request."""
-        if method == "GET" and path in self._answers:
-            return self._answers[path]
-        return super().answer(method, path, *rest)
