@@ -13,9 +13,11 @@ checked by their schemas only, and refusals have words of their own.
     patches     merge patch, strategic merge patch, JSON patch
     store       revisions, history, and the file on disk
     services    defaults, cluster IPs and node ports of Services
+    pods        how Pods end
     api         the verbs
-    watch       watch streams
-    tables      answers as JSON objects or as the tables of `kubectl get`
+    tables      cells of the tables of `kubectl get`
+    listing     lists and watches, their options, selectors and renderers
+    requests    paths, verbs and discovery: from a request to its response
     transport   requests without a wire, for clients of the same process
     server      HTTP
 """

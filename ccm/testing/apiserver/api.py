@@ -8,7 +8,6 @@ statement (a `resourceVersion` or a precondition).
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import secrets
 import uuid
@@ -18,13 +17,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from ccm.base import clock
 from ccm.base.digits import parse_digits
-from ccm.model import names
-from ccm.model.budget import selects
-from ccm.model.selectors import LabelSelector
-from ccm.model.times import format_time
-from ccm.testing.apiserver import errors, kinds, patches, protobuf, schema, services, tables
+from ccm.testing.apiserver import (
+    errors,
+    kinds,
+    patches,
+    pods,
+    protobuf,
+    schema,
+    services,
+    tables,
+)
 from ccm.testing.apiserver import store as stores
 
 JSON = "application/json"
@@ -34,14 +37,6 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
-BUDGET_CAUSE = "DisruptionBudget"
-NOT_SEEN_YET_S = 10
-"""Delay after which a client repeats an eviction whose budget was not counted yet."""
-
-_TOO_MANY_BUDGETS = (
-    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
-    "support."
-)
 _YAML_TYPES = ("application/yaml", APPLY_PATCH)
 _START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _OWNERS = (kinds.NAMESPACES, kinds.DEFINITIONS)
@@ -265,9 +260,9 @@ class Api:
             return Written(entry=old, deleted=not metadata.get("finalizers"))
         if target.kind in _OWNERS:
             return self._delete_owner(target, body)
-        if target.kind is kinds.PODS and _begin_grace(body, options.grace_s):
+        if target.kind is kinds.PODS and pods.begin_grace(body, options.grace_s):
             return Written(entry=self.store.put(target.kind, target.key, body))
-        if target.kind is kinds.PODS and _has_grace(body, options.grace_s):
+        if target.kind is kinds.PODS and pods.has_grace(body, options.grace_s):
             return Written(entry=old)
         if not metadata.get("finalizers"):
             return self._remove(target, body)
@@ -291,7 +286,7 @@ class Api:
         pod = dataclasses.replace(target, subresource="")
         wanted = msgspec.json.encode(given.get("deleteOptions") or {})
         options = delete_options(wanted, JSON, {})
-        self._take_from_budget(self.get(pod).body())
+        pods.take_from_budget(self.store, self.get(pod).body())
         self.delete(pod, options)
 
     def delete_all(self, target: Target, names: Iterator[str], options: DeleteOptions) -> None:
@@ -341,7 +336,7 @@ class Api:
         if stated and stated != before["metadata"]["resourceVersion"]:
             raise errors.conflict(target.kind, target.name)
         body = self._changed(target, found, before)
-        ends = "deletionTimestamp" in before["metadata"] and not _has_grace(before, None)
+        ends = "deletionTimestamp" in before["metadata"] and not pods.has_grace(before, None)
         if ends and not body["metadata"].get("finalizers"):
             finish = self._delete_owner if target.kind in _OWNERS else self._remove
             return dataclasses.replace(finish(target, body), warnings=tuple(warnings))
@@ -486,28 +481,6 @@ class Api:
         except services.RefusedError as error:
             cause = errors.Cause("spec", f"failed to allocate: {error}")
             raise errors.invalid(kinds.SERVICES, body["metadata"]["name"], [cause]) from error
-
-    def _take_from_budget(self, pod: dict[str, Any]) -> None:
-        """Take the eviction of a Pod from its disruption budget.
-
-        The budget's controller counts what it allows, as in every cluster. An eviction takes one
-        from it and notes the Pod, so that the next eviction does not count on that Pod.
-
-        Raises:
-            ApiError: the budget does not allow it now, or the Pod has several.
-        """
-        metadata = pod["metadata"]
-        if "deletionTimestamp" in metadata or pod["status"]["phase"] not in ("Running", "Unknown"):
-            return
-        entries = [one for one in self.store.collection(kinds.BUDGETS) if _covers(one.body(), pod)]
-        if len(entries) > 1:
-            raise errors.ApiError(500, "", _TOO_MANY_BUDGETS)
-        for entry in entries:
-            budget = entry.body()
-            ready = [one for one in pod["status"].get("conditions") or () if _is_ready(one)]
-            if ready or not _may_go_unready(budget):
-                _decrement(budget, metadata["name"])
-                self.store.put(kinds.BUDGETS, entry.key, budget)
 
 
 def parse(body: bytes, content_type: str) -> Any:
@@ -688,72 +661,3 @@ def _rescaled(kind: kinds.Kind, body: dict[str, Any], wanted: Any) -> dict[str, 
     assert kind.scale is not None
     tables.put(body, kind.scale.replicas, replicas)
     return body
-
-
-# --- the end of Pods -----------------------------------------------------------------------------
-
-
-def _begin_grace(pod: dict[str, Any], stated: int | None) -> bool:
-    """Give a Pod its grace, or less than it was given before; False where nothing changes.
-
-    A Pod without node, or that is over, gets none and goes at once.
-    """
-    metadata, spec = pod["metadata"], pod["spec"]
-    if not spec.get("nodeName") or pod["status"].get("phase") in ("Failed", "Succeeded"):
-        return False
-    given = spec.get("terminationGracePeriodSeconds", 30) if stated is None else stated
-    given = max(1, given) if given < 0 else int(given)
-    before = metadata.get("deletionGracePeriodSeconds")
-    if not given or (before is not None and given >= before):
-        return False
-    ends = clock.now() + datetime.timedelta(seconds=given)
-    metadata["deletionTimestamp"] = format_time(ends)
-    metadata["deletionGracePeriodSeconds"] = given
-    metadata["generation"] = metadata.get("generation", 0) + (before is None)
-    return True
-
-
-def _has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
-    """Return whether a Pod has its grace, and a deletion with this one ends it no sooner."""
-    return bool(pod["metadata"].get("deletionGracePeriodSeconds")) and grace_s != 0
-
-
-def _covers(budget: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    selector, metadata = budget["spec"].get("selector"), pod["metadata"]
-    return (
-        budget["metadata"]["namespace"] == metadata["namespace"]
-        and selector is not None
-        and selects(msgspec.convert(selector, LabelSelector), metadata.get("labels") or {})
-    )
-
-
-def _is_ready(condition: Mapping[str, Any]) -> bool:
-    return (condition["type"], condition["status"]) == (names.CONDITION_READY, names.STATUS_TRUE)
-
-
-def _may_go_unready(budget: Mapping[str, Any]) -> bool:
-    """Return whether a Pod that is not ready may go without being counted."""
-    status = budget["status"]
-    is_healthy = 0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0)
-    return bool(is_healthy or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow")
-
-
-def _decrement(budget: dict[str, Any], pod: str) -> None:
-    name, status = budget["metadata"]["name"], budget["status"]
-    if status.get("observedGeneration", 0) < budget["metadata"]["generation"]:
-        why = f"The disruption budget {name} is still being processed by the server."
-        raise _budget_refuses(why, retryAfterSeconds=NOT_SEEN_YET_S)
-    if not status.get("disruptionsAllowed", 0):
-        needs, has = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
-        why = f"The disruption budget {name} does not allow evicting pods currently"
-        if has <= needs:
-            why = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
-        raise _budget_refuses(why)
-    status["disruptionsAllowed"] -= 1
-    status.setdefault("disruptedPods", {})[pod] = schema.now()
-
-
-def _budget_refuses(why: str, **more: Any) -> errors.ApiError:
-    text = "Cannot evict pod as it would violate the pod's disruption budget."
-    causes = [{"reason": BUDGET_CAUSE, "message": why}]
-    return errors.ApiError(429, "TooManyRequests", text, {"causes": causes, **more})

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from ccm.testing.apiserver import api, errors, kinds, protobuf, requests, schema, tables
+from ccm.testing.apiserver import api, errors, kinds, pods, protobuf, requests, schema, tables
 from ccm.testing.apiserver import store as stores
 from ccm.testing.apiserver.server import MAX_BODY_BYTES, serve
 from tests.waiting import DEADLINE_S
@@ -701,7 +701,7 @@ def test_a_budget_decides_about_a_ready_pod(
         with pytest.raises(errors.ApiError) as caught:
             evict(server)
         assert caught.value.code == 429
-        assert caught.value.details["causes"][0]["reason"] == api.BUDGET_CAUSE
+        assert caught.value.details["causes"][0]["reason"] == pods.BUDGET_CAUSE
         return
     evict(server)
     told = server.ask("GET", f"{BUDGETS}/b")["status"]
