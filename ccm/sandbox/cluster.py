@@ -115,7 +115,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_warning(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether it is of level warning or above."""
         return self.level in _WARNINGS
 
     @property

@@ -255,10 +255,10 @@ class Watch:
 
 
 async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
-    """The chunks of a watch, until its time is over, its place is forgotten or the store
-    is closed.
+    """Yield chunks of newline-terminated JSON events.
 
-    A start in the future says nothing until the store has passed it.
+    The stream ends when its time is over, its place is forgotten or the store is closed. A start
+    in the future yields nothing until the store has passed it.
     """
     loop = asyncio.get_running_loop()
     options = watch.options
@@ -311,7 +311,7 @@ def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
 
 
 def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
-    """The events of changes, as seen through the selector.
+    """Return the events of changes, as seen through the selector.
 
     An object that begins to match is added, one that ceases to match is deleted: in
     its last matching state, but at the revision of the change.
@@ -350,6 +350,6 @@ def _bookmark(watch: Watch, revision: int, *, initial_end: bool = False) -> byte
 
 
 def _chunks(frames: list[bytes]) -> list[bytes]:
-    """Frames joined into writes of a moderate size."""
+    """Join frames into writes of a moderate size."""
     places = range(0, len(frames), _CHUNK_FRAMES)
     return [b"".join(frames[place : place + _CHUNK_FRAMES]) for place in places]

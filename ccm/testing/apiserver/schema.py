@@ -1,7 +1,6 @@
 """Shapes of objects: one description for checking, completing, merging and decoding.
 
-Built-in kinds stand in `types.txt` in a notation of one type per entry, which says all
-that the server must know about a field::
+Built-in kinds stand in `types.txt` in a notation of one type per entry::
 
     NodeSpec = podCIDRs#7:[s]@ providerID#3 taints#5:[Taint] unschedulable#4:b
 
@@ -23,11 +22,10 @@ that the server must know about a field::
 Custom resources bring an OpenAPI schema of their own, which `structural` reads into the
 same shapes.
 
-`clean` brings an object into the one form in which it is stored: unknown fields and
-nulls go (unknown ones are reported), zero values go where Kubernetes' own encoding
-leaves them out, and always-present fields come. So two objects that mean the same are equal,
-which is how the store knows that a write changes nothing. `fill` adds defaults, `faults`
-judges choices and limits.
+`clean` returns the one form in which an object is stored. Unknown fields and nulls are removed
+(unknown ones are reported), zero values are removed where Kubernetes' own encoding omits them, and
+always-present fields are added. Equal objects compare equal, so the store detects writes that
+change nothing. `fill` adds defaults, `faults` checks choices and limits.
 """
 
 from __future__ import annotations
@@ -138,10 +136,10 @@ def clean(
     known: Mapping[str, Any] | None = None,
     path: str = "",
 ) -> dict[str, Any]:
-    """The stored form of an object.
+    """Return the stored form of an object.
 
-    Paths of unknown fields are added to `unknown`. What is equal in `known`, an object in
-    stored form, is taken as it is: most of an object stays when it is patched.
+    Paths of unknown fields are added to `unknown`. Values that are equal in `known`, an object in
+    stored form, are taken as they are: a patch leaves most of an object unchanged.
 
     Raises:
         WrongTypeError: a value is not of its field's type.
@@ -249,7 +247,7 @@ def _items(value: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
-    """What is missing, or outside its choices and limits."""
+    """Yield missing fields, and values outside their choices and limits."""
     for one in shape.fields.values():
         # Where nothing was given, something stands for what is always present.
         if one.required and not one.always and one.name not in value:
@@ -276,7 +274,7 @@ def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]
 
 @functools.cache
 def kubernetes() -> dict[str, Type]:
-    """Every type of the tables by name; full names have their OpenAPI package before them."""
+    """Return every type of the tables by name."""
     found: dict[str, Type] = {}
     for table in re.split(r"\n\n(?=\[)", _TABLE.read_text())[1:]:
         package, _, text = table.partition("]\n")
@@ -285,7 +283,7 @@ def kubernetes() -> dict[str, Type]:
 
 
 def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]:
-    """The types of one table, which may refer to each other and to `known` ones.
+    """Return the types of one table, which may refer to each other and to `known` ones.
 
     Raises:
         ValueError: an entry does not follow the notation.

@@ -2,13 +2,13 @@
 
 Every write takes the next revision of one store-wide counter, which is the object's
 `resourceVersion`. An object is encoded once, when it is written; reads, lists and
-watches send those bytes. Its decoded form is not kept: who wants to change an object
-decodes a fresh copy, so nobody can damage a stored one.
+watches send those bytes. The decoded form is not kept: each change starts from a fresh copy,
+so a stored object cannot be damaged.
 
 A collection keeps its last changes for watches: a slow watcher holds nothing up, it only falls
-behind until its place is forgotten. What is older than the history has expired.
+behind until its place is forgotten. Older revisions have expired.
 
-All of it belongs to one event loop; no call blocks except for a short file write.
+The store belongs to one event loop; no call blocks except for a short file write.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ccm.base.digits import parse_digits
 from ccm.testing.apiserver import errors, kinds
 
 HISTORY = 4096
-"""How many changes of each kind are kept unless told otherwise."""
+"""Default number of changes of each kind that are kept."""
 
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
-"""What happened to an object, in the words of watch events."""
+"""Type of a change, in the words of watch events."""
 
 
 class HistoryExpiredError(errors.ApiError):
-    """A revision that is older than what is kept."""
+    """A revision that is older than the history."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One stored object at one revision: its bytes, and what selectors look at."""
+    """One stored object at one revision: its bytes, labels and selectable fields."""
 
     key: str
     revision: int
@@ -49,7 +49,7 @@ class Entry:
     fields: Mapping[str, str]
 
     def body(self) -> dict[str, Any]:
-        """A fresh decoded copy that the caller may change."""
+        """Return a fresh decoded copy that the caller may change."""
         found: dict[str, Any] = msgspec.json.decode(self.raw)
         return found
 
@@ -66,7 +66,7 @@ class Change:
 class Collection:
     """All objects of one kind, sorted by key, with their latest changes.
 
-    Changes cannot be asked for from below the `floor`.
+    Changes below the `floor` are not available.
     """
 
     def __init__(self, *, history: int) -> None:
@@ -78,7 +78,7 @@ class Collection:
         self._next = asyncio.Event()
 
     def get(self, key: str) -> Entry | None:
-        """The object of that key, if there is one."""
+        """Return the object of that key, if there is one."""
         return self._entries.get(key)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -86,12 +86,12 @@ class Collection:
 
     @property
     def oldest(self) -> int:
-        """The lowest revision that changes can still be asked from."""
+        """The lowest revision from which changes are available."""
         excess = len(self._changes) - self._limit
         return self._changes[excess - 1].entry.revision if excess > 0 else self.floor
 
     def changes(self, after: int) -> list[Change]:
-        """Every change above a revision.
+        """Return every change above a revision.
 
         Raises:
             HistoryExpiredError: some of them are no longer kept.
@@ -108,12 +108,12 @@ class Collection:
         await self._next.wait()
 
     def wake(self) -> None:
-        """End the wait of everyone who waits for a change."""
+        """Wake all waiters for a change."""
         self._next.set()
         self._next = asyncio.Event()
 
     def has_prefix(self, prefix: str) -> bool:
-        """Whether any key starts with `prefix`."""
+        """Return whether any key starts with `prefix`."""
         place = bisect.bisect_left(self._keys, prefix)
         return place < len(self._keys) and self._keys[place].startswith(prefix)
 
