@@ -99,7 +99,7 @@ class ClusterCopy:
         served = self._served(kind)
         before, malformed = self._loaded.get(kind, ({}, ()))
         history = self._histories[f"{kind.plural}.{kind.group}"]
-        stored = [] if served is None else self._store.collection(served)
+        stored = () if served is None else tuple(self._store.collection(served))
         return Copy(
             before=before,
             now={one.key: kind.one.decode(one.raw) for one in stored if one.key not in malformed},
