@@ -31,7 +31,7 @@ from tests.waiting import DEADLINE_S
 BUILTIN = "builtin"
 REAL = "real"
 
-_BUILTIN_MODULE = "ccm.sandbox.apiserver"
+_BUILTIN_MODULE = "ccm.testing.apiserver"
 # What tests leave behind, in the order in which it goes. Namespaced resources
 # are listed over all namespaces and deleted one by one.
 _WIPED = (

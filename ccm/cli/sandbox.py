@@ -194,12 +194,12 @@ def _act(name: str, options: argparse.Namespace) -> int:
     """Do something to a machine of a running sandbox; the exit status."""
     import asyncio
 
-    from ccm.sandbox import cloud, hand, running
+    from ccm.sandbox import cloud, running
 
     try:
         told = running.find(options.folder, os.environ.get("KUBECONFIG", ""))
-        print(asyncio.run(hand.carry_out(name, options.node, told)))
-    except (running.NoSandbox, hand.Refused) as error:
+        print(asyncio.run(running.carry_out(name, options.node, told)))
+    except (running.NoSandbox, running.Refused) as error:
         print(f"kube-ccm sandbox {name}: {error}", file=sys.stderr)
         return 1
     except cloud.CloudTrouble as error:

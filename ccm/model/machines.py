@@ -197,6 +197,12 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         return self.status.phase
 
     @property
+    def document(self) -> KubeObject:
+        """The object as its API group has it."""
+        found: KubeObject = self.source
+        return found
+
+    @property
     def spec(self) -> object:
         """Spec of the document; only to be compared with another."""
         return self.source.spec

@@ -12,8 +12,7 @@ first takes as long as the first. Each question is put to the cloud once; what i
 what it goes on saying.
 
     timeloop    an event loop in which waiting takes no time
-    cluster     the copy: an API server of a few kinds, in memory
-    merging     patches, as the copy applies them
+    cluster     the copy, in the in-memory API server of `ccm.testing`
     cloud       the handle that makes no change
     changes     what differs afterwards, as values
     forecast    runs the controllers, and gathers all of it

@@ -39,6 +39,9 @@ _CHANCE = (
 )
 """How paths end of what is another at each attempt, and says nothing."""
 
+_OF_THE_SERVER = ("resourceVersion", "generation", "creationTimestamp", "uid")
+"""Metadata that the API server sets at each write or for each new object."""
+
 UNKNOWN = "would ensure it: nobody knows whether anything differs"
 ADOPTED = "not deleted: it was there before the Service"
 UNLESS = "if the cloud still denies it"
@@ -222,11 +225,12 @@ def _members(nodes: Sequence[Node]) -> str:
 
 def _fields(obj: KubeObject) -> _Fields:
     """What can be told apart: (path, element of a list that is a set) -> text."""
-    body = msgspec.to_builtins(obj)
+    body = msgspec.to_builtins(obj.document)
     if isinstance(obj, Secret):
         body = {"metadata": body["metadata"]}
     found = dict(_flat("", body))
-    found.pop(("metadata.resourceVersion", ""), None)
+    for key in _OF_THE_SERVER:
+        found.pop((f"metadata.{key}", ""), None)
     return {key: text for key, text in found.items() if not key[0].endswith(_CHANCE)}
 
 

@@ -189,13 +189,12 @@ def gathered(
     found: list[Change] = []
     for kind in FOLLOWED:
         copy = cluster.of(kind)
-        final = {event.key: event.object for event in copy.log}
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
             if before is None and (now is None or kind is SECRETS):
                 continue  # it comes and goes again, as a bootstrap token does with its VM
             if before is not None and before.is_deleting:
-                now = final[key]  # somebody else deleted it
+                now = copy.last[key]  # another client deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
     calls = [
         changes.of_call(
@@ -257,11 +256,11 @@ async def _followed(
                 found[by_plural[plural]] = where
     if MACHINES not in found:
         return found
-    cluster.answers[served.PATH] = await _answered(served.answer(client), served.PATH)
+    known = served.plurals(await _answered(served.answer(client), served.PATH))
+    cluster.serve(known)
     system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
     cluster.load(NAMESPACES, {system.key: system})
     cluster.load(CRDS, {one.key: one for one in [await _crd(client, kind) for kind in _GUARDED]})
-    known = served.plurals(cluster.answers[served.PATH])
     return {
         kind: where
         for kind, where in found.items()
@@ -305,14 +304,13 @@ async def _answered(question: Awaitable[T], what: str) -> T:
 
 def _waiting(options: Options, cluster: ClusterCopy) -> Mapping[str, str]:
     """Controllers that would wait, for the API server does not know their objects."""
-    if served.PATH not in cluster.answers:
+    if cluster.served is None:
         return {}
-    known = served.plurals(cluster.answers[served.PATH])
     why = "waiting: the definitions of Machines are missing; apply manifests/crds.yaml"
     return {
         one.name: why
         for one in names.enabled(options.controllers)
-        if MACHINES.plural in one.groups and MACHINES.plural not in known
+        if MACHINES.plural in one.groups and MACHINES.plural not in cluster.served
     }
 
 

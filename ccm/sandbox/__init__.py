@@ -1,9 +1,8 @@
 """Try the daemon with no cluster and no cloud account.
 
-Here lives everything that stands in for a cluster on one machine: the
-built-in API server (`ccm.sandbox.apiserver`), control of a real kube-apiserver
-and etcd (`ccm.sandbox.realserver`), simulated kubelets, and what becomes of Pods
-(`ccm.sandbox.podlife`).
+Here lives everything that stands in for a cluster on one machine, beside the in-memory API
+server of `ccm.testing`: control of a real kube-apiserver and etcd (`realserver`), simulated
+kubelets (`kubelet`), and the life of Pods (`podlife`).
 
 What may enter: code that listens on loopback, starts and stops processes, and
 keeps its state in a folder the caller names. It may use every layer below it.

@@ -1,26 +1,156 @@
-"""What is known about nodes, Services and Machines: fed by changes and events, and read by whoever
-shows it.
+"""Nodes, Services and Machines as the sandbox shows them: fed by changes and events.
 
-No I/O and no clock: each entry comes with its moment (monotonic seconds). A row tells
-what the daemon did to one object; the counts tell whether the sandbox has converged.
+No I/O and no clock: each entry comes with its moment (monotonic seconds). A row tells the state
+of one object; the groups tell whether the sandbox has converged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from ccm.cloud import default_load_balancer_name
 from ccm.model import Event, Node, Service, names
-from ccm.model.machines import Machine
+from ccm.model.machines import Machine, Phase
+from ccm.model.node import has_shutdown_taint, is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.sandbox import rows
-from ccm.sandbox.counts import Counts, Standing
-from ccm.sandbox.news import News
-from ccm.sandbox.rows import MachineRow, Row, ServiceRow, Shown
+
+SIM_LABELS = (
+    names.LABEL_INSTANCE_TYPE_BETA,
+    names.LABEL_INSTANCE_TYPE,
+    names.LABEL_ZONE_BETA,
+    names.LABEL_ZONE,
+    names.LABEL_REGION_BETA,
+    names.LABEL_REGION,
+)
+"""Labels that every node of the simulated cloud gets."""
+
+LAGGARDS = 5
+"""Objects of each kind that are named at the end."""
+
+RECENT = 200
+"""Happenings that are remembered."""
 
 _HOUSEKEEPING = "-repair-controller"
-"""How a kube-apiserver's own controllers are called that repair its allocations; what they
-warn about is none of the daemon's doing."""
+"""Suffix of kube-apiserver's own controllers; their warnings do not concern the daemon."""
+
+_USUAL = frozenset(
+    {
+        names.REASON_SYNCED,
+        names.REASON_ENSURING_BALANCER,
+        names.REASON_ENSURED_BALANCER,
+        names.REASON_DELETING_BALANCER,
+        names.REASON_DELETED_BALANCER,
+        names.REASON_UPDATED_BALANCER,
+    }
+)
+"""Reasons of events that repeat what the rows show."""
+
+_SILENCE = "no event tells why; see the daemon's log"
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """One node, Service or Machine.
+
+    Attributes:
+        key: name, or namespace and name.
+        name: of a Service with its namespace unless that is the default one.
+        uid: of the object.
+        seen_at: when it registered or was created.
+        changed_at: when its cells last changed.
+        cells: column -> text.
+        state: a state that comes before waiting and settled; empty: none.
+        is_good: whether it works, once it is settled.
+        settled_after: seconds until it was initialised, served or ran.
+        is_deleted: it is gone.
+        last_event: reason and message.
+        has_route: whether the cloud sends the Pod range of a node to it.
+        balancer: name of the load balancer of a Service.
+        members: nodes that the load balancer sends traffic to; None: not known.
+    """
+
+    key: str
+    name: str
+    uid: str
+    seen_at: float
+    changed_at: float
+    cells: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
+    is_good: bool = False
+    settled_after: float | None = None
+    is_deleted: bool = False
+    last_event: str = ""
+    has_route: bool = False
+    balancer: str = ""
+    members: int | None = None
+
+    def fill(self, now: float, cells: Mapping[str, str], *, state: str, is_good: bool) -> None:
+        """Take over the present state of the object."""
+        if (cells, state) != (self.cells, self.state):
+            self.changed_at = now
+        self.cells, self.state, self.is_good = cells, state, is_good
+
+
+class Group:
+    """The rows of one kind, and the keys of the objects that are expected to settle once."""
+
+    def __init__(self, expected: Collection[str] = ()) -> None:
+        self.rows: dict[str, Row] = {}
+        self.expected = set(expected)
+        self.missing = set(expected)
+
+    @property
+    def done(self) -> int:
+        """Expected objects that settled."""
+        return len(self.expected) - len(self.missing)
+
+    @property
+    def present(self) -> Sequence[Row]:
+        """Rows of objects that are there."""
+        return [row for row in self.rows.values() if not row.is_deleted]
+
+    @property
+    def absent(self) -> int:
+        """Expected objects that never came."""
+        return len(self.expected - self.rows.keys())
+
+    def row(self, key: str, name: str, uid: str, now: float) -> tuple[Row, bool]:
+        """Return the row of an object, and whether it is new."""
+        row = self.rows.get(key)
+        if row is not None and not row.is_deleted and row.uid == uid:
+            return row, False
+        row = self.rows[key] = Row(key=key, name=name, uid=uid, seen_at=now, changed_at=now)
+        return row, True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """A line of news."""
+
+    at: float
+    text: str
+    is_warning: bool = False
+
+
+class News:
+    """The last `RECENT` happenings."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._recent: deque[Happening] = deque(maxlen=RECENT)
+
+    def note(self, text: str, now: float, *, is_warning: bool = False) -> None:
+        """Remember a happening."""
+        self._recent.append(Happening(at=now, text=text, is_warning=is_warning))
+        self.count += 1
+
+    def since(self, count: int) -> Sequence[Happening]:
+        """Return those that came after the first so many, as far as they are remembered."""
+        fresh = min(self.count - count, len(self._recent))
+        return list(self._recent)[len(self._recent) - fresh :] if fresh > 0 else []
 
 
 class Board:
@@ -35,8 +165,15 @@ class Board:
         machines: how many Machines shall run: the first that come, and for one that goes before
             it ran the next.
         machines_join: whether each becomes a node of its own name, which is expected too.
-        has_members: whether `members_seen` will be told; a Service is served then when
+        has_members: whether `members_seen` will be called; a Service is served then when
             traffic for it goes to every expected node, and not as soon as it has an address.
+
+    Attributes:
+        awaited: expected Machines that are not there yet.
+        unrouted: expected nodes that had no route yet.
+        deployments: key -> state of each MachineDeployment, for people.
+        warnings: Warning events, and lines of that level or above in the daemon's log.
+        cloud_calls: calls that the cloud has counted; None: not known yet.
     """
 
     def __init__(
@@ -50,82 +187,39 @@ class Board:
         machines_join: bool = False,
         has_members: bool = False,
     ) -> None:
-        self.rows: dict[str, Row] = {}
-        self.services: dict[str, ServiceRow] = {}
-        self.machines: dict[str, MachineRow] = {}
+        self.nodes, self.services, self.machines = Group(expected), Group(services), Group()
+        self.awaited = machines
+        self.routes = routes
+        self.unrouted = set(expected) if routes else set()
         self.deployments: dict[str, str] = {}
-        nodes = len(expected) + (machines if machines_join else 0)
-        self.counts = Counts(
-            expected=nodes,
-            routes_expected=nodes if routes else 0,
-            services_expected=len(services),
-            machines_expected=machines,
-        )
         self.news = News()
+        self.warnings = 0
+        self.cloud_calls: int | None = None
         self._labels = labels
         self._has_members = has_members
-        self._expected = set(expected)
-        self._expected_services = frozenset(services)
-        self._expected_machines: set[str] = set()
         self._machines_join = machines_join
-        self.awaited = machines
-        """Expected Machines that are not there yet."""
-        self._missing = set(expected)
-        self._unrouted = set(expected) if routes else set()
-        self._unserved = set(services)
-        self._idle: set[str] = set()
         self._changed = asyncio.Event()
         self._warned: dict[str, int] = {}
 
     @property
     def is_converged(self) -> bool:
         """Whether all that is expected once had what it needs."""
-        left = self._missing or self._unrouted or self._unserved or self._idle
-        return not (left or self.awaited)
+        missing = self.nodes.missing or self.services.missing or self.machines.missing
+        return not (missing or self.unrouted or self.awaited)
 
     @property
-    def missing(self) -> Sequence[str]:
-        """Expected nodes that are not initialised, sorted."""
-        return sorted(self._missing)
+    def nodes_awaited(self) -> int:
+        """Nodes of Machines that are not there yet."""
+        return self.awaited if self._machines_join else 0
 
     @property
-    def unrouted(self) -> Sequence[str]:
-        """Expected nodes that have no route, sorted."""
-        return sorted(self._unrouted)
-
-    @property
-    def unserved(self) -> Sequence[str]:
-        """Expected Services that are not served, sorted."""
-        return sorted(self._unserved)
-
-    @property
-    def idle(self) -> Sequence[str]:
-        """Expected Machines that are there and do not run, sorted."""
-        return sorted(self._idle)
-
-    @property
-    def standing(self) -> Standing:
-        """How things stand now."""
-        nodes = [row for row in self.rows.values() if not row.is_deleted]
-        services = [
-            row
-            for row in self.services.values()
-            if row.type == TYPE_LOAD_BALANCER and not row.is_deleted
-        ]
-        machines = [row for row in self.machines.values() if not row.is_deleted]
-        return Standing(
-            nodes=len(nodes) + len(self._expected - self.rows.keys()) + self._nodes_awaited,
-            initialised=sum(row.settled_after is not None for row in nodes),
-            routed=sum(row.has_route for row in nodes),
-            services=len(services) + len(self._expected_services - self.services.keys()),
-            served=sum(row.settled_after is not None and not row.is_deleting for row in services),
-            machines=len(machines) + self.awaited,
-            running=sum(rows.runs(row) for row in machines),
-        )
+    def nodes_expected(self) -> int:
+        """Nodes that shall be initialised."""
+        return len(self.nodes.expected) + self.nodes_awaited
 
     async def wait_initialised(self) -> None:
         """Return when every expected node was initialised."""
-        while self._missing or self._nodes_awaited:
+        while self.nodes.missing or self.nodes_awaited:
             await self._next_change()
 
     async def wait_converged(self) -> None:
@@ -135,89 +229,89 @@ class Board:
 
     def node_seen(self, node: Node, now: float) -> None:
         """A node is there, or changed."""
-        row = self.rows.get(node.name)
-        if row is None or row.is_deleted or row.uid != node.uid:
-            row = Row(name=node.name, seen_at=now, changed_at=now, uid=node.uid)
-            self.rows[node.name] = row
-            if node.name not in self._missing:
-                self.news.note(f"{node.name}: registered", now)
-        before = _shown(row)
-        was_shut_down = row.is_shut_down
-        rows.fill_node(row, node)
-        if row.settled_after is None and rows.is_settled(node, self._labels):
+        row, is_new = self.nodes.row(node.name, node.name, node.uid, now)
+        if is_new and node.name not in self.nodes.missing:
+            self.news.note(f"{node.name}: registered", now)
+        unavailable = node.condition_status(names.CONDITION_NETWORK_UNAVAILABLE)
+        row.has_route = unavailable == names.STATUS_FALSE
+        ranges = ",".join(node.spec.pod_cidrs or ())
+        cells = {
+            "READY": node.ready,
+            "PROVIDER ID": node.provider_id,
+            "TYPE": node.labels.get(names.LABEL_INSTANCE_TYPE, ""),
+            "ZONE": node.labels.get(names.LABEL_ZONE) or node.labels.get(names.LABEL_REGION, ""),
+            "ADDRESSES": ",".join(cloud_addresses(node)),
+            "POD ROUTE": f"{ranges} {'made' if row.has_route else 'waits'}" if ranges else "",
+        }
+        was_off, is_off = bool(row.state), has_shutdown_taint(node)
+        is_good = node.ready == names.STATUS_TRUE and not is_off
+        row.fill(now, cells, state="shutdown taint" if is_off else "", is_good=is_good)
+        if row.settled_after is None and is_settled(node, self._labels):
             row.settled_after = now - row.seen_at
-            self._settled(row, now)
-        if row.has_route and row.name in self._unrouted:
-            self._unrouted.remove(row.name)
-            self.counts.routes += 1
+            if not self._settled(self.nodes, row):
+                self.news.note(f"{node.name}: initialised", now)
+        if row.has_route and row.key in self.unrouted:
+            self.unrouted.remove(row.key)
             self._changed.set()
-        if before != _shown(row):
-            row.changed_at = now
-        if row.is_shut_down != was_shut_down:
-            self.news.note(
-                f"{node.name}: shutdown taint {'set' if row.is_shut_down else 'lifted'}", now
-            )
+        if is_off != was_off:
+            self.news.note(f"{node.name}: shutdown taint {'set' if is_off else 'lifted'}", now)
 
     def node_gone(self, name: str, now: float) -> None:
         """A node was deleted."""
-        self._gone(self.rows.get(name), name, now)
+        self._gone(self.nodes, name, now)
 
     def service_seen(self, service: Service, now: float) -> None:
         """A Service is there, or changed."""
-        row = self.services.get(service.key)
-        if row is None or row.is_deleted or row.uid != service.uid:
-            row = rows.new_service_row(service, now)
-            self.services[service.key] = row
-            if service.key not in self._unserved:
-                self.news.note(f"Service {row.name}: created", now)
-        before = (row.type, row.addresses, row.ports, row.is_deleting)
-        rows.fill_service(row, service)
-        if before != (row.type, row.addresses, row.ports, row.is_deleting):
-            row.changed_at = now
+        name = service.name if service.namespace == "default" else service.key
+        row, is_new = self.services.row(service.key, name, service.uid, now)
+        if is_new:
+            row.balancer = default_load_balancer_name(service)
+            if service.key not in self.services.missing:
+                self.news.note(f"Service {name}: created", now)
+        cells = {
+            "TYPE": service.type,
+            "ADDRESS": ",".join(point.ip or point.hostname for point in service.ingress),
+            "PORTS": ",".join(f"{port.port}/{port.protocol}" for port in service.ports),
+        }
+        is_balancer = service.type == TYPE_LOAD_BALANCER
+        state = "being deleted" if service.is_deleting else "" if is_balancer else "no balancer"
+        row.fill(now, cells, state=state, is_good=not service.is_deleting)
         self._judge(row, now)
 
     def service_gone(self, key: str, now: float) -> None:
         """A Service was deleted, and its load balancer with it."""
-        row = self.services.get(key)
-        self._gone(row, f"Service {row.name if row else key}", now)
+        self._gone(self.services, key, now, kind="Service ")
 
     def machine_seen(self, machine: Machine, now: float) -> None:
         """A Machine is there, or changed."""
-        row = self.machines.get(machine.key)
-        if row is None or row.is_deleted or row.uid != machine.uid:
-            row = self.machines[machine.key] = rows.new_machine_row(machine, now)
-        before = (row.phase, row.node, row.provider_id, row.is_deleting, row.made_of)
-        rows.fill_machine(row, machine)
+        row, is_new = self.machines.row(machine.key, machine.name, machine.uid, now)
+        before = machine.phase.value if is_new else row.cells["PHASE"]
+        cells = {
+            "CLASS": machine.class_name,
+            "PHASE": machine.phase.value,
+            "NODE": machine.node_name,
+            "PROVIDER ID": machine.provider_id,
+        }
+        runs = machine.phase is Phase.RUNNING and not machine.is_deleting
+        state = "being deleted" if machine.is_deleting else ""
+        row.fill(now, cells, state=state, is_good=runs)
+        row.last_event = machine.status.description
         self._expect(row)
-        if before != (row.phase, row.node, row.provider_id, row.is_deleting, row.made_of):
-            row.changed_at = now
-            if row.phase != before[0]:
-                self.news.note(f"Machine {row.name}: {row.phase}", now)
-        if row.settled_after is None and rows.runs(row):
+        if machine.phase.value != before:
+            self.news.note(f"Machine {row.name}: {machine.phase.value}", now)
+        if row.settled_after is None and runs:
             row.settled_after = now - row.seen_at
-            if row.key in self._idle:
-                self._idle.remove(row.key)
-                self.counts.machines += 1
-                self._changed.set()
+            self._settled(self.machines, row)
 
     def machine_gone(self, key: str, now: float) -> None:
         """A Machine was deleted, and its VM with it."""
-        row = self.machines.get(key)
-        self._gone(row, f"Machine {row.name if row else key}", now)
-        if row is not None and key in self._idle:
-            self._replace(row)
-
-    def deployment_seen(self, key: str, text: str) -> None:
-        """A MachineDeployment is there, or changed; how it stands, for people."""
-        self.deployments[key] = text
-
-    def deployment_gone(self, key: str) -> None:
-        """A MachineDeployment was deleted."""
-        self.deployments.pop(key, None)
+        self._gone(self.machines, key, now, kind="Machine ")
+        if key in self.machines.missing:
+            self._replace(self.machines.rows[key])
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
         """The load balancers that the cloud has, by name, each with its number of members."""
-        for row in self.services.values():
+        for row in self.services.rows.values():
             count = members.get(row.balancer)
             if count != row.members:
                 row.members = count
@@ -227,11 +321,10 @@ class Board:
     def event_seen(self, event: Event, now: float) -> None:
         """An event about a node or a Service was recorded, or counted again."""
         involved = event.involved_object
-        row: Shown | None
         if involved.kind == "Node":
-            row, shown = self.rows.get(involved.name), involved.name
+            row, shown = self.nodes.rows.get(involved.name), involved.name
         elif involved.kind == "Service":
-            row = self.services.get(f"{involved.namespace}/{involved.name}")
+            row = self.services.rows.get(f"{involved.namespace}/{involved.name}")
             shown = f"Service {row.name if row else involved.name}"
         else:
             return
@@ -245,121 +338,168 @@ class Board:
 
     def count_warnings(self, event: Event) -> None:
         """Count a Warning event as often as it says it occurred; safe to repeat."""
-        if event.source.component.endswith(_HOUSEKEEPING):
-            return
-        if event.type == names.WARNING:
+        if event.type == names.WARNING and not event.source.component.endswith(_HOUSEKEEPING):
             times = max(1, event.count)
-            self.counts.warnings += times - self._warned.get(event.key, 0)
+            self.warnings += times - self._warned.get(event.key, 0)
             self._warned[event.key] = times
 
     def daemon_warned(self, text: str, now: float) -> None:
         """The daemon logged a warning or an error."""
-        self.counts.warnings += 1
+        self.warnings += 1
         self.news.note(f"daemon: {text}", now, is_warning=True)
 
-    def _gone(self, row: Shown | None, shown: str, now: float) -> None:
+    def _gone(self, group: Group, key: str, now: float, *, kind: str = "") -> None:
+        row = group.rows.get(key)
         if row is not None and not row.is_deleted:
             row.is_deleted = True
             row.changed_at = now
-            self.news.note(f"{shown}: deleted", now)
+            self.news.note(f"{kind}{row.name}: deleted", now)
 
-    @property
-    def _nodes_awaited(self) -> int:
-        """Nodes of Machines that are not there yet."""
-        return self.awaited if self._machines_join else 0
+    def _settled(self, group: Group, row: Row) -> bool:
+        """Count a row that settled; False if it was not expected."""
+        is_expected = row.key in group.missing
+        group.missing.discard(row.key)
+        self._changed.set()
+        return is_expected
 
-    def _expect(self, row: MachineRow) -> None:
-        """Let this be one of the Machines that shall run, unless there are enough."""
-        if not self.awaited or row.key in self._expected_machines:
+    def _judge(self, row: Row, now: float) -> None:
+        """See whether a Service is served now."""
+        address = row.cells["ADDRESS"]
+        if row.settled_after is not None or not address:
             return
-        if row.is_deleted or row.is_deleting:
+        is_expected = row.key in self.services.missing
+        if is_expected and self._has_members and (row.members or 0) < self.nodes_expected:
+            return
+        row.settled_after = now - row.seen_at
+        if not self._settled(self.services, row):
+            self.news.note(f"Service {row.name}: reached at {address}", now)
+
+    def _expect(self, row: Row) -> None:
+        """Let this be one of the Machines that shall run, unless there are enough."""
+        is_going = row.is_deleted or row.state
+        if not self.awaited or row.key in self.machines.expected or is_going:
             return
         self.awaited -= 1
-        self._expected_machines.add(row.key)
+        self.machines.expected.add(row.key)
         if row.settled_after is None:
-            self._idle.add(row.key)
-        else:
-            self.counts.machines += 1
+            self.machines.missing.add(row.key)
         if self._machines_join:
-            self._expect_node(row.name)
+            node = self.nodes.rows.get(row.name)
+            self.nodes.expected.add(row.name)
+            if node is None or node.settled_after is None:
+                self.nodes.missing.add(row.name)
+            if self.routes and not (node is not None and node.has_route):
+                self.unrouted.add(row.name)
         self._changed.set()
 
-    def _expect_node(self, name: str) -> None:
-        """Let this be one of the nodes that shall be initialised."""
-        node = self.rows.get(name)
-        self._expected.add(name)
-        if node is not None and node.settled_after is not None:
-            self.counts.initialised += 1
-        else:
-            self._missing.add(name)
-        if self.counts.routes_expected and node is not None and node.has_route:
-            self.counts.routes += 1
-        elif self.counts.routes_expected:
-            self._unrouted.add(name)
-
-    def _replace(self, row: MachineRow) -> None:
+    def _replace(self, row: Row) -> None:
         """A Machine went before it ran: another one shall run in its place."""
         self.awaited += 1
-        self._idle.remove(row.key)
-        self._expected_machines.remove(row.key)
+        self.machines.missing.remove(row.key)
+        self.machines.expected.remove(row.key)
         if self._machines_join:
-            self._expected.remove(row.name)
-            if row.name not in self._missing:
-                self.counts.initialised -= 1
-            if self.counts.routes_expected and row.name not in self._unrouted:
-                self.counts.routes -= 1
-            self._missing.discard(row.name)
-            self._unrouted.discard(row.name)
-        for one in self.machines.values():
+            self.nodes.expected.remove(row.name)
+            self.nodes.missing.discard(row.name)
+            self.unrouted.discard(row.name)
+        for one in self.machines.rows.values():
             self._expect(one)
 
     async def _next_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
-    def _settled(self, row: Row, now: float) -> None:
-        if row.name not in self._missing:
-            self.news.note(f"{row.name}: initialised", now)
-            return
-        self._missing.remove(row.name)
-        self.counts.initialised += 1
-        self._changed.set()
 
-    def _judge(self, row: ServiceRow, now: float) -> None:
-        """See whether a Service is served now."""
-        if row.settled_after is not None or not row.addresses:
-            return
-        expected = row.key in self._unserved
-        if expected and self._has_members and (row.members or 0) < self.counts.expected:
-            return
-        row.settled_after = now - row.seen_at
-        if expected:
-            self._unserved.remove(row.key)
-            self.counts.services += 1
-            self._changed.set()
-        else:
-            self.news.note(f"Service {row.name}: reached at {','.join(row.addresses)}", now)
+def is_settled(node: Node, labels: Sequence[str]) -> bool:
+    """Return whether the daemon has done all that a new node needs; see `Board`."""
+    if is_uninitialized(node) or not node.provider_id:
+        return False
+    has_labels = all(node.labels.get(key) for key in labels)
+    return not labels or (bool(cloud_addresses(node)) and has_labels)
 
 
-_USUAL = frozenset(
-    {
-        names.REASON_SYNCED,
-        names.REASON_ENSURING_BALANCER,
-        names.REASON_ENSURED_BALANCER,
-        names.REASON_DELETING_BALANCER,
-        names.REASON_DELETED_BALANCER,
-        names.REASON_UPDATED_BALANCER,
-    }
-)
-"""Reasons of events that tell what the rows tell already."""
+def cloud_addresses(node: Node) -> Sequence[str]:
+    """Return the addresses that only the cloud can know: all but host names."""
+    return tuple(one.address for one in node.addresses if one.type != names.ADDRESS_HOSTNAME)
 
 
-def _shown(row: Row) -> tuple[object, ...]:
-    return (
-        row.provider_id,
-        row.addresses,
-        row.pod_range,
-        row.has_route,
-        row.is_shut_down,
-        row.settled_after,
+# --- in words ------------------------------------------------------------------------------------
+
+
+def summary(board: Board) -> str:
+    """Return the present state in one line of 80 columns with hundreds of nodes."""
+    nodes, machines = board.nodes.present, board.machines.present
+    services = [row for row in board.services.present if row.state != "no balancer"]
+    node_count = len(nodes) + board.nodes.absent + board.nodes_awaited
+    parts = []
+    if count := len(machines) + board.awaited:
+        parts.append(f"{sum(row.is_good for row in machines)}/{count} machines")
+    settled = sum(row.settled_after is not None for row in nodes)
+    parts.append(f"{settled}/{node_count} nodes initialised")
+    if board.routes:
+        parts.append(f"{sum(row.has_route for row in nodes)}/{node_count} routes")
+    if count := len(services) + board.services.absent:
+        served = sum(row.settled_after is not None and not row.state for row in services)
+        parts.append(f"{served}/{count} Services")
+    if board.cloud_calls is not None:
+        parts.append(f"{board.cloud_calls} calls")
+    return ", ".join([*parts, f"{board.warnings} warnings"])
+
+
+def laggards(board: Board) -> Iterator[str]:
+    """Yield a line for each object that lacks what it needs, with the last that is known."""
+    for key in sorted(board.machines.missing)[:LAGGARDS]:
+        yield f"not running: Machine {key}: {_last_word(board.machines, key, 'never created')}"
+    if board.awaited:
+        yield f"not running: {board.awaited} of the Machines: never created"
+    waiting = board.unrouted - board.nodes.missing
+    for what, missing in (("not initialised", board.nodes.missing), ("no route", waiting)):
+        for name in sorted(missing)[:LAGGARDS]:
+            yield f"{what}: node {name}: {_last_word(board.nodes, name, 'never registered')}"
+    for key in sorted(board.services.missing)[:LAGGARDS]:
+        yield f"not served: Service {key}: {_last_word(board.services, key, 'never created')}"
+
+
+def _last_word(group: Group, key: str, nothing: str) -> str:
+    row = group.rows.get(key)
+    return (row.last_event or _SILENCE) if row else nothing
+
+
+def last_line(
+    board: Board, *, writes: int | None, cloud_calls: int | None, took_s: float | None
+) -> str:
+    """Return the result: nodes, routes, Services, writes, cloud calls, warnings.
+
+    Args:
+        board: nodes and Services.
+        writes: the daemon's, about nodes and Services; None: the daemon did not say.
+        cloud_calls: None: likewise.
+        took_s: seconds until the sandbox had converged; None: it has not.
+    """
+    parts = (
+        *achieved(board),
+        f"{'?' if writes is None else writes} writes",
+        f"{'?' if cloud_calls is None else cloud_calls} cloud calls",
+        f"{board.warnings} warnings",
     )
+    start = "done" if took_s is not None else "not converged"
+    end = f" in {took_s:.1f} s" if took_s is not None else ""
+    return f"{start}: {', '.join(parts)}{end}"
+
+
+def achieved(board: Board) -> list[str]:
+    """Return the finished part of all that was expected, each in some words."""
+    parts = []
+    if machines := len(board.machines.expected) + board.awaited:
+        parts.append(f"{_part(board.machines.done, machines)} machines run")
+    if board.nodes_expected or not parts:
+        parts.append(f"{_part(board.nodes.done, board.nodes_expected)} nodes initialised")
+    if board.routes and board.nodes_expected:
+        routed = len(board.nodes.expected) - len(board.unrouted)
+        parts.append(f"{_part(routed, board.nodes_expected)} routes")
+    if services := len(board.services.expected):
+        parts.append(f"{_part(board.services.done, services)} Services served")
+    return parts
+
+
+def _part(done: int, expected: int) -> str:
+    return str(done) if done == expected else f"{done} of {expected}"

@@ -17,15 +17,17 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ccm.app.options import FLAGS
 from ccm.base import durations, files, interpreter
-from ccm.sandbox import cloud, daemonlog, podranges, ports, process, realserver
+from ccm.sandbox import cloud, kubelet, ports, process, realserver
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -50,6 +52,7 @@ GRACE_S = 10.0
 """How long a process may take to end by itself."""
 
 _POLL_S = 0.05
+_WARNINGS = frozenset({"warning", "error", "critical"})
 
 
 class StartError(Exception):
@@ -98,11 +101,71 @@ class Cloud:
     log: Path
 
 
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line, as far as a sandbox cares; the figures stand in the last one."""
+
+    msg: str = ""
+    level: str = "info"
+    err: str = ""
+    detail: str = ""
+    node: str = ""
+    node_writes: int | None = None
+    service_writes: int = 0
+    cloud_calls: int | None = None
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether it is of level warning or above."""
+        return self.level in _WARNINGS
+
+    @property
+    def writes(self) -> int | None:
+        """Writes about nodes and Services; None in all lines but the last."""
+        return None if self.node_writes is None else self.node_writes + self.service_writes
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.msg, self.node, self.detail, self.err)))
+
+
+_DECODER = msgspec.json.Decoder(LogEntry)
+
+
+class DaemonLog:
+    """A log that is followed.
+
+    Attributes:
+        last: the line with which the daemon ended; None while it runs, or if it crashed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.last: LogEntry | None = None
+        self._path = path
+        self._read = 0
+
+    def news(self) -> Sequence[LogEntry]:
+        """The entries written since the last call; lines that are no JSON are left out."""
+        with self._path.open("rb") as source:
+            source.seek(self._read)
+            whole, newline, _ = source.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        entries = list(_entries(whole))
+        self.last = next((entry for entry in entries if entry.msg == "stopped"), self.last)
+        return entries
+
+
+def _entries(text: bytes) -> Iterator[LogEntry]:
+    for line in text.splitlines():
+        try:
+            yield _DECODER.decode(line)
+        except msgspec.MsgspecError:
+            continue  # a traceback, or what a library printed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
     """The running daemon; its log is followed."""
 
-    log: daemonlog.DaemonLog
+    log: DaemonLog
     child: process.Child
 
 
@@ -131,7 +194,7 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
     make(folder)
     token = secrets.token_hex(16)
     token_file = _secret(folder / "token", token)
-    argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state")]
+    argv = ["ccm.testing.apiserver", "--data-dir", str(folder / "state")]
     argv += ["--token-file", str(token_file), "--tls"]
     async with open_child(argv, folder / "apiserver.log") as child:
         told = await until_ready(child)
@@ -175,7 +238,7 @@ async def open_daemon(
     """Start the daemon with these flags, and this environment or ours; it is not waited for."""
     argv = ["ccm", *flags]
     async with open_child(argv, folder / "daemon.log", environment) as child:
-        yield Daemon(log=daemonlog.DaemonLog(child.log), child=child)
+        yield Daemon(log=DaemonLog(child.log), child=child)
 
 
 def daemon_flags(
@@ -202,7 +265,7 @@ def daemon_flags(
         "concurrent-node-status-updates": STATUS_UPDATES,
         "concurrent-service-syncs": SERVICE_SYNCS,
         "configure-cloud-routes": str(routes).lower(),
-        "cluster-cidr": podranges.WHOLE if routes else "",
+        "cluster-cidr": kubelet.POD_RANGE if routes else "",
         "secure-port": port,
         "bind-address": ports.LOOPBACK,
         "authentication-kubeconfig": kubeconfig,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ccm.sandbox import podranges, ports
+from ccm.sandbox import kubelet, ports
 from ccm.sandbox.settings import Provider
 
 _NEW = "one-more"
@@ -83,7 +83,9 @@ def _rolling(deployment: str, other_class: str) -> Iterator[str]:
 
 def _doctor(provider: str, config: Path | None, routes: bool) -> Iterator[str]:
     words = [f"--cloud-provider={provider}"]
-    words += [f"--cluster-cidr={podranges.WHOLE}"] if routes else ["--configure-cloud-routes=false"]
+    words += (
+        [f"--cluster-cidr={kubelet.POD_RANGE}"] if routes else ["--configure-cloud-routes=false"]
+    )
     first = f"  kube-ccm doctor {' '.join(words)}"
     if config is None:
         yield first

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ccm.base import clock
 from ccm.kube import errors
+from ccm.kube.client import Resource
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.node import is_uninitialized
 from ccm.model.times import format_time
 from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.sandbox import podranges
 
 HEARTBEAT_S = 300.0
 """Seconds between two reports of an unchanged node (kubelet, node status report frequency)."""
@@ -47,22 +48,12 @@ _READY = {
 """Status of the Ready condition -> its reason and message."""
 
 
-class NodeApi(Protocol):
-    """The requests that kubelets make."""
+POD_RANGE = "100.64.0.0/10"
+"""All of them: room for more nodes than a sandbox can have, and none of the simulated
+cloud's own addresses."""
 
-    async def create(self, obj: Mapping[str, Any]) -> Node:
-        """Register a node."""
-        ...
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Node:
-        """Strategic merge patch."""
-        ...
-
-    async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
-        """JSON merge patch."""
-        ...
+_PREFIX_BITS = 24
+"""Bits of the prefix of a node's range (kube-controller-manager, --node-cidr-mask-size)."""
 
 
 class Kubelets:
@@ -79,9 +70,9 @@ class Kubelets:
     def __init__(
         self,
         nodes: Informer[Node],
-        api: NodeApi,
+        api: Resource[Node],
         *,
-        ranges: podranges.PodRanges | None = None,
+        ranges: PodRanges | None = None,
         external: bool = True,
     ) -> None:
         self._nodes = nodes
@@ -133,7 +124,7 @@ class Kubelets:
             await self._api.patch_merge(name, lifted)
         return DONE
 
-    async def _give_range(self, node: Node, ranges: podranges.PodRanges) -> Node:
+    async def _give_range(self, node: Node, ranges: PodRanges) -> Node:
         if node.spec.pod_cidrs:
             ranges.hold(node.name, node.spec.pod_cidrs)
             return node
@@ -284,3 +275,50 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
         "lastHeartbeatTime": moment,
         "lastTransitionTime": moment,
     }
+
+
+class PodRanges:
+    """Who has which range; the lowest free one is given out first.
+
+    Args:
+        whole: the range that all are part of.
+    """
+
+    def __init__(self, whole: str = POD_RANGE) -> None:
+        self._free = ipaddress.ip_network(whole).subnets(new_prefix=_PREFIX_BITS)
+        self._returned: list[str] = []
+        self._held: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def take(self, name: str) -> str:
+        """The range of a node; a new one if it has none.
+
+        Raises:
+            ValueError: there is none left.
+        """
+        if name not in self._held:
+            self.hold(name, [self._next()])
+        return self._held[name]
+
+    def hold(self, name: str, ranges: Iterable[str]) -> None:
+        """A node came with ranges of its own, or with those it was given."""
+        for one in ranges:
+            if self._held.setdefault(name, one) == one:
+                self._taken.add(one)
+
+    def release(self, name: str) -> None:
+        """A node is gone."""
+        returned = self._held.pop(name, None)
+        if returned is not None:
+            self._taken.discard(returned)
+            self._returned.append(returned)
+
+    def _next(self) -> str:
+        while self._returned:
+            returned = self._returned.pop()
+            if returned not in self._taken:
+                return returned
+        for network in self._free:
+            if str(network) not in self._taken:
+                return str(network)
+        raise ValueError("no range of pod addresses is left")

@@ -34,23 +34,19 @@ from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Service
 from ccm.sandbox import (
+    board,
     cloud,
     cluster,
-    daemonlog,
     fakes,
     hints,
     kubelet,
     machines,
     podlife,
-    podranges,
     ports,
-    report,
     running,
     screen,
     webservices,
 )
-from ccm.sandbox.board import Board
-from ccm.sandbox.rows import SIM_LABELS
 from ccm.sandbox.settings import Provider, Settings
 
 EXIT_OK = 0
@@ -119,9 +115,9 @@ class Sandbox:
         self._folder = folder
         self._stop = stop
         self._simulated = settings.provider is None
-        self._board = Board(
+        self._board = board.Board(
             settings.node_names,
-            labels=SIM_LABELS if self._simulated else (),
+            labels=board.SIM_LABELS if self._simulated else (),
             routes=settings.routes,
             services=webservices.keys(settings.services),
             machines=settings.machines,
@@ -130,7 +126,7 @@ class Sandbox:
             has_members=self._simulated,
         )
         self._took_s: float | None = None
-        self._last: daemonlog.Entry | None = None
+        self._last: cluster.LogEntry | None = None
 
     async def play(self) -> int:
         """The whole; returns the exit status.
@@ -210,7 +206,7 @@ class Sandbox:
             kubelets = kubelet.Kubelets(
                 informers.of(NODES),
                 stage.client.resource(NODES),
-                ranges=podranges.PodRanges() if self._settings.routes else None,
+                ranges=kubelet.PodRanges() if self._settings.routes else None,
                 external=self._settings.instances,
             )
             await tasks.first_of(
@@ -239,37 +235,37 @@ class Sandbox:
             self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
 
     def _informers(self, client: Client) -> Informers:
-        board = self._board
+        rows = self._board
         informers = Informers(client)
         informers.of(NODES).add_handler(
             name="board",
-            on_add=lambda node, _: board.node_seen(node, time.monotonic()),
-            on_update=lambda _, node: board.node_seen(node, time.monotonic()),
-            on_delete=lambda node, _: board.node_gone(node.name, time.monotonic()),
+            on_add=lambda node, _: rows.node_seen(node, time.monotonic()),
+            on_update=lambda _, node: rows.node_seen(node, time.monotonic()),
+            on_delete=lambda node, _: rows.node_gone(node.name, time.monotonic()),
         )
         informers.of(SERVICES).add_handler(
             name="board",
             on_add=lambda service, _: self._service_seen(service),
             on_update=lambda _, service: self._service_seen(service),
-            on_delete=lambda service, _: board.service_gone(service.key, time.monotonic()),
+            on_delete=lambda service, _: rows.service_gone(service.key, time.monotonic()),
         )
         informers.of(EVENTS).add_handler(
             name="board",
-            on_add=lambda event, _: board.event_seen(event, time.monotonic()),
-            on_update=lambda _, event: board.event_seen(event, time.monotonic()),
+            on_add=lambda event, _: rows.event_seen(event, time.monotonic()),
+            on_update=lambda _, event: rows.event_seen(event, time.monotonic()),
         )
         if self._settings.machines:
             informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
                 name="board",
-                on_add=lambda one, _: board.machine_seen(one, time.monotonic()),
-                on_update=lambda _, one: board.machine_seen(one, time.monotonic()),
-                on_delete=lambda one, _: board.machine_gone(one.key, time.monotonic()),
+                on_add=lambda one, _: rows.machine_seen(one, time.monotonic()),
+                on_update=lambda _, one: rows.machine_seen(one, time.monotonic()),
+                on_delete=lambda one, _: rows.machine_gone(one.key, time.monotonic()),
             )
             informers.of(MACHINE_DEPLOYMENTS, namespace=machines.NAMESPACE).add_handler(
                 name="board",
-                on_add=lambda one, _: board.deployment_seen(one.key, machines.standing(one)),
-                on_update=lambda _, one: board.deployment_seen(one.key, machines.standing(one)),
-                on_delete=lambda one, _: board.deployment_gone(one.key),
+                on_add=lambda one, _: rows.deployments.update({one.key: machines.standing(one)}),
+                on_update=lambda _, one: rows.deployments.update({one.key: machines.standing(one)}),
+                on_delete=lambda one, _: rows.deployments.pop(one.key, None),
             )
         return informers
 
@@ -293,7 +289,7 @@ class Sandbox:
         self._took_s = time.monotonic() - started
         if self._settings.once:
             return
-        done = ", ".join(report.achieved(self._board.counts))
+        done = ", ".join(board.achieved(self._board))
         self._screen.say(f"converged: {done} in {self._took_s:.1f} s")
         for line in self._hints(stage):
             self._screen.say(line)
@@ -334,10 +330,10 @@ class Sandbox:
             kubeconfig=stage.server.kubeconfig,
             provider=stage.provider,
             routes=self._settings.routes,
-            node=next(iter((*self._settings.node_names, *sorted(self._board.rows))), "NODE"),
+            node=next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE"),
             port=stage.port,
             simulated=self._simulated,
-            machine=min(self._board.machines, default=""),
+            machine=min(self._board.machines.rows, default=""),
             deployment=machines.DEPLOYMENT,
             other_class=machines.OTHER_CLASS if self._simulated else "",
             variables=stage.fake.variables if stage.fake else {},
@@ -366,7 +362,7 @@ class Sandbox:
             self._hear(daemon)
             if stage.cloud is not None:
                 with contextlib.suppress(cloud.CloudTrouble):
-                    self._board.counts.cloud_calls = await stage.cloud.admin.call_count()
+                    self._board.cloud_calls = await stage.cloud.admin.call_count()
             self._screen.show(self._board, now=time.monotonic())
             await asyncio.sleep(self._screen.period_s)
 
@@ -386,10 +382,10 @@ class Sandbox:
         calls = self._last.cloud_calls if self._last else None
         if stage.cloud is not None:
             calls = await stage.cloud.admin.call_count()
-        for line in report.laggards(self._board):
+        for line in board.laggards(self._board):
             self._screen.say(line)
         self._screen.say(
-            report.last_line(
+            board.last_line(
                 self._board,
                 writes=self._last.writes if self._last else None,
                 cloud_calls=calls,
@@ -401,10 +397,8 @@ class Sandbox:
         """The last table, as a file, if one is wanted."""
         if (file := self._settings.picture) is None:
             return
-        from ccm.sandbox.picture import write_svg
-
         try:
-            write_svg(self._board, file, now=time.monotonic())
+            screen.write_svg(self._board, file, now=time.monotonic())
         except OSError as error:
             self._screen.say(f"--picture={file}: it cannot be written: {error.strerror}")
 

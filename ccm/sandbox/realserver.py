@@ -27,9 +27,10 @@ from pathlib import Path
 import aiohttp
 
 from ccm.base import files
-from ccm.sandbox import kubeconfig, ports, process
+from ccm.sandbox import ports, process
+from ccm.testing.apiserver import server as builtin
 
-write_kubeconfig = kubeconfig.write
+write_kubeconfig = builtin.write_kubeconfig
 
 BINARIES = ("etcd", "kube-apiserver")
 """The programs a folder of assets must hold."""

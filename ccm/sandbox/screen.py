@@ -1,22 +1,58 @@
-"""Where the sandbox shows itself: a terminal that is drawn anew, or lines in a pipe.
+"""The screen of the sandbox: a live picture on a terminal, or lines in a pipe.
 
 Both take lasting lines (`say`) and the state of the board (`show`, called again and
-again). The terminal keeps one picture below the lasting lines.
+again). The terminal keeps one picture below the lasting lines. No line of the picture wraps:
+each ends where the terminal does, and columns that do not fit are left out. Where not all objects
+fit, those stay that are there and that changed last.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Sequence
-from typing import Protocol, TextIO
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ccm.base import terminal
-from ccm.sandbox import report
-from ccm.sandbox.board import Board
+from ccm.sandbox.board import Board, Group, Row, summary
+
+if TYPE_CHECKING:  # rich is an extra
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+SVG_COLUMNS, SVG_LINES = 132, 40
+MIN_ROWS = 3
+"""Nodes that are shown however low the terminal is."""
+
+RECENT_LINES = 4
+
+GOOD, BAD, FAINT, PLAIN = "green", "yellow", "dim", ""
+
+_LAST_COLUMN = "LAST EVENT"
+_NODE_COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES")
+_SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
+_MACHINE_COLUMNS = ("MACHINE", "CLASS", "PHASE", "STATE", "NODE", "PROVIDER ID")
+_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "NODE", "ADDRESSES")
+"""Columns that go first where the terminal is too narrow for all, in this order."""
+
+_SHARE = 3
+"""Services, and Machines, take a third of the picture at most, where nodes need the room."""
+
+_WIDEST = 40
+_GAP = 2
+_EVENT_WIDTH = 20
+"""Characters of an event that are worth a column; a longer one ends where the terminal does."""
+
+_WEB_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+"""A picture in a document must not make its reader's program fetch anything."""
 
 
 class Screen(Protocol):
-    """What the sandbox needs of a place to show itself."""
+    """A place where the sandbox shows itself."""
 
     period_s: float
     """Seconds between two calls of `show`."""
@@ -26,7 +62,7 @@ class Screen(Protocol):
         ...
 
     def show(self, board: Board, *, now: float) -> None:
-        """Show how things stand; `now` is in monotonic seconds."""
+        """Show the present state; `now` is in monotonic seconds."""
         ...
 
     def close(self) -> None:
@@ -35,17 +71,13 @@ class Screen(Protocol):
 
 
 def open_screen(out: TextIO) -> Screen:
-    """A live picture if `out` is a capable terminal and rich is installed, else plain lines."""
+    """Return a live picture if `out` is a capable terminal and rich is there, else lines."""
     console = terminal.console(out, os.environ)
-    if console is None:
-        return Lines(out)
-    from ccm.sandbox.picture import Picture
-
-    return Picture(console)
+    return Lines(out) if console is None else Picture(console)
 
 
 class Lines:
-    """Plain lines, each flushed: how far it is, and after that what happens."""
+    """Plain lines, each flushed: progress, and after convergence what happens."""
 
     period_s = 1.0
 
@@ -61,7 +93,7 @@ class Lines:
         print(text, file=self._out, flush=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Write the summary if it changed; after convergence, each happening, and how it rolls."""
+        """Write the summary if it changed; after convergence also happenings and rollouts."""
         if self._started is None:
             self._started = now
         happenings = board.news.since(self._told)
@@ -73,13 +105,196 @@ class Lines:
             if text not in self._deployments:
                 self._stamped(now - self._started, f"MachineDeployment {text}")
         self._deployments = tuple(board.deployments.values())
-        line = report.summary(board)
+        line = summary(board)
         if line != self._last:
             self._last = line
             self._stamped(now - self._started, line)
 
     def close(self) -> None:
-        """Nothing to restore."""
+        """Do nothing: there is nothing to restore."""
 
     def _stamped(self, seconds: float, text: str) -> None:
         self.say(f"{max(0.0, seconds):7.1f} s  {text}")
+
+
+class Picture:
+    """One picture at the end of the screen, drawn again in place."""
+
+    period_s = 0.25
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._size = console.size
+        self._said: list[str] = []
+        self._live: Live | None = None
+
+    def say(self, text: str) -> None:
+        """Write a line above the picture."""
+        self._said.append(text)
+        self._console.print(text, soft_wrap=True)
+
+    def show(self, board: Board, *, now: float) -> None:
+        """Draw the picture again; after a change of size, the whole screen."""
+        from rich.live import Live
+
+        size = self._console.size
+        if size != self._size:
+            # Terminals wrap what was drawn for another width, so it cannot be drawn over.
+            self._size = size
+            self.close()
+            self._console.clear()
+            for text in self._said:
+                self._console.print(text, soft_wrap=True)
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        room = size.height - 1 - min(len(self._said), size.height // 2)
+        self._live.update(render(board, now=now, width=size.width, height=room), refresh=True)
+
+    def close(self) -> None:
+        """Show the cursor; the last picture stays above what follows."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def write_svg(board: Board, file: Path, *, now: float) -> None:
+    """Draw the present state as an image for documents.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(),
+        record=True,
+        width=SVG_COLUMNS,
+        force_terminal=True,
+        color_system="truecolor",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(render(board, now=now, width=SVG_COLUMNS, height=SVG_LINES))
+    # A fixed ID, so that two pictures of the same state do not differ.
+    drawn = console.export_svg(title="kube-ccm sandbox", unique_id="sandbox")
+    file.write_text(_WEB_FONTS.sub("", drawn))
+
+
+def render(board: Board, *, now: float, width: int, height: int) -> RenderableType:
+    """Return the whole picture.
+
+    Args:
+        board: the objects.
+        now: monotonic seconds, for objects that still wait.
+        width: columns that may be used.
+        height: lines that may be used.
+    """
+    from rich.console import Group as Lined
+
+    recent = board.news.since(board.news.count - RECENT_LINES)
+    room = height - len(recent) - 3
+    above: list[RenderableType] = []
+    below: list[RenderableType] = []
+    machines = pick(board.machines.rows.values(), room=max(1, room // _SHARE))
+    services = pick(board.services.rows.values(), room=max(1, room // _SHARE))
+    if machines:
+        above = [
+            *(_line(f"MachineDeployment {text}") for text in board.deployments.values()),
+            _grid(_MACHINE_COLUMNS, machines, "joined", now, width),
+            *_hidden(board.machines, machines),
+        ]
+    if services:
+        grid = _grid(_SERVICE_COLUMNS, services, "served", now, width)
+        below = [grid, *_hidden(board.services, services)]
+    # A grid itself stands for its header.
+    taken = len(services) + len(below) + len(machines) + len(above)
+    nodes = pick(board.nodes.rows.values(), room=max(MIN_ROWS, room - taken))
+    columns = (*_NODE_COLUMNS, *(["POD ROUTE"] if board.routes else ()))
+    return Lined(
+        _line(summary(board), "bold"),
+        *above,
+        _grid(columns, nodes, "init", now, width),
+        *_hidden(board.nodes, nodes),
+        *below,
+        *(_line(f"> {one.text}", BAD if one.is_warning else FAINT) for one in recent),
+    )
+
+
+def pick(rows: Iterable[Row], *, room: int) -> list[Row]:
+    """Return the rows that fit, by name.
+
+    Where not all fit, those that changed last; deleted ones come last, or they would take the
+    places of their successors in a roll.
+    """
+    every = sorted(rows, key=lambda row: (row.is_deleted, -row.changed_at, row.name))
+    return sorted(every[:room], key=lambda row: row.name)
+
+
+def _line(text: str, style: str = PLAIN) -> Text:
+    from rich.text import Text
+
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _hidden(group: Group, shown: Sequence[Row]) -> list[Text]:
+    count = len(group.rows) - len(shown)
+    return [_line(f"... and {count} more; shown: the latest changes", FAINT)] if count else []
+
+
+def _grid(
+    columns: Sequence[str], rows: Sequence[Row], settled: str, now: float, width: int
+) -> Table:
+    """Return a header and one line for each row, with as many columns as fit."""
+    from rich.table import Table
+
+    shown = [*columns, _LAST_COLUMN]
+    lines = [_texts(shown, row, settled, now) for row in rows]
+    widths = {
+        name: min(_WIDEST, max(len(name), *(len(line[name]) for line in lines), 0))
+        for name in shown
+    }
+    widths[_LAST_COLUMN] = _EVENT_WIDTH
+    for name in _SPARED:
+        if sum(widths[one] + _GAP for one in shown) - _GAP <= width:
+            break
+        if name in shown:
+            shown.remove(name)
+    grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for name in shown:
+        fixed = None if name == _LAST_COLUMN else widths[name]
+        grid.add_column(_line(name), min_width=fixed, max_width=fixed)
+    for row, line in zip(rows, lines, strict=True):
+        grid.add_row(*(_line(line[name]) for name in shown), style=_style(row))
+    return grid
+
+
+def _texts(columns: Sequence[str], row: Row, settled: str, now: float) -> dict[str, str]:
+    special = {
+        columns[0]: row.name,
+        "STATE": _state(row, settled, now),
+        "MEMBERS": "" if row.members is None else str(row.members),
+        _LAST_COLUMN: row.last_event,
+    }
+    cells = {**({} if row.is_deleted and "READY" in columns else row.cells), **special}
+    return {name: " ".join(cells.get(name, "").split()) or "-" for name in columns}
+
+
+def _state(row: Row, settled: str, now: float) -> str:
+    if row.is_deleted:
+        return "deleted"
+    if row.state:
+        return row.state
+    if row.settled_after is None:
+        return f"waits {now - row.seen_at:.0f} s"
+    after_s = row.settled_after
+    return f"{settled} in " + (f"{after_s * 1000:.0f} ms" if after_s < 1 else f"{after_s:.1f} s")
+
+
+def _style(row: Row) -> str:
+    if row.is_deleted:
+        return FAINT
+    if row.settled_after is None:
+        return PLAIN
+    return GOOD if row.is_good else BAD

@@ -1,5 +1,6 @@
-"""Tools for tests, ours and those of provider authors; the daemon never imports them.
+"""The in-memory API server, and tools for tests, ours and those of provider authors.
 
-What may enter: clocks, fakes and suites that somebody outside this project could use to
-test a provider. What must never: anything that production code would want to import.
+What may enter: clocks, fakes and suites that could be used outside this project to test a
+provider, and the API server of the sandbox and of `kube-ccm plan`. What must never: anything that
+the daemon would want to import.
 """

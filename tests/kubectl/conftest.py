@@ -34,7 +34,7 @@ def program() -> Path:
 @pytest.fixture(scope="module")
 def builtin_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("builtin")
-    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(folder)]
+    command = [sys.executable, "-m", "ccm.testing.apiserver", "--data-dir", str(folder)]
     with forkserver.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Path(json.loads(process.stdout.readline())["kubeconfig"])

@@ -1,7 +1,7 @@
 """kubectl and Services: made, exposed, shown, described, changed and deleted.
 
 `test_both_servers_answer_alike` gives one script to the built-in server and to the real
-one; what `test_service_rules` asks without kubectl is not repeated here.
+one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
     ("expose", "pod", "p", "--name=p-udp", "--protocol=UDP", "--session-affinity=ClientIP"),
     ("expose", "service", "p", "--name=again", "--type=NodePort"),
     ("create", "deployment", "d", "--image=example.com/d:1", "--port=90"),
-    ("expose", "deployment", "d", "--type=LoadBalancer", "--external-ip=192.0.2.9"),
+    ("expose", "deployment", "d", "--type=LoadBalancer"),
     ("get", "deployments", "-o", "wide"),
     ("get", "deployment", "d", "-o", "yaml"),
     ("describe", "deployment", "d"),

@@ -95,9 +95,3 @@ def transcript(
         said = [line for line in output.splitlines() if not _ITS_OWN_LOG.match(line)]
         lines += [f"$ {' '.join(words)}", *said, f"[{status}]"]
     return lines
-
-
-def structure(kubectl: Kubectl, what: str) -> set[str]:
-    """The names of the fields that `kubectl explain` tells about, as deep as they stand."""
-    lines = kubectl("explain", what, "--recursive").splitlines()
-    return {line.partition("\t")[0] for line in lines if "\t<" in line}

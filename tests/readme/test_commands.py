@@ -115,7 +115,7 @@ class Reader:
 @contextlib.contextmanager
 def api_server(folder: Path) -> Iterator[Path]:
     """A kubeconfig for an empty API server."""
-    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(folder)]
+    command = [sys.executable, "-m", "ccm.testing.apiserver", "--data-dir", str(folder)]
     with forkserver.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Path(json.loads(process.stdout.readline())["kubeconfig"])

@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from ccm.model import names
 from ccm.sandbox import realserver
-from ccm.sandbox.apiserver import server as apiserver
-from ccm.sandbox.apiserver import store
+from ccm.testing.apiserver import server as apiserver
+from ccm.testing.apiserver import store
 from tests import servers
 from tests.scenario import harness, legacy, load
 from tests.scenario.harness import Environment

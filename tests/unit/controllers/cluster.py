@@ -14,7 +14,7 @@ from ccm.kube.errors import Conflict, KubeError, NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference
 from ccm.runtime.controller import Controller
-from ccm.sandbox.apiserver import patches, schema
+from ccm.testing.apiserver import patches, schema
 from ccm.testing.clock import settle
 
 

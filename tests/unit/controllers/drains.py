@@ -71,10 +71,10 @@ class Server(MemoryServer):
         """Delete a Pod with no grace, behind everybody's back."""
         self._told("DELETE", path, {"gracePeriodSeconds": 0})
 
-    def _answer(self, method: str, path: str, *rest: Any) -> bytes:
+    def answer(self, method: str, path: str, *rest: Any) -> bytes:
         if method == "GET" and path in self.newer:
             return msgspec.json.encode(self.newer[path])
-        found = super()._answer(method, path, *rest)
+        found = super().answer(method, path, *rest)
         if path.endswith("/eviction"):
             self.accepted[path.split("/")[-2]] += 1
         if path == "/api/v1" and not self.evicts:

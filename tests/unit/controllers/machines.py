@@ -46,7 +46,7 @@ from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
 from ccm.sandbox import podlife
-from ccm.sandbox.apiserver import kinds
+from ccm.testing.apiserver import kinds
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 

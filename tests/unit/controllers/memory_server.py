@@ -12,11 +12,7 @@ from typing import Any
 import msgspec
 
 from ccm.kube import errors
-from ccm.kube.client import Client
-from ccm.kube.serverclock import ServerClock
-from ccm.sandbox.apiserver import api, decode, discovery, listing, query, render, routes, watch
-from ccm.sandbox.apiserver import errors as refusals
-from ccm.sandbox.apiserver import store as stores
+from ccm.testing.apiserver.transport import MemoryTransport
 
 STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -24,7 +20,7 @@ Refuse = Callable[[str, str], Exception | None]
 """From method and path to what the server answers instead; None: it answers."""
 
 
-class MemoryServer:
+class MemoryServer(MemoryTransport):
     """A transport that ends in a store.
 
     Attributes:
@@ -36,16 +32,10 @@ class MemoryServer:
     user_agent = "tests"
 
     def __init__(self) -> None:
-        self.clock = ServerClock()
-        self.store = stores.Store()
-        self.api = api.Api(self.store)
+        super().__init__()
         self.requests: Counter[tuple[str, str]] = Counter()
         self.refuse: Refuse = lambda _method, _path: None
         self.point: Callable[[], Awaitable[None]] = _at_once
-
-    def client(self) -> Client:
-        """A client of it."""
-        return Client(self)  # type: ignore[arg-type]
 
     async def do(
         self, method: str, path: str, *, body: bytes | None, content_type: str, **rest: Any
@@ -55,38 +45,9 @@ class MemoryServer:
         if (refusal := self.refuse(method, path)) is not None:
             raise refusal
         await self.point()
-        try:
-            found = self._answer(method, path, body or b"", content_type, rest.get("query") or {})
-        except refusals.ApiError as error:
-            raise _as_told(error) from None
+        found = await super().do(method, path, body=body, content_type=content_type, **rest)
         await self.point()
         return found
-
-    @contextlib.asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], **_: Any
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """A watch."""
-        try:
-            target = self._target(path)
-        except refusals.ApiError as error:
-            raise _as_told(error) from None
-        wishes = watch.Watch(
-            kind=target.kind,
-            namespace=target.namespace,
-            options=_options(target, query),
-            renderer=_renderer(target),
-        )
-
-        async def lines() -> AsyncIterator[bytes]:
-            try:
-                async for chunk in watch.stream(self.store, wishes):
-                    for line in chunk.splitlines():
-                        yield line
-            except refusals.ApiError as error:
-                raise _as_told(error) from None
-
-        yield lines()
 
     def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Create an object, behind everybody's back."""
@@ -103,13 +64,13 @@ class MemoryServer:
     def get(self, path: str) -> dict[str, Any] | None:
         """Read one; None: there is none."""
         try:
-            return dict(msgspec.json.decode(self._answer("GET", path, b"", "", {})))
-        except refusals.ApiError:
+            return dict(msgspec.json.decode(self.answer("GET", path)))
+        except errors.NotFound:
             return None
 
     def list(self, path: str) -> list[dict[str, Any]]:
         """Read all of a collection."""
-        return list(msgspec.json.decode(self._answer("GET", path, b"", "", {}))["items"])
+        return list(msgspec.json.decode(self.answer("GET", path))["items"])
 
     def writes(self, plural: str) -> int:
         """Requests so far that changed, or should have, an object of a kind."""
@@ -127,46 +88,8 @@ class MemoryServer:
             if method == "GET" and f"/{plural}/" in path
         )
 
-    def _told(
-        self, method: str, path: str, body: dict[str, Any], kind: str = render.JSON
-    ) -> dict[str, Any]:
-        return dict(
-            msgspec.json.decode(self._answer(method, path, msgspec.json.encode(body), kind, {}))
-        )
-
-    def _target(self, path: str) -> routes.Target:
-        target = routes.parse(self.store.kinds, path)
-        assert target is not None, path
-        return target
-
-    def _answer(
-        self, method: str, path: str, body: bytes, kind: str, asked: Mapping[str, str]
-    ) -> bytes:
-        target = routes.parse(self.store.kinds, path)
-        if target is None:
-            found = discovery.answer(self.store.kinds, path)
-            if found is None:
-                raise refusals.ApiError(404, "NotFound", "404 page not found")
-            return msgspec.json.encode(found)
-        renderer = _renderer(target)
-        if method == "GET" and target.name:
-            return renderer.one(self.api.get(target))
-        if method == "GET":
-            page = listing.page(self.store, target.kind, target.namespace, _options(target, asked))
-            return renderer.many(page.entries, page.meta)
-        if method == "DELETE":
-            options = decode.delete_options(body, render.JSON, {})
-            return renderer.one(self.api.delete(target, options).entry)
-        if target.subresource == "eviction":
-            self.api.evict(target, body, kind)
-            return b"{}"
-        act = self.api.create if method == "POST" else self.api.patch
-        written = act(target, body, kind, query.write_options({}))
-        return renderer.one(written.entry)
-
-
-def _as_told(error: refusals.ApiError) -> errors.KubeError:
-    return errors.from_response(error.code, {}, msgspec.json.encode(error.status()))
+    def _told(self, method: str, path: str, body: dict[str, Any], kind: str = "") -> dict[str, Any]:
+        return dict(msgspec.json.decode(self.answer(method, path, msgspec.json.encode(body), kind)))
 
 
 class FragileServer(MemoryServer):
@@ -228,11 +151,3 @@ def _nobody() -> errors.Unreachable:
 
 async def _at_once() -> None:
     await asyncio.sleep(0)
-
-
-def _options(target: routes.Target, asked: Mapping[str, str]) -> query.ListOptions:
-    return query.list_options(target.kind, asked)
-
-
-def _renderer(target: routes.Target) -> render.Whole:
-    return render.choose(target.kind, render.JSON, {})

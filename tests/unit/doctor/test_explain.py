@@ -25,8 +25,8 @@ from ccm.doctor.asking import Silence
 from ccm.doctor.explain import DEPLOYMENT, MACHINE, SET, Subject, document, judge, lines
 from ccm.gardener import names
 from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import Machine
 from ccm.model import Event, Node
+from ccm.model.machines import Machine
 from ccm.model.meta import ObjectMeta
 from ccm.runtime.account import Account, Answer, CallSaid, Last
 from ccm.runtime.deletions import Held

@@ -15,7 +15,7 @@ import yaml
 from ccm.gardener import crds, kinds
 from ccm.gardener.names import GROUP, KEPT_BY_HELM, VERSION
 from ccm.kube.resources import Kind
-from ccm.sandbox.apiserver import extensions
+from ccm.testing.apiserver import kinds as served
 from tests import servers
 from tests.waiting import DEADLINE_S
 
@@ -80,7 +80,7 @@ def test_names_columns_and_sub_resources_are_those_of_the_origin() -> None:
 def test_every_field_of_a_type_is_kept_by_its_definition(kind: Kind[Any]) -> None:
     """What a definition does not name, an API server drops without a word."""
     definition = next(one for one in crds.DEFINITIONS if one.kind is kind)
-    shape = extensions.kind_of(dict(crds.manifest(definition))).shape
+    shape = served.custom(dict(crds.manifest(definition))).shape
 
     assert set(shape.fields) >= {
         field.encode_name for field in msgspec.structs.fields(kind.document or kind.type)

@@ -318,8 +318,8 @@ def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
     found = town.plan()
 
     assert [str(one.subject) for one in found.warnings] == [
-        "Service default/odd",
         "Service without a name",
+        "Service default/odd",
     ]
     assert list(found.changes) == []
 

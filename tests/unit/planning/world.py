@@ -19,7 +19,7 @@ from ccm.cloud import Cloud, default_load_balancer_name
 from ccm.cloud.operation import Operation
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, ServicePort, names
-from ccm.planning import forecast, merging
+from ccm.planning import forecast
 from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change
 from ccm.planning.cloud import CloudChange, Ledger
 from ccm.planning.cluster import ClusterCopy
@@ -27,6 +27,7 @@ from ccm.planning.forecast import Forecast
 from ccm.planning.timeloop import HurryingLoop
 from ccm.runtime import deletions
 from ccm.testing import builders
+from ccm.testing.apiserver import patches
 from ccm.testing.clock import VirtualTimeLoop
 from ccm.testing.memory import MemoryInstance
 from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
@@ -141,7 +142,7 @@ class Town:
     def change(self, kind: Any, key: str, patch: Mapping[str, Any]) -> None:
         """Somebody else changes an object; lists are replaced."""
         objects: dict[str, Any] = self.nodes if kind is NODES else self.services
-        body = merging.merge(msgspec.to_builtins(objects[key]), patch)
+        body = patches.merge(msgspec.to_builtins(objects[key]), patch)
         objects[key] = msgspec.convert(body, kind.type)
 
     # --- what comes of it -------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Town:
         cluster.load(NODES, self.nodes)
         cluster.load(SERVICES, self.services, malformed=self.malformed)
         if self.record is not None:
-            meta = {"name": deletions.NAME, "namespace": "kube-system", "resourceVersion": "1"}
+            meta = {"name": deletions.NAME, "namespace": "kube-system", "uid": "record"}
             record = msgspec.convert({"metadata": meta, "data": dict(self.record)}, ConfigMap)
             cluster.load(CONFIG_MAPS, {record.key: record})
         return cluster

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 
-from ccm.kube.errors import AlreadyExists
-from ccm.kube.informer import Informer
-from ccm.kube.store import Store
+from ccm.base.tasks import cancel_and_join, first_of, spawn
+from ccm.kube.informer import Informers
+from ccm.kube.resources import NODES
 from ccm.model import Node, Taint, names
 from ccm.model.node import is_uninitialized
-from ccm.sandbox import kubelet, podranges
+from ccm.sandbox import kubelet
 from ccm.testing import builders
+from ccm.testing.clock import advance
+from tests.unit.controllers.memory_server import MemoryServer
+
+PATH = "/api/v1/nodes"
+_NOT_READY = {"key": names.TAINT_NOT_READY, "effect": names.EFFECT_NO_SCHEDULE}
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,21 +45,6 @@ def test_a_new_node_that_has_its_provider_id_waits_for_nothing() -> None:
     assert (node.provider_id, list(node.taints)) == ("x://1", [])
 
 
-@pytest.mark.parametrize(
-    ("taints", "is_running", "wanted"),
-    [
-        ([builders.uninitialized_taint()], True, "False"),
-        ([builders.uninitialized_taint()], False, "Unknown"),
-        ([], True, "True"),
-        ([], False, "Unknown"),
-    ],
-)
-def test_a_node_is_ready_when_it_is_initialised_and_its_machine_runs(
-    taints: list[Taint], is_running: bool, wanted: str
-) -> None:
-    assert kubelet.wanted_ready(builders.node(taints=taints), is_running=is_running) == wanted
-
-
 def test_lifting_the_not_ready_taint_keeps_the_others_and_is_bound_to_the_version() -> None:
     node = builders.node(taints=[NOT_READY, builders.shutdown_taint()], resource_version="7")
 
@@ -72,126 +63,107 @@ def test_a_heartbeat_leaves_the_time_of_the_last_change_alone() -> None:
     assert "lastTransitionTime" not in condition
 
 
-class Api:
-    """Notes what is asked, and answers with what is in the cache that a test fills."""
-
-    def __init__(self) -> None:
-        self.store: Store[Node] = Store()
-        self.created: list[str] = []
-        self.reports: list[tuple[str, str]] = []
-        self.lifted: list[str] = []
-        self.ranges: list[tuple[str, str]] = []
-        self.exists = False
-
-    async def create(self, obj: Mapping[str, Any]) -> Node:
-        self.created.append(obj["metadata"]["name"])
-        if self.exists:
-            raise AlreadyExists(status=409, reason="AlreadyExists", message="it is there")
-        return msgspec.convert(obj, Node)
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Node:
-        assert subresource == "status"
-        self.reports.append((name, patch["status"]["conditions"][0]["status"]))
-        return self._found(name)
-
-    async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
-        if "podCIDR" in patch["spec"]:
-            assert patch["spec"] == {
-                "podCIDR": patch["spec"]["podCIDR"],
-                "podCIDRs": [patch["spec"]["podCIDR"]],
-            }
-            self.ranges.append((name, patch["spec"]["podCIDR"]))
-        else:
-            self.lifted.append(name)
-        return self._found(name)
-
-    def _found(self, name: str) -> Node:
-        found = self.store.get(name)
-        assert found is not None
-        return found
+MACHINES = {"a": "i-1"}
 
 
-@pytest.fixture
-def api() -> Api:
-    return Api()
+@contextlib.asynccontextmanager
+async def running(server: MemoryServer, **options: Any) -> AsyncIterator[kubelet.Kubelets]:
+    client = server.client()
+    informers = Informers(client)
+    kubelets = kubelet.Kubelets(informers.of(NODES), client.resource(NODES), **options)
+    work = spawn(first_of(informers.run(), kubelets.run(), name="kubelets"), name="kubelets")
+    await advance(1)
+    yield kubelets
+    await cancel_and_join(work)
 
 
-@pytest.fixture
-def kubelets(api: Api) -> kubelet.Kubelets:
-    return kubelet.Kubelets(cast("Informer[Node]", api), api)
-
-
-I1, I2, NONE = {"a": "i-1"}, {"a": "i-2"}, dict[str, str]()
+def seen(server: MemoryServer, name: str = "a") -> Node:
+    return msgspec.convert(server.get(f"{PATH}/{name}"), Node)
 
 
 @pytest.mark.parametrize(
-    ("exists", "running", "registered"),
+    ("machines", "registered"),
     [
-        (False, (I1, I1), 1),
-        (True, (I1, I1), 1),
-        (False, (I1, NONE, I1), 2),
-        (False, (I1, I2), 2),
+        ((MACHINES, MACHINES), 1),
+        ((MACHINES, {}, MACHINES), 2),
+        ((MACHINES, {"a": "i-2"}), 2),
     ],
-    ids=["once, even if its node is deleted", "taken over", "booted again", "another machine"],
+    ids=["once, even if its node is deleted", "booted again", "another machine"],
 )
 async def test_a_kubelet_registers_when_its_machine_boots(
-    kubelets: kubelet.Kubelets,
-    api: Api,
-    exists: bool,
-    running: tuple[dict[str, str], ...],
-    registered: int,
+    machines: tuple[dict[str, str], ...], registered: int
 ) -> None:
-    api.exists = exists
-    for machines in running:
-        kubelets.follow(machines)
-        await kubelets.sync("a")
+    server = MemoryServer()
+    async with running(server) as kubelets:
+        for present in machines:
+            kubelets.follow(present)
+            await advance(1)
+            if server.get(f"{PATH}/a"):
+                server.drop(f"{PATH}/a")
+                await advance(1)
 
-    assert api.created == ["a"] * registered
-
-
-async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
-    kubelets: kubelet.Kubelets, api: Api
-) -> None:
-    kubelets.follow(I1)
-    api.store.put(builders.node("a", ready="False", taints=[NOT_READY]))
-
-    await kubelets.sync("a")
-
-    assert api.reports == [("a", "True")]
-    assert api.lifted == ["a"]
+    assert server.requests["POST", PATH] == registered
 
 
-async def test_nothing_is_written_about_a_node_that_waits_for_its_cloud(
-    kubelets: kubelet.Kubelets, api: Api
-) -> None:
-    kubelets.follow(I1)
-    taints = [builders.uninitialized_taint(), NOT_READY]
-    api.store.put(builders.node("a", ready="False", taints=taints))
+async def test_a_node_follows_its_cloud_and_its_machine() -> None:
+    server = MemoryServer()
+    async with running(server) as kubelets:
+        kubelets.follow(MACHINES)
+        await advance(1)
+        assert (seen(server).ready, len(seen(server).taints)) == ("False", 2)
 
-    await kubelets.sync("a")
+        server.patch(f"{PATH}/a", {"spec": {"taints": [_NOT_READY]}})
+        await advance(1)
+        assert (seen(server).ready, list(seen(server).taints)) == ("True", [])
+        before = seen(server).status.conditions
 
-    assert (api.created, api.reports, api.lifted) == ([], [], [])
+        await advance(2 * kubelet.HEARTBEAT_S)
+        assert seen(server).status.conditions != before
+        kubelets.follow({})
+        await advance(1)
+        assert seen(server).ready == "Unknown"
 
 
-async def test_a_node_without_a_machine_turns_unknown(kubelets: kubelet.Kubelets, api: Api) -> None:
-    api.store.put(builders.node("a", ready="True"))
+async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
+    server = MemoryServer()
+    server.put(PATH, {"metadata": {"name": "b"}, "spec": {"podCIDRs": ["100.64.0.0/24"]}})
+    async with running(server, ranges=kubelet.PodRanges()) as kubelets:
+        kubelets.follow({"a": "i-1", "b": "i-2"})
+        await advance(1)
 
-    await kubelets.sync("a")
+    assert seen(server).spec.pod_cidrs == ["100.64.1.0/24"]
+    assert seen(server, "b").spec.pod_cidrs == ["100.64.0.0/24"]
 
-    assert api.reports == [("a", "Unknown")]
+
+# --- Pod ranges ------------------------------------------------------------------------------
 
 
-async def test_each_node_gets_a_range_of_pod_addresses_once(api: Api) -> None:
-    ranges = podranges.PodRanges()
-    kubelets = kubelet.Kubelets(cast("Informer[Node]", api), api, ranges=ranges)
-    kubelets.follow({"a": "i-1", "b": "i-2"})
-    api.store.put(builders.node("a"))
-    api.store.put(builders.node("b", pod_cidrs=["100.64.0.0/24"]))
+def test_each_node_has_one_range_of_its_own_maybe_one_that_it_brought_along() -> None:
+    ranges = kubelet.PodRanges()
+    for _ in range(2):
+        ranges.hold("a", ["100.64.0.0/24"])
 
-    await kubelets.sync("b")
-    await kubelets.sync("a")
-    await kubelets.sync("a")
+    for _ in range(2):
+        assert ranges.take("b") == "100.64.1.0/24"
+        assert ranges.take("a") == "100.64.0.0/24"
 
-    assert api.ranges == [("a", "100.64.1.0/24")] * 2
+
+def test_the_range_of_a_node_that_has_gone_is_used_again() -> None:
+    ranges = kubelet.PodRanges()
+    ranges.take("a")
+    ranges.take("b")
+
+    ranges.release("a")
+    ranges.release("never seen")
+
+    assert ranges.take("c") == "100.64.0.0/24"
+    assert ranges.take("d") == "100.64.2.0/24"
+
+
+def test_when_all_are_gone_it_says_so() -> None:
+    ranges = kubelet.PodRanges("10.0.0.0/23")
+    ranges.take("a")
+    ranges.take("b")
+
+    with pytest.raises(ValueError, match="no range"):
+        ranges.take("c")

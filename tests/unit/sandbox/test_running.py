@@ -1,14 +1,17 @@
-"""Which sandbox a person means."""
+"""How a running sandbox is found, and what `kube-ccm sandbox poweroff` and the like do to it."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from ccm.sandbox import running
+from ccm.sandbox import cloud, running
 from ccm.sandbox.running import NoSandbox, Running
+from providers.sim import server
 
 OURS = Running(url="http://127.0.0.1:1", token="t")
 
@@ -63,3 +66,41 @@ def test_a_garbled_file_is_nobodys(tmp_path: Path) -> None:
 
         with pytest.raises(NoSandbox):
             running.find(None, "", home=tmp_path)
+
+
+@pytest_asyncio.fixture
+async def told() -> AsyncIterator[Running]:
+    service = server.Service(token="t")
+    service.world.transition_s = 0.0
+    async with server.serve(service) as url:
+        async with cloud.open_admin(url, "t") as admin:
+            await admin.place(["n1", "n2"])
+        yield Running(url=url, token="t")
+
+
+async def states(told: Running) -> dict[str, str]:
+    async with cloud.open_admin(told.url, told.token) as admin:
+        return {one.name: one.state for one in await admin.instances()}
+
+
+async def test_each_act_changes_the_machine_of_that_node_alone(told: Running) -> None:
+    assert "n1: i-0001 is powered off" in await running.carry_out("poweroff", "n1", told)
+    assert await states(told) == {"n1": "stopped", "n2": "running"}
+
+    assert "n1: i-0001 is powered on" in await running.carry_out("poweron", "n1", told)
+    assert await states(told) == {"n1": "running", "n2": "running"}
+
+    assert "n2: i-0002 is deleted" in await running.carry_out("delete", "n2", told)
+    assert await states(told) == {"n1": "running"}
+
+    assert "n3: " in await running.carry_out("add", "n3", told)
+    assert await states(told) == {"n1": "running", "n3": "running"}
+
+
+async def test_what_cannot_be_done_is_told_with_what_there_is(told: Running) -> None:
+    with pytest.raises(running.Refused, match=r"no machine for 'x'; it has n1, n2$"):
+        await running.carry_out("delete", "x", told)
+    with pytest.raises(running.Refused, match="n1 has a machine already"):
+        await running.carry_out("add", "n1", told)
+    with pytest.raises(running.Refused, match="a cloud of your own: do it there"):
+        await running.carry_out("delete", "n1", Running())

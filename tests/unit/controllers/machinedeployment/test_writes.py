@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from ccm.gardener import names
+from ccm.testing.apiserver.requests import parse
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import (
     HOLD,
@@ -166,7 +167,8 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replac
         sets = [one["metadata"]["uid"] for one in world.sets()]
         assert [shared.arrivals.notes(one) for one in sets] == [HELD, HELD]
         if is_replaced:
-            web, target = world.web(), world.server._target(WEB)
+            web, target = world.web(), parse(world.server.store.kinds, WEB)
+            assert target is not None
             web["metadata"]["uid"] = "another"
             world.server.store.put(target.kind, target.key, web)
         else:
@@ -195,14 +197,14 @@ async def test_a_machine_bears_its_claim_from_the_beginning(
     world.machine_class("loose", metadata={"name": "loose"})
     world.secret("loose")
     bodies: list[Any] = []
-    original = world.server._answer
+    original = world.server.answer
 
-    def answer(method: str, path: str, body: bytes, kind: str, asked: Any) -> bytes:
+    def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
         if (method, path) == ("POST", MACHINES):
             bodies.append(msgspec.json.decode(body)["metadata"])
-        return original(method, path, body, kind, asked)
+        return original(method, path, body, *rest)
 
-    world.server._answer = answer  # type: ignore[method-assign]
+    world.server.answer = answer  # type: ignore[assignment, method-assign]
     world.deployment(replicas=1, template=template(kind))
     async with world.running(*which):
         await advance(1)

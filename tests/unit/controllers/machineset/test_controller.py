@@ -40,17 +40,17 @@ async def test_a_name_that_somebody_else_has_is_left_to_them() -> None:
     world = Sets()
     world.set(replicas=1)
     taken = list[str]()
-    original = world.server._answer
+    original = world.server.answer
 
-    def answer(method: str, path: str, body: bytes, kind: str, asked: Any) -> bytes:
+    def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
         if method == "POST" and path == MACHINES and not taken:
             taken.append("it")
             others = {**msgspec.json.decode(body), "spec": {}}
             del others["metadata"]["ownerReferences"], others["metadata"]["labels"]
             world.server.put(path, others)
-        return original(method, path, body, kind, asked)
+        return original(method, path, body, *rest)
 
-    world.server._answer = answer  # type: ignore[method-assign]
+    world.server.answer = answer  # type: ignore[assignment, method-assign]
     async with world.running("machineset"):
         await advance(30)
 

@@ -161,10 +161,10 @@ async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
     """The cache does not show it, so the next try has to run into it."""
     world, server = lagging()
     world.set(replicas=0)
-    original, lost = server._answer, list[str]()
+    original, lost = server.answer, list[str]()
 
-    def answer(method: str, path: str, body: bytes, kind: str, asked: Any) -> bytes:
-        found = original(method, path, body, kind, asked)
+    def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
+        found = original(method, path, body, *rest)
         if method == "POST" and not lost:
             lost.append(path)
             raise Unreachable("cut", kind="timeout")
@@ -173,7 +173,7 @@ async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
     async with world.running("machineset"):
         await advance(1)
         server.shows.clear()
-        server._answer = answer  # type: ignore[method-assign]
+        server.answer = answer  # type: ignore[assignment, method-assign]
         world.change(WEB, spec={"replicas": 1})
         await advance(60)
         assert len(world.here()) == 1

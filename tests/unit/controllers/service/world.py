@@ -20,8 +20,8 @@ from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, Taint, names
 from ccm.runtime.deletions import DeletionRecord
-from ccm.sandbox.apiserver import patches, schema
 from ccm.testing import builders
+from ccm.testing.apiserver import patches, schema
 from ccm.testing.clock import advance, settle
 
 F = names.FINALIZER_LOAD_BALANCER

@@ -1,0 +1,91 @@
+"""`python -m ccm.testing.apiserver`: the API server as a process of its own.
+
+Prints one line of JSON when it is ready: its URL, the path of a kubeconfig, the token and the
+path of the certificate that proves it (null without one). Ends cleanly at SIGTERM and SIGINT.
+With the same data directory and port a new process continues where the old one ended, even one
+that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import json
+import pathlib
+import signal
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+from ccm.base import clock
+from ccm.serving import certs
+from ccm.testing.apiserver import server, services, store
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until a signal comes."""
+    options = _parser().parse_args(arguments)
+    options.data_dir.mkdir(parents=True, exist_ok=True)
+    options.data_dir = options.data_dir.resolve()
+    options.token = options.token_file.read_text().strip() if options.token_file else ""
+    asyncio.run(_serve(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ccm.testing.apiserver", description=__doc__)
+    options: tuple[tuple[str, Any, Any, str], ...] = (
+        ("--data-dir", pathlib.Path, None, "where state is kept"),
+        ("--port", int, 0, "the port; 0 takes a free one"),
+        ("--token-file", pathlib.Path, False, "a file with the bearer token clients must bring"),
+        ("--tls", bool, False, "serve HTTPS; clients like kubectl show a token there only"),
+        ("--service-cluster-ip-range", _ranges, services.CLUSTER_IPS,
+         "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"),
+    )  # fmt: skip
+    for name, kind, default, text in options:
+        value = {"type": kind, "default": default, "required": default is None}
+        given: dict[str, Any] = {"action": "store_true"} if kind is bool else value
+        parser.add_argument(name, help=text, **given)
+    return parser
+
+
+def _ranges(text: str) -> tuple[services.Network, ...]:
+    found = tuple(ipaddress.ip_network(part) for part in text.split(","))
+    if len(found) != len({network.version for network in found}):
+        raise argparse.ArgumentTypeError(f"{text} has two ranges of one IP family")
+    return found
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    data_dir: pathlib.Path = options.data_dir
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    tls, ca_file = await _tls(data_dir) if options.tls else (None, None)
+    async with server.serve(
+        store.Store(path=data_dir / "objects.jsonl"),
+        port=options.port,
+        token=options.token,
+        tls=tls,
+        cluster_ips=options.service_cluster_ip_range,
+    ) as url:
+        path = data_dir / "kubeconfig"
+        server.write_kubeconfig(path, url=url, token=options.token, ca_file=ca_file)
+        ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}
+        ready["ca_file"] = str(ca_file) if ca_file else None
+        print(json.dumps(ready), flush=True)
+        await ended.wait()
+
+
+async def _tls(data_dir: pathlib.Path) -> tuple[ssl.SSLContext, pathlib.Path]:
+    """A context with a certificate of its own, and the file by which clients know it."""
+    pair = await certs.mint(certs.Subject(), now=clock.now())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair.load_into(context)
+    ca_file = data_dir / "ca.crt"
+    ca_file.write_bytes(pair.chain)
+    return context, ca_file
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,663 @@
+"""The verbs on objects, without HTTP: get, list, create, update, patch, delete, evict.
+
+Every call runs to its end without awaiting, so no two writes can interleave: reading,
+judging and storing are one step, and a conflict can only come from the client's own
+statement (a `resourceVersion` or a precondition).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from ccm.base.digits import parse_digits
+from ccm.testing.apiserver import (
+    errors,
+    kinds,
+    patches,
+    pods,
+    protobuf,
+    schema,
+    services,
+    tables,
+)
+from ccm.testing.apiserver import store as stores
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+
+_YAML_TYPES = ("application/yaml", APPLY_PATCH)
+_START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_OWNERS = (kinds.NAMESPACES, kinds.DEFINITIONS)
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SERVER_METADATA = (
+    "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+    "resourceVersion",
+)  # fmt: skip
+_IMMUTABLE = ("name", "namespace", "uid")
+_SET_ONCE_OF_NODES = ("podCIDRs", "providerID", "externalID")
+_SCALE_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+_ADMIN = {
+    "username": "kubernetes-admin",
+    "groups": ["system:masters", "system:authenticated"],
+}
+_SELF_REVIEWS: Mapping[str, Mapping[str, Any]] = {
+    "SelfSubjectAccessReview": {"allowed": True},
+    "SelfSubjectReview": {"userInfo": _ADMIN},
+}
+
+Given = tuple[dict[str, Any], list[str]]
+"""An object in stored form, and the warnings about its unknown fields."""
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Options of a create, update or patch."""
+
+    field_validation: str = "Warn"
+    dry_run: str = ""
+    field_manager: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """Preconditions of a deletion; empty ones always hold. `grace_s` is for Pods."""
+
+    uid: str = ""
+    resource_version: str = ""
+    dry_run: bool = False
+    grace_s: int | None = None
+
+
+_PLAIN = WriteOptions()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The object of a request; `name` is empty for a collection, `subresource` mostly."""
+
+    kind: kinds.Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> str:
+        """The object's key in the store."""
+        return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The outcome of a write; `deleted` when the object is gone for good."""
+
+    entry: stores.Entry
+    created: bool = False
+    deleted: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Api:
+    """The verbs on one store.
+
+    Args:
+        store: the objects.
+        cluster_ips: ranges of cluster IPs, one or two of different families.
+        token: the token that a TokenReview accepts; empty: any.
+        is_strict: whether objects are checked; False for a copy of another server's objects.
+    """
+
+    def __init__(
+        self,
+        store: stores.Store,
+        *,
+        cluster_ips: services.Networks = services.CLUSTER_IPS,
+        token: str = "",
+        is_strict: bool = True,
+    ) -> None:
+        self.store = store
+        self._token = token
+        self._is_strict = is_strict
+        self._numbers = services.Numbers(cluster_ips)
+        self._port = 0
+        for entry in store.collection(kinds.SERVICES):
+            self._numbers.hold(entry.key, services.numbers(entry.body()["spec"]))
+        for name in _START_NAMESPACES:
+            if store.get(kinds.NAMESPACES, name) is None:
+                body = kinds.NAMESPACES.clean({"metadata": {"name": name}})
+                self._create(Target(kind=kinds.NAMESPACES), (body, []))
+
+    def publish(self, port: int) -> None:
+        """Keep the Service that stands for this server, which listens on that port."""
+        self._port = port
+        target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
+        wanted = services.for_the_api_server(self._numbers.first_address, port)
+        given: Given = (kinds.SERVICES.clean(wanted), [])
+        old = self.store.get(target.kind, target.key)
+        if old is None:
+            self._create(target, given)
+        else:
+            self._store_update(target, given, old)
+
+    def get(self, target: Target) -> stores.Entry:
+        """One object, or its scale.
+
+        Raises:
+            ApiError: 404, it does not exist.
+        """
+        entry = self.store.get(target.kind, target.key)
+        if entry is None:
+            raise errors.not_found(target.kind, target.name)
+        return _as_scale(target.kind, entry) if target.subresource == "scale" else entry
+
+    def create(
+        self, target: Target, body: bytes, content_type: str, options: WriteOptions
+    ) -> Written:
+        """Store a new object.
+
+        Raises:
+            ApiError: the object is refused or exists.
+        """
+        kind = target.kind
+        given = new_object(kind, parse(body, content_type), options)
+        status = self._reviewed(kind, given[0].get("spec") or {})
+        if status is not None:
+            answer = {**given[0], "metadata": {"creationTimestamp": schema.now()}, "status": status}
+            return Written(entry=stores.entry_of(kind, "", answer), created=True)
+        return self._create(target, given, options)
+
+    def _reviewed(self, kind: kinds.Kind, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the answer to a review; None: the kind is none."""
+        if kind.kind == "TokenReview":
+            is_known = not self._token or spec.get("token") == self._token
+            return {"authenticated": True, "user": _ADMIN} if is_known else {"error": "unknown"}
+        if kind.kind == "SubjectAccessReview":
+            return {"allowed": "system:masters" in (spec.get("groups") or ())}
+        return None if kind.is_custom else _SELF_REVIEWS.get(kind.kind)
+
+    def update(
+        self, target: Target, body: bytes, content_type: str, options: WriteOptions
+    ) -> Written:
+        """Replace an object, its status or its scale.
+
+        Raises:
+            ApiError: the object is refused, gone or not the one the client has seen.
+        """
+        decoded = parse(body, content_type)
+        if target.subresource == "scale":
+            return self._rescale(target, decoded, options)
+        kind = target.kind
+        given = new_object(kind, decoded, options)
+        _check_name(target, given)
+        metadata = given[0]["metadata"]
+        if kind is kinds.LEASES and not metadata.get("resourceVersion"):
+            raise errors.invalid(kind, target.name, [errors.required("metadata.resourceVersion")])
+        old = self.get(target)
+        uid = old.body()["metadata"]["uid"]
+        if metadata.get("uid", uid) != uid:
+            why = f"Precondition failed: the UID is {uid}, and not {metadata['uid']}"
+            raise errors.conflict(kind, target.name, why)
+        return self._store_update(target, given, old, options)
+
+    def patch(
+        self, target: Target, body: bytes, content_type: str, options: WriteOptions
+    ) -> Written:
+        """Patch an object or a part of it; an apply patch creates what does not exist.
+
+        Apply is a create or a strategic merge: who owns which field is not tracked, so
+        there are no ownership conflicts and nothing is removed by leaving it out.
+
+        Raises:
+            ApiError: the patch or the patched object is refused, or the object is gone.
+        """
+        kind = target.kind
+        if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
+            raise errors.ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+        patch = parse(body, content_type)
+        is_apply = content_type == APPLY_PATCH
+        if is_apply and not options.field_manager:
+            raise errors.bad_request("an apply patch needs a fieldManager")
+        old = self.store.get(kind, target.key)
+        if old is None and is_apply and not target.subresource:
+            given = new_object(kind, patch, options)
+            given[0]["metadata"].setdefault("name", target.name)
+            return self._create(target, given, options)
+        found = _patched(kind, self.get(target).body(), patch, content_type)
+        if old is None or target.subresource == "scale":
+            return self._rescale(target, found, options)
+
+        def refuse(why: str) -> errors.ApiError:
+            return errors.invalid(kind, target.name, [errors.Cause("patch", why)])
+
+        given = checked(kind, found, options, refuse, old.body())
+        _check_name(target, given)
+        return self._store_update(target, given, old, options)
+
+    def delete(self, target: Target, options: DeleteOptions) -> Written:
+        """Delete an object; one with finalizers is only marked as being deleted.
+
+        Raises:
+            ApiError: it does not exist, or a precondition does not hold.
+        """
+        old = self.get(target)
+        body = old.body()
+        metadata = body["metadata"]
+        for key, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
+            if wanted not in ("", metadata[key]):
+                why = f"its {key} is {metadata[key]}, and not {wanted} as in the precondition"
+                raise errors.conflict(target.kind, target.name, why)
+        if options.dry_run:
+            return Written(entry=old, deleted=not metadata.get("finalizers"))
+        if target.kind in _OWNERS:
+            return self._delete_owner(target, body)
+        if target.kind is kinds.PODS and pods.begin_grace(body, options.grace_s):
+            return Written(entry=self.store.put(target.kind, target.key, body))
+        if target.kind is kinds.PODS and pods.has_grace(body, options.grace_s):
+            return Written(entry=old)
+        if not metadata.get("finalizers"):
+            return self._remove(target, body)
+        if "deletionTimestamp" in metadata and not metadata.get("deletionGracePeriodSeconds"):
+            return Written(entry=old)
+        metadata["deletionTimestamp"] = schema.now()
+        metadata["deletionGracePeriodSeconds"] = 0
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+        return Written(entry=self.store.put(target.kind, target.key, body))
+
+    def evict(self, target: Target, body: bytes, content_type: str) -> None:
+        """Delete a Pod as far as its disruption budget allows it.
+
+        Raises:
+            ApiError: it does not, or there is no such Pod.
+        """
+        given = parse(body, content_type)
+        if (given.get("metadata") or {}).get("name") != target.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
+        pod = dataclasses.replace(target, subresource="")
+        wanted = msgspec.json.encode(given.get("deleteOptions") or {})
+        options = delete_options(wanted, JSON, {})
+        pods.take_from_budget(self.store, self.get(pod).body())
+        self.delete(pod, options)
+
+    def delete_all(self, target: Target, names: Iterator[str], options: DeleteOptions) -> None:
+        """Delete these objects of a collection, by their keys."""
+        for key in names:
+            namespace, _, name = key.rpartition("/")
+            one = dataclasses.replace(target, namespace=namespace, name=name)
+            if self.store.get(one.kind, one.key) is not None:
+                self.delete(one, options)
+
+    def _create(self, target: Target, given: Given, options: WriteOptions = _PLAIN) -> Written:
+        kind, (found, warnings) = target.kind, given
+        if kind.namespaced and self._is_strict:
+            self._check_alive(target, found["metadata"].get("name", ""))
+        if kind.is_custom:
+            definition = self.store.get(kinds.DEFINITIONS, kind.qualified)
+            if definition is not None and b'"deletionTimestamp"' in definition.raw:
+                raise errors.ApiError(405, "MethodNotAllowed", "the definition is terminating")
+        if found["metadata"].get("resourceVersion"):
+            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        body = self._new(kind, target.namespace, found)
+        name = body["metadata"]["name"]
+        target = dataclasses.replace(target, name=name)
+        taken = self.store.get(kind, target.key)
+        if taken is not None:
+            ending = "deletionTimestamp" in taken.body()["metadata"]
+            raise errors.already_exists(kind, name, ending=ending)
+        entry = self._keep(target, body, options)
+        return Written(entry=entry, created=True, warnings=tuple(warnings))
+
+    def _check_alive(self, target: Target, name: str) -> None:
+        namespace = self.store.get(kinds.NAMESPACES, target.namespace)
+        if namespace is None:
+            raise errors.not_found(kinds.NAMESPACES, target.namespace)
+        if namespace.fields["status.phase"] == "Terminating":
+            raise errors.terminating(target.kind, name, target.namespace)
+
+    def _store_update(
+        self,
+        target: Target,
+        given: Given,
+        old: stores.Entry,
+        options: WriteOptions = _PLAIN,
+    ) -> Written:
+        before, (found, warnings) = old.body(), given
+        stated = found["metadata"].get("resourceVersion")
+        if stated and stated != before["metadata"]["resourceVersion"]:
+            raise errors.conflict(target.kind, target.name)
+        body = self._changed(target, found, before)
+        ends = "deletionTimestamp" in before["metadata"] and not pods.has_grace(before, None)
+        if ends and not body["metadata"].get("finalizers"):
+            finish = self._delete_owner if target.kind in _OWNERS else self._remove
+            return dataclasses.replace(finish(target, body), warnings=tuple(warnings))
+        if body == before:
+            return Written(entry=old, warnings=tuple(warnings))
+        entry = self._keep(target, body, options)
+        return Written(entry=entry, warnings=tuple(warnings))
+
+    def _rescale(self, target: Target, wanted: Any, options: WriteOptions) -> Written:
+        whole = dataclasses.replace(target, subresource="")
+        old = self.get(whole)
+        body = _rescaled(target.kind, old.body(), wanted)
+        written = self._store_update(whole, (body, []), old, options)
+        return dataclasses.replace(written, entry=_as_scale(target.kind, written.entry))
+
+    def _keep(self, target: Target, body: Any, options: WriteOptions) -> stores.Entry:
+        if options.dry_run:
+            return stores.entry_of(target.kind, target.key, body)
+        if target.kind is kinds.SERVICES:
+            self._numbers.hold(target.key, services.numbers(body["spec"]))
+        return self.store.put(target.kind, target.key, body)
+
+    def _remove(self, target: Target, body: dict[str, Any]) -> Written:
+        entry = self.store.remove(target.kind, target.key, body)
+        if target.kind is kinds.SERVICES:
+            self._numbers.hold(target.key, ())
+            if self._port and (target.namespace, target.name) == ("default", services.KUBERNETES):
+                self.publish(self._port)
+        if target.kind.namespaced:
+            self._finish_owner(kinds.NAMESPACES, target.namespace)
+        if target.kind.is_custom:
+            self._finish_owner(kinds.DEFINITIONS, target.kind.qualified)
+        return Written(entry=entry, deleted=True)
+
+    def _delete_owner(self, target: Target, body: dict[str, Any]) -> Written:
+        """Empty a namespace, or take away a definition's objects; then let it go."""
+        body["metadata"].setdefault("deletionTimestamp", schema.now())
+        if target.kind is kinds.NAMESPACES:
+            body["status"]["phase"] = "Terminating"
+        entry = self.store.put(target.kind, target.name, body)
+        for inside in list(self._inside(target.kind, target.name)):
+            prefix = f"{inside.namespace}/" if inside.namespace else ""
+            keys = [one.key for one in self.store.collection(inside.kind)]
+            within = (key for key in keys if key.startswith(prefix))
+            self.delete_all(inside, within, DeleteOptions())
+        self._finish_owner(target.kind, target.name)
+        return Written(entry=entry)
+
+    def _finish_owner(self, owner: kinds.Kind, name: str) -> None:
+        entry = self.store.get(owner, name)
+        if entry is None or b'"deletionTimestamp"' not in entry.raw:
+            return
+        for inside in self._inside(owner, name):
+            prefix = f"{inside.namespace}/" if inside.namespace else ""
+            if self.store.collection(inside.kind).has_prefix(prefix):
+                return
+        body = entry.body()
+        if not body["metadata"].get("finalizers"):
+            self.store.remove(owner, name, body)
+
+    def _inside(self, owner: kinds.Kind, name: str) -> Iterator[Target]:
+        """The collections that end with their owner."""
+        for kind in self.store.kinds:
+            if owner is kinds.NAMESPACES and kind.namespaced:
+                yield Target(kind=kind, namespace=name)
+            elif owner is kinds.DEFINITIONS and kind.is_custom and kind.qualified == name:
+                yield Target(kind=kind)
+
+    # --- admission ---------------------------------------------------------------------------
+
+    def _new(self, kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a new object as it will be stored, from a cleaned request body."""
+        metadata = body["metadata"]
+        _set_namespace(kind, namespace, metadata)
+        if not metadata.get("name") and metadata.get("generateName"):
+            suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+            metadata["name"] = metadata["generateName"][:58] + suffix
+        for key in (*_SERVER_METADATA, "selfLink"):
+            metadata.pop(key, None)
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = schema.now()
+        if kind.counts:
+            metadata["generation"] = 1
+        if kind.status and not kind.keeps_new_status:
+            body.pop("status", None)
+            body = kind.clean(body)
+        kinds.begin(kind, body)
+        return self._finish(kind, body, None)
+
+    def _changed(self, target: Target, body: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+        """Return an existing object as it will be stored, from a cleaned request body.
+
+        A write to the status subresource keeps everything but metadata and status; any
+        other write keeps the status.
+        """
+        kind, metadata, before = target.kind, body["metadata"], old["metadata"]
+        is_status = target.subresource == "status"
+        _set_namespace(kind, before.get("namespace", ""), metadata)
+        metadata.setdefault("uid", before["uid"])
+        for key in (*_SERVER_METADATA, "selfLink", "managedFields"):
+            metadata.pop(key, None)
+        metadata |= {key: before[key] for key in _SERVER_METADATA if key in before}
+        if is_status:
+            body = {**old, "metadata": metadata, "status": body.get("status")}
+        elif kind.status:
+            body = {**body, "status": old.get("status")}
+        return self._finish(kind, body, old, is_status=is_status)
+
+    def _finish(
+        self,
+        kind: kinds.Kind,
+        body: dict[str, Any],
+        old: dict[str, Any] | None,
+        *,
+        is_status: bool = False,
+    ) -> dict[str, Any]:
+        is_service = kind is kinds.SERVICES
+        kinds.complete(kind, body)
+        if self._is_strict:
+            schema.fill(kind.shape, body)
+            if is_service:
+                services.complete(body, old)
+        causes = [*_identity_faults(body, old)]
+        if self._is_strict:
+            causes += _faults(kind, body, old)
+        if causes:
+            raise errors.invalid(kind, body["metadata"].get("name", ""), causes)
+        if is_service and self._is_strict and not is_status:
+            self._allocate(body, old)
+        if kind is kinds.DEFINITIONS:
+            kinds.custom(body)
+            kinds.establish(body)
+        found = kind.clean(body, known=old)
+        rest = ("metadata", "status") if kind.status else ("metadata",)
+        if old is not None and kind.counts and _without(found, *rest) != _without(old, *rest):
+            found["metadata"]["generation"] = found["metadata"].get("generation", 0) + 1
+        return found
+
+    def _allocate(self, body: dict[str, Any], old: dict[str, Any] | None) -> None:
+        try:
+            services.allocate(body, old, self._numbers)
+        except services.RefusedError as error:
+            cause = errors.Cause("spec", f"failed to allocate: {error}")
+            raise errors.invalid(kinds.SERVICES, body["metadata"]["name"], [cause]) from error
+
+
+def parse(body: bytes, content_type: str) -> Any:
+    """Return the decoded body of a request.
+
+    Raises:
+        ApiError: the body is not of its content type.
+    """
+    try:
+        if content_type == protobuf.CONTENT_TYPE:
+            return protobuf.decode(schema.kubernetes(), body)
+        return yaml.safe_load(body) if content_type in _YAML_TYPES else json.loads(body)
+    except (ValueError, yaml.YAMLError) as error:
+        raise errors.bad_request(f"the body cannot be decoded: {error}") from error
+
+
+def new_object(kind: kinds.Kind, found: Any, options: WriteOptions) -> Given:
+    """Return the whole object of a create or update, cleaned, and its warnings.
+
+    Raises:
+        ApiError: the body cannot be such an object.
+    """
+    if not isinstance(found, dict):
+        raise errors.bad_request(f"the object provided is no {kind.kind}")
+    for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        stated = found.get(key) or wanted
+        if stated != wanted:
+            raise errors.bad_request(f"the {key} of the object must be {wanted}, not {stated}")
+    return checked(kind, found, options, errors.bad_request)
+
+
+def checked(
+    kind: kinds.Kind,
+    found: dict[str, Any],
+    options: WriteOptions,
+    refuse: Callable[[str], errors.ApiError],
+    known: Mapping[str, Any] | None = None,
+) -> Given:
+    """Return the object in stored form, and the warnings about unknown fields.
+
+    Raises:
+        ApiError: a value has a wrong type, or the request wants strictness and there is
+            an unknown field; `refuse` makes it.
+    """
+    unknown: list[str] = []
+    try:
+        cleaned = kind.clean(found, unknown, known=known)
+    except schema.WrongTypeError as error:
+        raise refuse(str(error)) from error
+    faults = [f'unknown field "{path}"' for path in unknown]
+    if faults and options.field_validation == "Strict":
+        raise refuse(f"strict decoding error: {', '.join(faults)}")
+    return cleaned, [] if options.field_validation == "Ignore" else faults
+
+
+def delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> DeleteOptions:
+    """Return the options of a deletion, from its body and its query parameters.
+
+    Raises:
+        ApiError: the body is not a DeleteOptions object.
+    """
+    found: Any = parse(body, content_type) if body else {}
+    try:
+        found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
+    except (AttributeError, schema.WrongTypeError) as error:
+        raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
+    wanted = found.get("preconditions") or {}
+    return DeleteOptions(
+        uid=wanted.get("uid", ""),
+        resource_version=wanted.get("resourceVersion", ""),
+        dry_run="All" in (found.get("dryRun") or [query.get("dryRun")]),
+        grace_s=found.get("gracePeriodSeconds", parse_digits(query.get("gracePeriodSeconds", ""))),
+    )
+
+
+def _identity_faults(body: dict[str, Any], old: dict[str, Any] | None) -> Iterator[errors.Cause]:
+    if not body["metadata"].get("name"):
+        yield errors.required("metadata.name")
+    for key in _IMMUTABLE:
+        if old is not None and body["metadata"].get(key) != old["metadata"].get(key):
+            yield errors.Cause(f"metadata.{key}", "field is immutable")
+
+
+def _faults(
+    kind: kinds.Kind, body: dict[str, Any], old: dict[str, Any] | None
+) -> Iterator[errors.Cause]:
+    meta = body["metadata"]
+    yield from schema.faults(kind.shape, body)
+    if kind is kinds.SERVICES:
+        yield from services.faults(body, old)
+    if kind is kinds.DEFINITIONS and meta.get("name") != kinds.custom(body).qualified:
+        yield errors.Cause("metadata.name", "must be spec.names.plural+'.'+spec.group")
+    if old is None:
+        return
+    before = old["metadata"]
+    fresh = set(meta.get("finalizers", ())) - set(before.get("finalizers", ()))
+    if "deletionTimestamp" in before and fresh:
+        yield errors.forbidden("metadata.finalizers", "no new finalizers while it is being deleted")
+    if kind is kinds.NODES:
+        for key in _SET_ONCE_OF_NODES:
+            if old["spec"].get(key) and body["spec"].get(key) != old["spec"][key]:
+                yield errors.forbidden(f"spec.{key}", "may not change once set")
+
+
+def _set_namespace(kind: kinds.Kind, namespace: str, metadata: dict[str, Any]) -> None:
+    stated = metadata.pop("namespace", "")
+    if kind.namespaced:
+        if stated not in ("", namespace):
+            raise errors.bad_request(
+                f"the namespace of the object ({stated}) does not match the namespace sent on "
+                f"the request ({namespace})"
+            )
+        metadata["namespace"] = namespace
+
+
+def _without(body: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key not in keys}
+
+
+def _patched(
+    kind: kinds.Kind, current: dict[str, Any], patch: Any, content_type: str
+) -> dict[str, Any]:
+    try:
+        if content_type == JSON_PATCH:
+            found = patches.json_patch(current, patch)
+        elif not isinstance(patch, dict):
+            raise patches.BadPatchError("the patch is not an object")
+        elif content_type == MERGE_PATCH or kind.is_custom:
+            found = patches.merge(current, patch)
+        else:
+            found = patches.strategic(kind.shape, current, patch)
+        if not isinstance(found, dict):
+            raise patches.UnprocessablePatchError("it leaves no object")
+    except patches.BadPatchError as error:
+        raise errors.bad_request(f"error decoding patch: {error}") from error
+    except patches.UnprocessablePatchError as error:
+        text = "the server rejected our request due to an error in our request"
+        raise errors.ApiError(422, "Invalid", text) from error
+    return found
+
+
+def _check_name(target: Target, given: Given) -> None:
+    name = given[0]["metadata"].get("name", "")
+    if name != target.name:
+        text = f"the name of the object ({name}) does not match the name on the URL"
+        raise errors.bad_request(f"{text} ({target.name})")
+
+
+# --- scale ---------------------------------------------------------------------------------------
+
+
+def _as_scale(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
+    """Return the Scale object of an object."""
+    assert kind.scale is not None
+    body, places = entry.body(), kind.scale
+    wanted, present = (
+        int(next(iter(tables.find(body, path)), 0))
+        for path in (places.replicas, places.status_replicas)
+    )
+    status: dict[str, Any] = {"replicas": present}
+    if places.selector:
+        status["selector"] = next(iter(tables.find(body, places.selector)), "")
+    metadata = {key: body["metadata"][key] for key in _SCALE_METADATA if key in body["metadata"]}
+    head = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata}
+    found = {**head, "spec": {"replicas": wanted}, "status": status}
+    return dataclasses.replace(entry, raw=msgspec.json.encode(found))
+
+
+def _rescaled(kind: kinds.Kind, body: dict[str, Any], wanted: Any) -> dict[str, Any]:
+    """Return the object with the replicas, and the resource version, of a Scale object."""
+    spec, meta = (wanted.get(key) or {} for key in ("spec", "metadata"))
+    replicas = spec.get("replicas", 0)
+    if type(replicas) is not int or replicas < 0:
+        cause = errors.Cause("spec.replicas", "must be a whole number, 0 or more")
+        raise errors.invalid(kind, body["metadata"]["name"], [cause])
+    if meta.get("resourceVersion"):
+        body["metadata"]["resourceVersion"] = meta["resourceVersion"]
+    assert kind.scale is not None
+    tables.put(body, kind.scale.replicas, replicas)
+    return body

@@ -1,0 +1,355 @@
+"""Lists and watches: their options and selectors, and answers as objects or tables.
+
+A watch reads the collection's history at its own pace: a slow reader delays no other. When a
+reader has fallen behind so far that its place is forgotten, the stream ends as for any other
+too old revision.
+
+Label selectors are those of `ccm.model.selectors`. Field selectors: `path=value`, `path==value`,
+`path!=value`, joined by commas, with `\\,`, `\\=` and `\\\\` standing for the plain characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import bisect
+import contextlib
+import dataclasses
+import random
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from ccm.model import names
+from ccm.model.selectors import BadSelectorError, Requirement, parse_labels
+from ccm.testing.apiserver import errors, kinds
+from ccm.testing.apiserver import store as stores
+from ccm.testing.apiserver.api import JSON, WriteOptions
+
+BOOKMARK_INTERVAL_S = 60.0
+"""Period of bookmarks, for watchers that want them (kube-apiserver)."""
+
+_MIN_TIMEOUT_S = 1800.0
+_CHUNK_FRAMES = 256
+_META = "meta.k8s.io"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+_Options = TypeVar("_Options", bound=msgspec.Struct)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Requirements on labels and on fields; without any it matches everything."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, entry: stores.Entry) -> bool:
+        """Return whether an object is selected."""
+        return all(term.matches(entry.labels) for term in self.labels) and all(
+            term.matches(entry.fields) for term in self.fields
+        )
+
+
+class _Continue(msgspec.Struct, frozen=True, kw_only=True):
+    """The start of the next page of a list: the revision of the list, and the first key."""
+
+    rv: int
+    start: str
+
+
+class ListOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Options of a list or watch; `limit` 0 means no limit.
+
+    `timeout_s` None means that the client leaves it to the server.
+    """
+
+    selector: Selector = Selector()
+    page: _Continue | None = None
+    resource_version: Count | None = None
+    limit: Count = 0
+    allow_watch_bookmarks: bool = False
+    send_initial_events: bool | None = None
+    timeout_s: Count | None = msgspec.field(name="timeoutSeconds", default=None)
+
+
+def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
+    """Return the options of a list or watch of that kind.
+
+    Raises:
+        ApiError: a parameter is malformed.
+    """
+    try:
+        labels = parse_labels(query.get("labelSelector", ""))
+        fields = _parse_fields(kind, query.get("fieldSelector", ""))
+    except BadSelectorError as error:
+        raise errors.bad_request(str(error)) from error
+    page = None
+    if token := query.get("continue"):
+        try:
+            page = msgspec.json.decode(base64.urlsafe_b64decode(token), type=_Continue)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise errors.bad_request(f"invalid continue token: {error}") from error
+    selector = Selector(labels=labels, fields=fields)
+    return msgspec.structs.replace(_read(ListOptions, query), selector=selector, page=page)
+
+
+def write_options(query: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a create, update or patch."""
+    return _read(WriteOptions, query)
+
+
+def _read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+    ours = ("selector", "page")
+    given = {name: text for name, text in query.items() if text and name not in ours}
+    try:
+        return msgspec.convert(given, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.bad_request(str(error)) from error
+
+
+def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
+    known = {name for name, _, _ in kind.selectable} | {"metadata.name"}
+    if kind.namespaced:
+        known.add("metadata.namespace")
+    terms = []
+    for part in re.split(r"(?<!\\),", text):
+        if not part:
+            continue
+        found = re.fullmatch(r"(.*?)(!=|==|=)(.*)", part, re.DOTALL)
+        if found is None:
+            raise BadSelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
+        key, operator, value = found.groups()
+        if key not in known:
+            raise BadSelectorError(f"field label not supported: {key}")
+        plain = re.sub(r"\\([\\,=])", r"\1", value)
+        terms.append(Requirement(key=key, values=frozenset((plain,)), wanted=operator != "!="))
+    return tuple(terms)
+
+
+class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The metadata of a list or a page of one."""
+
+    resource_version: str
+    next_token: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
+
+
+def page(
+    store: stores.Store, kind: kinds.Kind, namespace: str, options: ListOptions
+) -> tuple[list[stores.Entry], ListMeta]:
+    """Return the selected objects of a kind, of all namespaces if none is given, or a page.
+
+    A later page shows the objects as they are by then, at the revision of the first one: a
+    client that watches from that revision gets every change.
+
+    Raises:
+        HistoryExpiredError: the revision of the first page has expired.
+    """
+    collection, revision = store.collection(kind), store.revision
+    entries = list(collection)
+    if options.page is not None:
+        revision = options.page.rv
+        collection.changes(revision)
+        start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
+        entries = entries[start:]
+    entries = [one for one in entries if _selects(one, namespace, options.selector)]
+    limit = options.limit if options.resource_version != 0 else 0
+    if not 0 < limit < len(entries):
+        return entries, ListMeta(str(revision))
+    following = _Continue(rv=revision, start=entries[limit - 1].key + "\0")
+    token = base64.urlsafe_b64encode(msgspec.json.encode(following)).decode()
+    return entries[:limit], ListMeta(str(revision), token, len(entries) - limit)
+
+
+def _selects(entry: stores.Entry, namespace: str, selector: Selector) -> bool:
+    is_inside = not namespace or entry.key.startswith(f"{namespace}/")
+    return is_inside and selector.matches(entry)
+
+
+# --- renderers -----------------------------------------------------------------------------------
+
+
+class Whole:
+    """Objects as they are stored; the items of a list lack kind and version."""
+
+    def __init__(self, kind: kinds.Kind) -> None:
+        head = f'"kind":"{kind.kind}List","apiVersion":"{kind.api_version}"'
+        self._list_head = f'{{{head},"metadata":'.encode()
+        self._skipped = len(f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",')
+
+    def one(self, entry: stores.Entry) -> bytes:
+        """Return a single object."""
+        return entry.raw
+
+    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
+        """Return a list."""
+        items = b",".join([b"{" + entry.raw[self._skipped :] for entry in entries])
+        return b'%b%b,"items":[%b]}\n' % (self._list_head, msgspec.json.encode(meta), items)
+
+
+class Table(Whole):
+    """Rows of cells."""
+
+    def __init__(self, kind: kinds.Kind, *, include: str) -> None:
+        self._columns = kind.columns
+        self._include = include
+
+    def one(self, entry: stores.Entry) -> bytes:
+        """Return a table of one row."""
+        return self.many([entry], ListMeta(str(entry.revision)))
+
+    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
+        """Return a table of all rows."""
+        table = {
+            "kind": "Table",
+            "apiVersion": f"{_META}/v1",
+            "metadata": meta,
+            "columnDefinitions": [column.definition() for column in self._columns],
+            "rows": [self._row(entry.body()) for entry in entries],
+        }
+        return msgspec.json.encode(table)
+
+    def _row(self, body: dict[str, Any]) -> dict[str, Any]:
+        row: dict[str, Any] = {"cells": [column.value(body) for column in self._columns]}
+        if self._include != "None":
+            head = {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/v1"}
+            partial = {**head, "metadata": body["metadata"]}
+            row["object"] = body if self._include == "Object" else partial
+        return row
+
+
+def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
+    """Return the renderer for the first acceptable alternative of an Accept header.
+
+    Raises:
+        ApiError: 406, none of them can be sent.
+    """
+    for part in (accept or "*/*").split(","):
+        media, *rest = (piece.strip() for piece in part.split(";"))
+        if media in (JSON, "application/*", "*/*"):
+            if not any(piece.startswith("as=") for piece in rest):
+                return Whole(kind)
+            if {"as=Table", "v=v1", f"g={_META}"} <= set(rest):
+                return Table(kind, include=include)
+    raise errors.ApiError(406, "NotAcceptable", f"only {JSON} can be sent")
+
+
+# --- watches -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """The request of one watcher; `namespace` is empty for all of them."""
+
+    kind: kinds.Kind
+    namespace: str
+    options: ListOptions
+    renderer: Whole
+
+    def selects(self, entry: stores.Entry) -> bool:
+        """Return whether an object belongs to this watch."""
+        return _selects(entry, self.namespace, self.options.selector)
+
+
+async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
+    """Yield chunks of newline-terminated JSON events.
+
+    The stream ends when its time is over, its place is forgotten or the store is closed. A start
+    in the future yields nothing until the store has passed it.
+    """
+    loop = asyncio.get_running_loop()
+    options = watch.options
+    # Spread, so that watches that began together do not end together.
+    ends = loop.time() + (options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random()))
+    place = options.resource_version or 0
+    if options.send_initial_events or not place:
+        place = store.revision
+        if options.send_initial_events is not False:
+            for chunk in _initial(store, watch):
+                yield chunk
+    collection = store.collection(watch.kind)
+    next_bookmark = loop.time() + BOOKMARK_INTERVAL_S
+    while True:
+        try:
+            changes = collection.changes(place)
+        except stores.HistoryExpiredError as error:
+            yield _frame("ERROR", msgspec.json.encode(error.status()))
+            return
+        for chunk in _chunks(_frames(watch, changes)):
+            yield chunk
+        now = loop.time()
+        if now >= ends or store.is_closed:
+            return
+        if changes:
+            # Sending may have taken time, in which more may have come.
+            place = changes[-1].entry.revision
+            continue
+        if options.allow_watch_bookmarks and now >= next_bookmark:
+            next_bookmark = now + BOOKMARK_INTERVAL_S
+            # Everything up to the store's revision that concerns this kind was sent.
+            place = max(place, store.revision)
+            yield _bookmark(watch, place)
+            continue
+        wait_s = min(ends, next_bookmark if options.allow_watch_bookmarks else ends) - now
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await collection.changed()
+
+
+def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
+    frames = [
+        _frame("ADDED", watch.renderer.one(entry))
+        for entry in store.collection(watch.kind)
+        if watch.selects(entry)
+    ]
+    if watch.options.send_initial_events and watch.options.allow_watch_bookmarks:
+        frames.append(_bookmark(watch, store.revision, initial_end=True))
+    return _chunks(frames)
+
+
+def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
+    """Return the events of changes, as seen through the selector.
+
+    An object that begins to match is added, one that ceases to match is deleted: in
+    its last matching state, but at the revision of the change.
+    """
+    frames = []
+    for change in changes:
+        was = change.previous is not None and watch.selects(change.previous)
+        is_in = watch.selects(change.entry)
+        is_gone = change.type == "DELETED"
+        if was and (is_gone or not is_in):
+            last = change.entry if is_gone else _last_match(change)
+            frames.append(_frame("DELETED", watch.renderer.one(last)))
+        elif is_in and not is_gone:
+            name = "MODIFIED" if was else "ADDED"
+            frames.append(_frame(name, watch.renderer.one(change.entry)))
+    return frames
+
+
+def _last_match(change: stores.Change) -> stores.Entry:
+    assert change.previous is not None
+    body = change.previous.body()
+    body["metadata"]["resourceVersion"] = str(change.entry.revision)
+    return dataclasses.replace(change.previous, raw=msgspec.json.encode(body))
+
+
+def _frame(name: str, body: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (name.encode(), body)
+
+
+def _bookmark(watch: Watch, revision: int, *, initial_end: bool = False) -> bytes:
+    metadata: dict[str, object] = {"resourceVersion": str(revision)}
+    if initial_end:
+        metadata["annotations"] = {names.INITIAL_EVENTS_END: "true"}
+    body = watch.kind.clean({"metadata": metadata})
+    return _frame("BOOKMARK", msgspec.json.encode(body))
+
+
+def _chunks(frames: list[bytes]) -> list[bytes]:
+    """Join frames into writes of a moderate size."""
+    places = range(0, len(frames), _CHUNK_FRAMES)
+    return [b"".join(frames[place : place + _CHUNK_FRAMES]) for place in places]

@@ -1,0 +1,230 @@
+"""Merge patches, strategic merge patches and JSON patches, all pure.
+
+Each function takes the decoded current object and the decoded patch and returns the
+patched object. The current object may be changed on the way: hand in a fresh copy.
+
+A strategic merge patch merges lists by the merge keys of the schema and obeys the
+directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
+`$deleteFromPrimitiveList/<list>`. Where elements of the current list share a merge key
+(two addresses of one type), the first is the one that is merged, as in Kubernetes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ccm.testing.apiserver import schema
+
+_ANY = schema.Type(name="", fields={})
+_UNKNOWN = schema.Field(name="", shape=schema.Shape(kind="any"))
+_NEEDS = {
+    "add": "value", "remove": "path", "replace": "value", "move": "from", "copy": "from",
+    "test": "path",
+}  # fmt: skip
+
+
+class BadPatchError(Exception):
+    """A patch that is malformed (answered 400)."""
+
+
+class UnprocessablePatchError(Exception):
+    """A well-formed patch that cannot be applied to this object (answered 422)."""
+
+
+def merge(current: Any, patch: Any) -> Any:
+    """RFC 7396: objects merge, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = current if isinstance(current, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A strategic merge patch of an object of that type.
+
+    Raises:
+        BadPatchError: a directive is malformed.
+        UnprocessablePatchError: an element of a merged list lacks its merge key.
+    """
+    directive = patch.get("$patch", "merge")
+    if directive in ("replace", "delete"):
+        return dict(_plain(patch)) if directive == "replace" else {}
+    if directive != "merge":
+        raise BadPatchError(f"unknown directive {directive!r}")
+    plain = {key: value for key, value in patch.items() if not key.startswith("$")}
+    if "$retainKeys" in patch:
+        current = _retained(current, plain, patch["$retainKeys"])
+    for name, dropped in _lists(patch, "$deleteFromPrimitiveList/"):
+        if isinstance(current.get(name), list):
+            current[name] = [item for item in current[name] if item not in dropped]
+    for key, value in plain.items():
+        _merge_field(shape.fields.get(key, _UNKNOWN), current, key, value)
+    for name, order in _lists(patch, "$setElementOrder/"):
+        if isinstance(current.get(name), list):
+            merge_key = shape.fields.get(name, _UNKNOWN).merge_key
+            current[name] = _ordered(current[name], order, merge_key)
+    return current
+
+
+def _lists(patch: dict[str, Any], directive: str) -> Iterator[tuple[str, list[Any]]]:
+    for key, value in patch.items():
+        if key.startswith(directive):
+            if not isinstance(value, list):
+                raise BadPatchError(f"{key} is not a list")
+            yield key.removeprefix(directive), value
+
+
+def _retained(current: dict[str, Any], plain: dict[str, Any], keys: Any) -> dict[str, Any]:
+    given = [key for key, value in plain.items() if value is not None]
+    if not isinstance(keys, list) or any(key not in keys for key in given):
+        raise BadPatchError("the patch sets a key that $retainKeys does not list")
+    return {key: value for key, value in current.items() if key in keys}
+
+
+def _merge_field(field: schema.Field, current: dict[str, Any], key: str, value: Any) -> None:
+    known = current.get(key)
+    if value is None:
+        current.pop(key, None)
+    elif isinstance(value, dict):
+        below = known if isinstance(known, dict) else {}
+        current[key] = strategic(field.shape.type or _ANY, below, value)
+    elif isinstance(value, list) and isinstance(known, list) and field.merge:
+        current[key] = _merge_list(field, known, value)
+    else:
+        current[key] = _plain(value)
+
+
+def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> list[Any]:
+    key = field.merge_key
+    if not key:
+        return _ordered([*(item for item in patch if item not in current), *current], patch, "")
+    if not all(isinstance(item, dict) for item in patch):
+        raise BadPatchError("an element of the list is not an object")
+    if any(item.get("$patch") == "replace" for item in patch):
+        # As it stands: elements of the new list are not merged into each other.
+        return [item for item in patch if "$patch" not in item]
+    item_type = (field.shape.item.type if field.shape.item else None) or _ANY
+    merged = list(current)
+    for element in patch:
+        if element.get("$patch", "delete") != "delete":
+            raise BadPatchError(f"unknown directive {element['$patch']!r}")
+        if key not in element:
+            raise UnprocessablePatchError(f"{element} lacks the merge key {key}")
+        same = [place for place, item in enumerate(merged) if item.get(key) == element[key]]
+        if "$patch" in element:
+            merged = [item for place, item in enumerate(merged) if place not in same]
+        elif same:
+            merged[same[0]] = strategic(item_type, merged[same[0]], element)
+        else:
+            merged.insert(0, _plain(element))
+    return _ordered(merged, [item for item in patch if "$patch" not in item], key)
+
+
+def _ordered(items: list[Any], order: Sequence[Any], key: str) -> list[Any]:
+    """The items, those that `order` names in its order; the others keep their places."""
+    known = [item.get(key) if key else item for item in items]
+    wanted = [item.get(key) if key else item for item in order]
+    places = [place for place, one in enumerate(known) if one in wanted]
+    result = list(items)
+    for place, source in zip(
+        places, sorted(places, key=lambda one: wanted.index(known[one])), strict=True
+    ):
+        result[place] = items[source]
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """What is stored of a patch's value where nothing was: no directives, no nulls."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value if not (isinstance(item, dict) and "$patch" in item)]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: item for key, item in value.items() if item is not None and key[:1] != "$"}
+    return {key: _plain(item) for key, item in kept.items()}
+
+
+def json_patch(current: Any, operations: Any) -> Any:
+    """The document after the operations of a JSON patch (RFC 6902), in their order.
+
+    Raises:
+        BadPatchError: an operation is malformed.
+        UnprocessablePatchError: one names something that is not there, or a test fails.
+    """
+    if not isinstance(operations, list):
+        raise BadPatchError("a JSON patch is a list of operations")
+    # In a list of one, because an operation may replace the whole of it.
+    document = [current]
+    for one in operations:
+        kind = one.get("op") if isinstance(one, dict) else None
+        if kind not in _NEEDS or not {"path", _NEEDS[kind]} <= one.keys():
+            raise BadPatchError(f"not an operation, or incomplete: {one}")
+        path, source = _pointer(one["path"]), _pointer(one.get("from", ""))
+        try:
+            _carry_out(document, kind, path, source, copy.deepcopy(one.get("value")))
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            raise UnprocessablePatchError(f"cannot be carried out: {one}") from error
+    return document[0] if document else None
+
+
+def _carry_out(
+    document: list[Any], kind: str, path: list[str], source: list[str], value: Any
+) -> None:
+    if kind == "test":
+        parent = _find(document, path[:-1])
+        # What is absent counts as null here, as in the real server.
+        is_absent = isinstance(parent, dict) and path[-1] not in parent
+        found = None if is_absent else _find(document, path)
+        if found != value or type(found) is not type(value):
+            raise KeyError("the test fails")
+    elif kind in ("add", "replace", "remove"):
+        if kind != "add":
+            _take_out(document, path)
+        if kind != "remove":
+            _put(document, path, value)
+    else:
+        is_copy = kind == "copy"
+        found = copy.deepcopy(_find(document, source)) if is_copy else _take_out(document, source)
+        _put(document, path, found)
+
+
+def _pointer(path: Any) -> list[str]:
+    """The steps from the list that holds the document to a value of it."""
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise BadPatchError(f"not a JSON pointer: {path!r}")
+    return ["0", *(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])]
+
+
+def _find(document: list[Any], steps: list[str]) -> Any:
+    value: Any = document
+    for step in steps:
+        value = value[_key(value, step)]
+    return value
+
+
+def _key(parent: Any, step: str) -> Any:
+    return int(step) if isinstance(parent, list) and step.isdigit() else step
+
+
+def _take_out(document: list[Any], steps: list[str]) -> Any:
+    parent = _find(document, steps[:-1])
+    return parent.pop(_key(parent, steps[-1]))
+
+
+def _put(document: list[Any], steps: list[str], value: Any) -> None:
+    parent = _find(document, steps[:-1])
+    if parent is document:
+        document[:] = [value]
+    elif isinstance(parent, list):
+        place = len(parent) if steps[-1] == "-" else _key(parent, steps[-1])
+        if place > len(parent):
+            raise IndexError(place)
+        parent.insert(place, value)
+    else:
+        parent[steps[-1]] = value

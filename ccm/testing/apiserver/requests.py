@@ -1,0 +1,246 @@
+"""From a request to its response, without a wire: paths, verbs, discovery.
+
+`server` brings requests over HTTP, `transport` those of clients of the same process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ccm.testing.apiserver import api, errors, kinds, listing
+
+VERSION = {
+    "major": "1", "minor": "36", "gitVersion": "v1.36.3+ccm-sandbox", "gitCommit": "unknown",
+    "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none",
+    "compiler": "none", "platform": "linux/amd64",
+}  # fmt: skip
+"""The Kubernetes version whose behaviour this server follows; no build of it."""
+
+_COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OPENAPI = "/openapi/v3"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = api.JSON
+    accept: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A response that is no stream; always JSON."""
+
+    body: bytes
+    status: int = 200
+    warnings: Sequence[str] = ()
+
+
+class Front:
+    """Answers requests with the verbs on one store."""
+
+    def __init__(self, verbs: api.Api) -> None:
+        self.verbs = verbs
+
+    def watch(self, request: Request) -> AsyncIterator[bytes] | None:
+        """Return the stream of a watch; None: the request is none.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        target = parse(self.verbs.store.kinds, request.path)
+        if target is None or _verb(target, request) != "watch":
+            return None
+        wishes = listing.Watch(
+            kind=target.kind,
+            namespace=target.namespace,
+            options=listing.list_options(target.kind, request.query),
+            renderer=_renderer(target, request),
+        )
+        return listing.stream(self.verbs.store, wishes)
+
+    def answer(self, request: Request) -> Response:
+        """Carry out a request that is no watch.
+
+        Raises:
+            ApiError: it is refused.
+        """
+        served = self.verbs.store.kinds
+        target = parse(served, request.path)
+        if target is None:
+            document = _document(served, request.path)
+            if document is None:
+                raise errors.ApiError(404, "NotFound", "404 page not found")
+            return Response(body=msgspec.json.encode(document))
+        verb, renderer = _verb(target, request), _renderer(target, request)
+        if verb == "get":
+            return Response(body=renderer.one(self.verbs.get(target)))
+        if verb in ("list", "deletecollection"):
+            options = listing.list_options(target.kind, request.query)
+            page = listing.page(self.verbs.store, target.kind, target.namespace, options)
+            body = renderer.many(*page)
+            if verb == "deletecollection":
+                keys = (entry.key for entry in page[0])
+                self.verbs.delete_all(target, keys, _delete_options(request))
+            return Response(body=body)
+        if verb == "delete":
+            return self._delete(target, request, renderer)
+        if target.subresource == kinds.EVICTION:
+            self.verbs.evict(target, request.body, request.content_type)
+            return Response(body=_status("Success", code=201), status=201)
+        act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
+        wishes = listing.write_options(request.query)
+        written = act[verb](target, request.body, request.content_type, wishes)
+        return Response(
+            body=renderer.one(written.entry),
+            status=201 if written.created else 200,
+            warnings=written.warnings,
+        )
+
+    def _delete(self, target: api.Target, request: Request, renderer: listing.Whole) -> Response:
+        written = self.verbs.delete(target, _delete_options(request))
+        if not written.deleted or target.kind.is_returned_when_deleted:
+            return Response(body=renderer.one(written.entry))
+        uid = written.entry.body()["metadata"]["uid"]
+        details = {**target.kind.details(target.name), "uid": uid}
+        return Response(body=_status("Success", details=details))
+
+
+def _status(outcome: str, **more: Any) -> bytes:
+    return msgspec.json.encode(errors.status_object(outcome, **more))
+
+
+def _delete_options(request: Request) -> api.DeleteOptions:
+    return api.delete_options(request.body, request.content_type, request.query)
+
+
+def _renderer(target: api.Target, request: Request) -> listing.Whole:
+    include = request.query.get("includeObject", "")
+    return listing.renderer(target.kind, request.accept, include)
+
+
+def _verb(target: api.Target, request: Request) -> str:
+    verb = (_OBJECT_VERBS if target.name else _COLLECTION_VERBS).get(request.method, "")
+    if verb == "list" and request.query.get("watch") in ("1", "true"):
+        verb = "watch"
+    part = target.subresource
+    if part == kinds.EVICTION and request.method == "POST":
+        verb = "create"
+    allowed = target.kind.part_verbs(part) if part else target.kind.verbs
+    everywhere = target.kind.namespaced and not target.namespace
+    if verb not in allowed or (everywhere and verb not in ("list", "watch")):
+        text = "the server does not allow this method on the requested resource"
+        raise errors.ApiError(405, "MethodNotAllowed", text)
+    return verb
+
+
+def parse(served: kinds.Registry, path: str) -> api.Target | None:
+    """Return the target of an API path; None if it is not below a served group version.
+
+    Raises:
+        ApiError: 404, a served group version without such a resource.
+    """
+    root, *steps = path.strip("/").split("/")
+    group = steps.pop(0) if root == "apis" and steps else ""
+    version = steps.pop(0) if root in ("api", "apis") and steps else ""
+    steps = [step for step in steps if step]
+    if not steps or len(steps) > 5 or not served.has_version(group, version):
+        return None
+    namespace = ""
+    if steps[0] == "namespaces" and len(steps) > 2 and steps[2] not in ("status", "finalize"):
+        _, namespace, *steps = steps
+    plural, name, subresource = [*steps, "", ""][:3]
+    kind = served.get(group, version, plural)
+    if (
+        kind is None
+        or len(steps) > 3
+        or (namespace and not kind.namespaced)
+        or (name and kind.namespaced and not namespace)
+        or subresource not in ("", *kind.subresources)
+    ):
+        text = "the server could not find the requested resource"
+        raise errors.ApiError(404, "NotFound", text)
+    return api.Target(kind=kind, namespace=namespace, name=name, subresource=subresource)
+
+
+# --- discovery -----------------------------------------------------------------------------------
+
+
+def _document(served: kinds.Registry, path: str) -> dict[str, Any] | None:
+    groups: dict[str, list[str]] = {}
+    for kind in served:
+        if kind.version not in groups.setdefault(kind.group, []):
+            groups[kind.group].append(kind.version)
+    core = groups.pop("")
+    if path == "/version":
+        return VERSION
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": core, "serverAddressByClientCIDRs": []}
+    if path == "/apis":
+        found = [_group(group, versions) for group, versions in groups.items()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+    group = path.removeprefix("/apis/")
+    if group in groups:
+        return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, groups[group])}
+    if path.startswith(_OPENAPI):
+        return _openapi(served, path.removeprefix(_OPENAPI))
+    resources = [one for kind in served if kind.prefix == path for one in _resources(kind)]
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version}
+    return {**head, "resources": resources} if resources else None
+
+
+def _group(group: str, names: list[str]) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in names]
+    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _resources(kind: kinds.Kind) -> list[dict[str, Any]]:
+    common = {"namespaced": kind.namespaced, "kind": kind.kind}
+    words = {"shortNames": kind.short_names, "categories": kind.categories}
+    given = {key: value for key, value in words.items() if value}
+    named = {"name": kind.plural, "singularName": kind.singular or kind.kind.lower(), **common}
+    resources = [{**named, "verbs": kind.verbs, **given}]
+    for part in kind.subresources:
+        named = {"name": f"{kind.plural}/{part}", "singularName": "", **common}
+        if part == "scale":
+            named |= {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+        if part == kinds.EVICTION:
+            named |= {"group": "policy", "version": "v1", "kind": "Eviction"}
+        resources.append({**named, "verbs": kind.part_verbs(part)})
+    return resources
+
+
+def _openapi(served: kinds.Registry, prefix: str) -> dict[str, Any] | None:
+    """Return documents without schemas: they tell kubectl that the server checks fields."""
+    if not prefix:
+        prefixes = dict.fromkeys(kind.prefix for kind in served)
+        urls = {one.lstrip("/"): {"serverRelativeURL": _OPENAPI + one} for one in prefixes}
+        return {"paths": urls}
+    paths = {
+        f"{kind.prefix}/{kind.plural}/{{name}}": {
+            "patch": {
+                "parameters": [{"name": "fieldValidation", "in": "query"}],
+                "responses": {"200": {"description": "OK"}},
+                "x-kubernetes-group-version-kind": {
+                    "group": kind.group,
+                    "version": kind.version,
+                    "kind": kind.kind,
+                },
+            }
+        }
+        for kind in served
+        if kind.prefix == prefix
+    }
+    head = {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]}}
+    return {**head, "paths": paths} if paths else None

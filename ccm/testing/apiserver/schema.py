@@ -1,0 +1,397 @@
+"""Shapes of objects: one description for checking, completing, merging and decoding.
+
+Built-in kinds stand in `types.txt` in a notation of one type per entry::
+
+    NodeSpec = podCIDRs#7:[s]@ providerID#3 taints#5:[Taint] unschedulable#4:b
+
+    name#3          an optional string, field 3 in protobuf
+    name#3:TYPE     i int32, l int64, f number, b boolean, s string, bytes, time, micro
+                    (time with microseconds), q quantity, ios (integer or string), any (taken
+                    as it comes); [T] a list, {T} a map from strings, Name another entry
+    s(A|B)          a string with these choices
+    i<1-9>          a number with these limits
+    name#3!         required, and always present in what the server stores
+    name#3=         optional, and always present all the same (as null, "" or {})
+    name#3*         absent and zero differ: a zero is kept
+    ...@key         strategic merge patches merge this list by the elements' `key`
+    ...@            strategic merge patches merge this list of plain values as a set
+    ...+            a patch may name the keys to retain
+    ...~value       the default, as YAML
+    ...             (three dots, for a field) fields that are not listed are kept
+
+Custom resources bring an OpenAPI schema of their own, which `structural` reads into the
+same shapes.
+
+`clean` returns the one form in which an object is stored. Unknown fields and nulls are removed
+(unknown ones are reported), zero values are removed where Kubernetes' own encoding omits them, and
+always-present fields are added. Equal objects compare equal, so the store detects writes that
+change nothing. `fill` adds defaults, `faults` checks choices and limits.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ccm.base import clock
+from ccm.model import times
+from ccm.testing.apiserver import errors
+
+_TABLE = pathlib.Path(__file__).with_name("types.txt")
+_SCALARS = {
+    "s": "string", "i": "int32", "l": "int64", "f": "number", "b": "boolean", "q": "quantity",
+    "ios": "int-or-string",
+}  # fmt: skip
+_ENTRY = re.compile(
+    r"(?P<name>[A-Za-z]\w*)#(?P<number>\d+)(?P<mark>[!=*]?)"
+    r"(?::(?P<shape>[^@+~]+))?(?P<merge>@\w*)?(?P<retain>\+)?(?:~(?P<default>.+))?"
+)
+_ZEROS = {"string": "", "quantity": "0", "boolean": False} | dict.fromkeys(
+    ("int32", "int64", "number", "int-or-string"), 0
+)
+_HOLDERS = {"list": list, "map": dict}
+_MISSING: Any = object()
+_JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "string": str, "bytes": str, "boolean": bool, "number": (int, float),
+    "int-or-string": (int, str), "quantity": (int, float, str),
+}  # fmt: skip
+_LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "minimum": (lambda value, limit: value >= limit, "must be at least {}"),
+    "maximum": (lambda value, limit: value <= limit, "must be at most {}"),
+    "minLength": (lambda value, limit: len(value) >= limit, "must have at least {} characters"),
+    "maxLength": (lambda value, limit: len(value) <= limit, "must have at most {} characters"),
+    "minItems": (lambda value, limit: len(value) >= limit, "must have at least {} items"),
+    "maxItems": (lambda value, limit: len(value) <= limit, "must have at most {} items"),
+    "pattern": (lambda value, limit: re.search(limit, value) is not None, "must match {}"),
+}
+
+
+class WrongTypeError(Exception):
+    """A value whose JSON type is not the field's."""
+
+
+def now() -> str:
+    """Return the present time as metadata has it: whole seconds, UTC."""
+    return times.format_time(clock.now())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The type of a value: a scalar's name, `list` or `map` of items, `object`, or `any`."""
+
+    kind: str
+    item: Shape | None = None
+    type: Type | None = None
+    enum: tuple[Any, ...] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field of a type; the module's docstring tells the marks."""
+
+    name: str
+    shape: Shape
+    number: int = 0
+    required: bool = False
+    always: bool = False
+    keeps_zero: bool = False
+    nullable: bool = False
+    merge: bool = False
+    merge_key: str = ""
+    retain_keys: bool = False
+    default: Any = _MISSING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Type:
+    """A named type and its fields; an open one keeps fields that are not listed."""
+
+    name: str
+    fields: Mapping[str, Field]
+    is_open: bool = False
+
+    @functools.cached_property
+    def always(self) -> list[Field]:
+        """The fields that are always stored."""
+        return [each for each in self.fields.values() if each.always]
+
+    @functools.cached_property
+    def defaulted(self) -> list[Field]:
+        """The fields with a default of their own."""
+        return [one for one in self.fields.values() if one.default is not _MISSING]
+
+
+def clean(
+    shape: Type,
+    value: dict[str, Any],
+    unknown: list[str],
+    known: Mapping[str, Any] | None = None,
+    path: str = "",
+) -> dict[str, Any]:
+    """Return the stored form of an object.
+
+    Paths of unknown fields are added to `unknown`. Values that are equal in `known`, an object in
+    stored form, are taken as they are: a patch leaves most of an object unchanged.
+
+    Raises:
+        WrongTypeError: a value is not of its field's type.
+    """
+    cleaned: dict[str, Any] = {}
+    for key, item in value.items():
+        one = shape.fields.get(key)
+        if one is None:
+            if shape.is_open:
+                cleaned[key] = item
+            else:
+                unknown.append(path + key)
+            continue
+        if item is None:
+            if one.nullable:
+                cleaned[key] = None
+            continue
+        before = known.get(key) if known else None
+        if before is not None and before == item and type(before) is type(item):
+            cleaned[key] = before
+            continue
+        if type(item) is str and one.shape.kind == "string":
+            found: Any = item
+        else:
+            found = _clean_value(one.shape, item, unknown, before, path + key)
+        if found or one.always or one.keeps_zero or one.shape.kind in ("object", "any"):
+            cleaned[key] = found
+    for one in shape.always:
+        if one.name not in cleaned:
+            cleaned[one.name] = _zero(one.shape)
+    return cleaned
+
+
+def _clean_value(shape: Shape, value: Any, unknown: list[str], before: Any, path: str) -> Any:
+    if shape.type is not None:
+        _expect(value, dict, path)
+        below = before if isinstance(before, dict) else None
+        return clean(shape.type, value, unknown, below, f"{path}.")
+    if shape.item is None:
+        return _clean_scalar(shape.kind, value, path)
+    item = shape.item
+    found = [
+        _zero(item) if each is None else _clean_value(item, each, unknown, None, place)
+        for place, each in _items(_expect(value, _HOLDERS[shape.kind], path), path)
+    ]
+    return found if shape.kind == "list" else dict(zip(value, found, strict=True))
+
+
+def _expect(value: Any, wanted: type | tuple[type, ...], path: str) -> Any:
+    is_stray_boolean = isinstance(value, bool) and wanted is not bool
+    if is_stray_boolean or not isinstance(value, wanted):
+        raise WrongTypeError(f"{path}: a {type(value).__name__} is not of the field's type")
+    return value
+
+
+def _clean_scalar(kind: str, value: Any, path: str) -> Any:
+    if kind in ("int32", "int64"):
+        bits = 31 if kind == "int32" else 63
+        whole = not isinstance(value, float) or value.is_integer()
+        if not whole or not -(2**bits) <= _expect(value, (int, float), path) < 2**bits:
+            raise WrongTypeError(f"{path}: {value} is no {kind}")
+        return int(value)
+    if kind in ("time", "micro"):
+        try:
+            moment = times.parse_time(_expect(value, str, path))
+        except ValueError as error:
+            raise WrongTypeError(f"{path}: {error}") from error
+        return times.format_micro_time(moment) if kind == "micro" else times.format_time(moment)
+    if kind in _JSON_TYPES:
+        _expect(value, _JSON_TYPES[kind], path)
+    return str(value) if kind == "quantity" else value
+
+
+def _zero(shape: Shape) -> Any:
+    if shape.type is not None:
+        return clean(shape.type, {}, [])
+    return _ZEROS.get(shape.kind)
+
+
+def fill(shape: Type, value: dict[str, Any]) -> None:
+    """Add the defaults of fields that are left out."""
+    for one in shape.defaulted:
+        is_null = one.nullable and one.name in value
+        if value.get(one.name) is None and not is_null:
+            value[one.name] = copy.deepcopy(one.default)
+    for key, found in value.items():
+        if key in shape.fields:
+            for inner, each, _ in _objects(shape.fields[key].shape, found, key):
+                fill(inner, each)
+
+
+def _objects(shape: Shape, value: Any, path: str) -> Iterator[tuple[Type, Any, str]]:
+    """The objects that a value is or contains, each with its type and path."""
+    if shape.type is not None and isinstance(value, dict):
+        yield shape.type, value, path
+    elif shape.item is not None and (shape.item.type or shape.item.item):
+        for place, each in _items(value, path):
+            yield from _objects(shape.item, each, place)
+
+
+def _items(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, list):
+        return [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+    return [(f"{path}.{key}", each) for key, each in (value or {}).items()]
+
+
+def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
+    """Yield missing fields, and values outside their choices and limits."""
+    for one in shape.fields.values():
+        # Where nothing was given, something stands for what is always present.
+        if one.required and not one.always and one.name not in value:
+            yield errors.required(path + one.name)
+    for key, found in value.items():
+        if key in shape.fields and found is not None:
+            yield from _value_faults(shape.fields[key].shape, found, path + key)
+
+
+def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]:
+    if shape.enum and value not in shape.enum:
+        choices = ", ".join(map(str, shape.enum))
+        yield errors.Cause(path, f"Unsupported value: {value!r}: supported values: {choices}")
+    for name, limit in shape.limits.items():
+        holds, text = _LIMITS[name]
+        if not holds(value, limit):
+            yield errors.Cause(path, f"Invalid value: {value!r}: {text.format(limit)}")
+    if shape.type is not None:
+        yield from faults(shape.type, value, f"{path}.")
+    elif shape.item is not None:
+        for place, each in _items(value, path):
+            yield from _value_faults(shape.item, each, place)
+
+
+@functools.cache
+def kubernetes() -> dict[str, Type]:
+    """Return every type of the tables by name."""
+    found: dict[str, Type] = {}
+    for table in re.split(r"\n\n(?=\[)", _TABLE.read_text())[1:]:
+        package, _, text = table.partition("]\n")
+        found.update(parse(text, package[1:], found))
+    return found
+
+
+def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]:
+    """Return the types of one table, which may refer to each other and to `known` ones.
+
+    Raises:
+        ValueError: an entry does not follow the notation.
+        KeyError: it refers to a type that is not there.
+    """
+    lines = re.sub(r"\n +", " ", text.strip("\n")).splitlines()
+    entries = dict(line.split(" = ", 1) for line in lines if line)
+    found: dict[str, Type] = {}
+
+    def resolve(name: str) -> Type:
+        if name in known:
+            return known[name]
+        if name not in found:
+            words = entries[name].split()
+            fields = [_parse_field(word, resolve) for word in words if word != "..."]
+            found[name] = Type(
+                name=f"{package}.{name}",
+                fields={one.name: one for one in fields},
+                is_open="..." in words,
+            )
+        return found[name]
+
+    for name in entries:
+        resolve(name)
+    return found
+
+
+def _parse_field(token: str, resolve: Any) -> Field:
+    found = _ENTRY.fullmatch(token)
+    if found is None:
+        raise ValueError(f"not a field: {token!r}")
+    mark, default = found["mark"], found["default"]
+    return Field(
+        name=found["name"],
+        number=int(found["number"]),
+        shape=_parse_shape(found["shape"] or "s", resolve),
+        required=mark == "!",
+        always=mark in ("!", "="),
+        keeps_zero=mark == "*",
+        merge=found["merge"] is not None,
+        merge_key=(found["merge"] or "@")[1:],
+        retain_keys=found["retain"] is not None,
+        default=_MISSING if default is None else yaml.safe_load(default),
+    )
+
+
+def _parse_shape(text: str, resolve: Any) -> Shape:
+    if text[0] in "[{":
+        kind = "list" if text[0] == "[" else "map"
+        return Shape(kind=kind, item=_parse_shape(text[1:-1], resolve))
+    if text[0].isupper():
+        return Shape(kind="object", type=resolve(text))
+    name, _, choices = text.partition("(")
+    enum = tuple(choices[:-1].split("|")) if choices else ()
+    name, _, limit = name.partition("<")
+    least, _, most = limit.rstrip(">").partition("-")
+    bounds = {"minimum": least, "maximum": most}
+    limits = {key: int(bound) for key, bound in bounds.items() if bound}
+    return Shape(kind=_SCALARS.get(name, name), enum=enum, limits=limits)
+
+
+def structural(openapi: Mapping[str, Any], name: str) -> Type:
+    """Return the shape of a whole custom object: its OpenAPI schema, and metadata.
+
+    Raises:
+        ValueError: the schema is not structural.
+        KeyError: a list says nothing of its items.
+    """
+    found = _openapi_shape(openapi, name).type
+    if found is None:
+        raise ValueError("openAPIV3Schema.type must be object")
+    fields = {key: one for key, one in found.fields.items() if key not in ("apiVersion", "kind")}
+    whole = Shape(kind="object", type=kubernetes()["ObjectMeta"])
+    fields["metadata"] = Field(name="metadata", shape=whole, always=True)
+    return Type(name=name, fields=fields, is_open=found.is_open)
+
+
+def _openapi_shape(openapi: Mapping[str, Any], path: str) -> Shape:
+    is_open = bool(openapi.get("x-kubernetes-preserve-unknown-fields"))
+    limits = {name: openapi[name] for name in _LIMITS if name in openapi}
+    more: dict[str, Any] = {"enum": tuple(openapi.get("enum", ())), "limits": limits}
+    kind = openapi.get("type")
+    if openapi.get("x-kubernetes-int-or-string"):
+        return Shape(kind="int-or-string")
+    if kind == "array":
+        item = _openapi_shape(openapi["items"], f"{path}[]")
+        return Shape(kind="list", item=item, **more)
+    if kind == "object" and isinstance(openapi.get("additionalProperties"), Mapping):
+        item = _openapi_shape(openapi["additionalProperties"], f"{path}.*")
+        return Shape(kind="map", item=item, **more)
+    if kind == "object":
+        required = openapi.get("required", ())
+        fields = {
+            key: Field(
+                name=key,
+                shape=_openapi_shape(one, f"{path}.{key}"),
+                required=key in required,
+                keeps_zero=True,
+                nullable=bool(one.get("nullable")),
+                default=one.get("default", _MISSING),
+            )
+            for key, one in (openapi.get("properties") or {}).items()
+        }
+        return Shape(kind="object", type=Type(name="", fields=fields, is_open=is_open))
+    if kind == "integer":
+        return Shape(kind="int32" if openapi.get("format") == "int32" else "int64", **more)
+    if kind is None and is_open:
+        return Shape(kind="any")
+    if kind not in ("string", "boolean", "number"):
+        raise ValueError(f"{path}: type must be given, and not {kind!r}")
+    return Shape(kind=kind, **more)

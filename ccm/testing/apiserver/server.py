@@ -1,0 +1,172 @@
+"""The HTTP front: HTTP/1.1 on loopback, plain or over TLS.
+
+One handler takes every request, because API paths carry their meaning in their
+steps and a router would only be in the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import ssl
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from ccm.base import files
+from ccm.testing.apiserver import api, errors, requests, services
+from ccm.testing.apiserver import store as stores
+
+LOOPBACK = "127.0.0.1"
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""The largest request body (kube-apiserver)."""
+
+_STALLED_WRITE_S = 30.0
+_KEEPALIVE_S = 3630.0
+_HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+_PUBLIC_PATHS = (*_HEALTH_PATHS, "/version")
+_CONTEXT = "ccm-sandbox"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Server:
+    front: requests.Front
+    token: str
+    """Every request must bring it; empty: none is needed."""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except errors.ApiError as error:
+            response = _send(msgspec.json.encode(error.status()), error.code)
+            if pause_s := error.details.get("retryAfterSeconds"):
+                response.headers["Retry-After"] = str(pause_s)
+            return response
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug must be an answer, not silence
+            traceback.print_exc(file=sys.stderr)
+            failure = errors.ApiError(500, "InternalError", f"Internal error: {error!r}")
+            return _send(msgspec.json.encode(failure.status()), 500)
+
+    async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
+        path = http.path.rstrip("/") or "/"
+        scheme, _, value = http.headers.get("Authorization", "").partition(" ")
+        knows = scheme.lower() == "bearer" and value.strip() == self.token
+        if self.token and not knows and path not in _PUBLIC_PATHS:
+            raise errors.ApiError(401, "Unauthorized", "Unauthorized")
+        if path.startswith(_HEALTH_PATHS):
+            return web.Response(text="ok")
+        request = requests.Request(
+            method=http.method,
+            path=path,
+            query=http.query,
+            body=b"" if http.method == "GET" else await _body(http),
+            content_type=http.content_type,
+            accept=http.headers.get("Accept", ""),
+        )
+        if (stream := self.front.watch(request)) is not None:
+            return await _send_stream(http, stream)
+        answer = self.front.answer(request)
+        response = _send(answer.body, answer.status)
+        for text in answer.warnings:
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{quoted}"')
+        return response
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    store: stores.Store,
+    *,
+    port: int = 0,
+    token: str = "",
+    tls: ssl.SSLContext | None = None,
+    cluster_ips: services.Networks = services.CLUSTER_IPS,
+) -> AsyncIterator[str]:
+    """Serve a store until the block ends; yields the URL. The store is closed at the end.
+
+    Port 0 takes a free one; with `tls` it is HTTPS. `cluster_ips` are one or two ranges of
+    different families.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    verbs = api.Api(store, cluster_ips=cluster_ips, token=token)
+    front = requests.Front(verbs)
+    # A watcher that left must not keep a stream open until the next change.
+    http = web.Server(
+        _Server(front, token).handle,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEPALIVE_S,
+        request_factory=functools.partial(
+            web.BaseRequest, loop=asyncio.get_running_loop(), client_max_size=MAX_BODY_BYTES
+        ),
+    )
+    runner = web.ServerRunner(http, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(
+            runner, LOOPBACK, port, backlog=1024, reuse_address=True, ssl_context=tls
+        )
+        await site.start()
+        bound = runner.addresses[0][1]
+        verbs.publish(bound)
+        yield f"{'https' if tls else 'http'}://{LOOPBACK}:{bound}"
+    finally:
+        store.close()
+        await runner.cleanup()
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        text = f"the body is larger than {MAX_BODY_BYTES} bytes"
+        raise errors.ApiError(413, "RequestEntityTooLarge", text) from error
+
+
+async def _send_stream(
+    request: web.BaseRequest, stream: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": api.JSON})
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async for chunk in stream:
+            async with asyncio.timeout(_STALLED_WRITE_S):
+                await response.write(chunk)
+        await response.write_eof()
+    return response
+
+
+def _send(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": api.JSON})
+
+
+def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
+    """Write a kubeconfig with one context, that its owner only can read.
+
+    Args:
+        path: the file.
+        url: base URL of the API server.
+        token: bearer token of the user; empty for a server that asks for none.
+        ca_file: certificates that prove the server; None for plain http.
+    """
+    proof = {"certificate-authority": str(ca_file)} if ca_file else {}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _CONTEXT, "cluster": {"server": url, **proof}}],
+        "users": [{"name": _CONTEXT, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": _CONTEXT, "context": {"cluster": _CONTEXT, "user": _CONTEXT}}],
+        "current-context": _CONTEXT,
+    }
+    files.write_private(path, json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,259 @@
+"""Services: defaults that follow from other fields, cluster IPs and node ports.
+
+The numbers follow the store: `Numbers` is told every Service that was written or removed, so no
+number is ever given back. As in kube-apiserver, numbers are picked at random and from the upper
+part of a range first: the lower part is left to clients that ask for a number of their own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ccm.testing.apiserver import errors
+
+Spec = dict[str, Any]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Networks = Sequence[Network]
+Number = int | str
+"""A node port, or a cluster IP as text."""
+
+NODE_PORTS = range(30000, 32768)
+"""The ports of every node that Services may have (kube-apiserver, --service-node-port-range)."""
+
+CLUSTER_IPS: tuple[Network, ...] = (ipaddress.ip_network("10.96.0.0/16"),)
+"""The default range of cluster IPs."""
+
+KUBERNETES = "kubernetes"
+"""The Service in the namespace `default` that stands for the API server itself."""
+
+_NONE = "None"  # the cluster IP of a headless Service
+_LOAD_BALANCER, _EXTERNAL_NAME = "LoadBalancer", "ExternalName"
+_PORT_BAND = 86
+_ADDRESS_BAND = 256
+_BALANCER_FIELDS = ("allocateLoadBalancerNodePorts", "loadBalancerClass")
+
+
+def _has_node_ports(spec: Spec) -> bool:
+    return spec["type"] in ("NodePort", _LOAD_BALANCER)
+
+
+def _has_health_check_port(spec: Spec) -> bool:
+    return spec["type"] == _LOAD_BALANCER and spec.get("externalTrafficPolicy") == "Local"
+
+
+def _is_headless(spec: Spec) -> bool:
+    return spec.get("clusterIP") == _NONE
+
+
+def numbers(spec: Spec) -> Iterator[Number]:
+    """Yield every number that a Service holds."""
+    yield from (one for one in spec.get("clusterIPs") or () if one != _NONE)
+    yield from (one["nodePort"] for one in spec.get("ports") or () if one.get("nodePort"))
+    if spec.get("healthCheckNodePort"):
+        yield spec["healthCheckNodePort"]
+
+
+def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
+    """Set defaults; keep allocated numbers, and drop fields that the type does not have."""
+    spec = body["spec"]
+    if old is not None:
+        _keep_numbers(spec, old["spec"])
+        _drop_lost_fields(body, old["spec"])
+    if spec["sessionAffinity"] == "ClientIP":
+        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        config.setdefault("timeoutSeconds", 3 * 3600)
+    else:
+        spec.pop("sessionAffinityConfig", None)
+    if spec["type"] != _EXTERNAL_NAME:
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if _has_node_ports(spec) or (spec["type"] == "ClusterIP" and spec.get("externalIPs")):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if spec["type"] == _LOAD_BALANCER:
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+        for point in body["status"].get("loadBalancer", {}).get("ingress") or ():
+            if point.get("ip"):
+                point.setdefault("ipMode", "VIP")
+    for port in spec.get("ports") or ():
+        port.setdefault("targetPort", port["port"])
+    if spec.get("clusterIP") and not spec.get("clusterIPs"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _keep_numbers(spec: Spec, before: Spec) -> None:
+    """Keep what was allocated where a client sends back only the fields that it knows."""
+    if _EXTERNAL_NAME not in (spec["type"], before["type"]):
+        for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+            spec[key] = spec.get(key) or before[key]
+        if spec["ipFamilyPolicy"] == "SingleStack":
+            for key in ("clusterIPs", "ipFamilies"):
+                spec[key] = spec[key][:1]
+    if _has_node_ports(before) and _has_node_ports(spec):
+        used = {port.get("nodePort") for port in spec.get("ports") or ()}
+        held = {port.get("name"): port.get("nodePort") for port in before.get("ports") or ()}
+        for port in spec.get("ports") or ():
+            kept = held.get(port.get("name"))
+            if kept and not port.get("nodePort") and kept not in used:
+                port["nodePort"] = kept
+    if _has_health_check_port(before) and _has_health_check_port(spec):
+        spec.setdefault("healthCheckNodePort", before.get("healthCheckNodePort", 0))
+
+
+def _drop_lost_fields(body: dict[str, Any], before: Spec) -> None:
+    """Drop fields that the new type does not have, unless the client changed them too."""
+    spec = body["spec"]
+    lost: list[str] = []
+    if before["type"] != _EXTERNAL_NAME == spec["type"]:
+        lost += ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]
+    if not _has_health_check_port(spec):
+        lost.append("healthCheckNodePort")
+    if before["type"] == _LOAD_BALANCER != spec["type"]:
+        lost += _BALANCER_FIELDS
+        body["status"]["loadBalancer"] = {}
+    if _has_node_ports(before) and not _has_node_ports(spec):
+        lost.append("externalTrafficPolicy")
+        for port in spec.get("ports") or ():
+            port.pop("nodePort", None)
+    for key in lost:
+        if spec.get(key) == before.get(key):
+            spec.pop(key, None)
+
+
+def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[errors.Cause]:
+    """Yield the faults that would let a client harm itself: changed addresses, stray statuses."""
+    spec: Spec = body["spec"]
+    if spec["type"] != _LOAD_BALANCER and body["status"].get("loadBalancer", {}).get("ingress"):
+        yield errors.forbidden("status.loadBalancer.ingress", "the type is not LoadBalancer")
+    if spec["type"] not in (_EXTERNAL_NAME, "") and not (spec.get("ports") or _is_headless(spec)):
+        yield errors.required("spec.ports")
+    if old is None or _EXTERNAL_NAME in (spec["type"], old["spec"]["type"]):
+        return
+    if (spec.get("clusterIPs") or [""])[0] != (old["spec"].get("clusterIPs") or [""])[0]:
+        yield errors.Cause("spec.clusterIPs", "may not change once set")
+    kept = old["spec"].get("loadBalancerClass")
+    is_balancer = spec["type"] == old["spec"]["type"] == _LOAD_BALANCER
+    if is_balancer and spec.get("loadBalancerClass") != kept:
+        yield errors.forbidden("spec.loadBalancerClass", "may not change once set")
+
+
+def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers) -> None:
+    """Give a Service the numbers that it lacks.
+
+    Raises:
+        RefusedError: a number is taken or out of range, or none is left.
+    """
+    spec, before = body["spec"], old["spec"] if old else {}
+    draft = _Draft(held, set(numbers(before)) if before else set())
+    if spec["type"] != _EXTERNAL_NAME:
+        _set_families(spec, list(held.ranges))
+        if not _is_headless(spec):
+            wishes = [*(spec.get("clusterIPs") or ()), "", ""]
+            pairs = zip(spec["ipFamilies"], wishes, strict=False)
+            spec["clusterIPs"] = [draft.address(family, wish) for family, wish in pairs]
+            spec["clusterIP"] = spec["clusterIPs"][0]
+    if _has_node_ports(spec):
+        wants = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts", True)
+        given: dict[int, int] = {}  # ports of one number, such as TCP and UDP, share a node port
+        for port in spec.get("ports") or ():
+            wish = port.get("nodePort") or given.get(port["port"], 0)
+            if wish or wants:
+                port["nodePort"] = given[port["port"]] = draft.port(wish)
+    if _has_health_check_port(spec):
+        spec["healthCheckNodePort"] = draft.port(spec.get("healthCheckNodePort", 0))
+
+
+def _set_families(spec: Spec, families: Sequence[str]) -> None:
+    """Set the IP families and their policy from the rest and from the cluster's families."""
+    selectorless = _is_headless(spec) and not spec.get("selector")
+    usual = "RequireDualStack" if selectorless else "SingleStack"
+    policy = spec.setdefault("ipFamilyPolicy", usual)
+    stated = [] if _is_headless(spec) else spec.get("clusterIPs") or []
+    wanted = list(spec.get("ipFamilies") or ())
+    wanted += ["IPv6" if ":" in one else "IPv4" for one in stated[len(wanted) :]]
+    wanted = wanted or list(families[:1])
+    if policy != "SingleStack" and len(wanted) == 1 and (selectorless or len(families) > 1):
+        wanted.append("IPv4" if wanted[0] == "IPv6" else "IPv6")
+    if not selectorless and not set(wanted) <= set(families):
+        raise RefusedError(f"the cluster has no IP family of {wanted}")
+    spec["ipFamilies"] = wanted
+
+
+def for_the_api_server(address: str, port: int) -> dict[str, Any]:
+    """Return the Service `kubernetes`, by which Pods reach the API server."""
+    labels = {"component": "apiserver", "provider": KUBERNETES}
+    spec = {"clusterIP": address, "ports": [{"name": "https", "port": 443, "targetPort": port}]}
+    return {"metadata": {"name": KUBERNETES, "labels": labels}, "spec": spec}
+
+
+class RefusedError(Exception):
+    """A number that cannot be had."""
+
+
+class Numbers:
+    """The numbers that stored Services hold.
+
+    Args:
+        ranges: of cluster IPs, one or two of different families; the first is the default.
+    """
+
+    def __init__(self, ranges: Networks = CLUSTER_IPS) -> None:
+        self.ranges = {f"IPv{network.version}": network for network in ranges}
+        self.taken: set[Number] = set()
+        self._held: dict[str, frozenset[Number]] = {}
+
+    @property
+    def first_address(self) -> str:
+        """The first cluster IP; it belongs to the API server."""
+        return str(next(iter(self.ranges.values()))[1])
+
+    def hold(self, key: str, held: Iterable[Number]) -> None:
+        """Note that the Service of that key holds these numbers and no others."""
+        self.taken -= self._held.pop(key, frozenset())
+        self._held[key] = frozenset(held)
+        self.taken |= self._held[key]
+
+
+class _Draft:
+    """The numbers of one request; a request that comes to nothing leaves no trace."""
+
+    def __init__(self, held: Numbers, own: set[Number]) -> None:
+        self._ranges = held.ranges
+        self._own = own  # held by this Service before, or taken by this request
+        self._taken = held.taken - own
+
+    def port(self, wish: int) -> int:
+        if not wish:
+            return int(self._pick(len(NODE_PORTS), _PORT_BAND, lambda place: NODE_PORTS[place]))
+        return int(self._take(wish, is_inside=wish in NODE_PORTS))
+
+    def address(self, family: str, wish: str) -> str:
+        network = self._ranges[family]
+        # All but the first, which is the network, and for IPv4 the last, which is broadcast.
+        size = network.num_addresses - (2 if network.version == 4 else 1)
+        if not wish:
+            band = min(_ADDRESS_BAND, size // 16)
+            return str(self._pick(size, band, lambda place: str(network[place + 1])))
+        try:
+            found = ipaddress.ip_address(wish)
+        except ValueError as error:
+            raise RefusedError(f"{wish} is no IP address") from error
+        return str(self._take(str(found), is_inside=found in network))
+
+    def _take(self, number: Number, *, is_inside: bool) -> Number:
+        if not is_inside or number in self._taken:
+            why = "already allocated" if is_inside else "out of range"
+            raise RefusedError(f"{number} is {why}")
+        self._own.add(number)
+        return number
+
+    def _pick(self, size: int, band: int, number_at: Callable[[int], Number]) -> Number:
+        start = random.randrange(band, size) if band < size else 0
+        for place in itertools.chain(range(start, size), range(start)):
+            number = number_at(place)
+            if number not in self._taken and number not in self._own:
+                self._own.add(number)
+                return number
+        raise RefusedError("the range is full")

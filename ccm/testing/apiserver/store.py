@@ -1,0 +1,273 @@
+"""The versioned object store: one revision counter, sorted collections, bounded history.
+
+Every write takes the next revision of one store-wide counter, which is the object's
+`resourceVersion`. An object is encoded once, when it is written; reads, lists and
+watches send those bytes. The decoded form is not kept: each change starts from a fresh copy,
+so a stored object cannot be damaged.
+
+A collection keeps its last changes for watches: a slow watcher holds nothing up, it only falls
+behind until its place is forgotten. Older revisions have expired.
+
+The store belongs to one event loop; no call blocks except for a short file write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ccm.base.digits import parse_digits
+from ccm.testing.apiserver import errors, kinds
+
+HISTORY = 4096
+"""Default number of changes of each kind that are kept."""
+
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+"""Type of a change, in the words of watch events."""
+
+
+class HistoryExpiredError(errors.ApiError):
+    """A revision that is older than the history."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One stored object at one revision: its bytes, labels and selectable fields."""
+
+    key: str
+    revision: int
+    raw: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+
+    def body(self) -> dict[str, Any]:
+        """Return a fresh decoded copy that the caller may change."""
+        found: dict[str, Any] = msgspec.json.decode(self.raw)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step of a collection's history; `entry` of a deletion is the last state."""
+
+    type: ChangeType
+    entry: Entry
+    previous: Entry | None
+
+
+class Collection:
+    """All objects of one kind, sorted by key, with their latest changes.
+
+    Changes below the `floor` are not available.
+    """
+
+    def __init__(self, *, history: int) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._keys: list[str] = []
+        self._limit = history
+        self._changes: list[Change] = []
+        self.floor = 0
+        self._next = asyncio.Event()
+
+    def get(self, key: str) -> Entry | None:
+        """Return the object of that key, if there is one."""
+        return self._entries.get(key)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self._entries[key] for key in self._keys)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest revision from which changes are available."""
+        excess = len(self._changes) - self._limit
+        return self._changes[excess - 1].entry.revision if excess > 0 else self.floor
+
+    def changes(self, after: int) -> list[Change]:
+        """Return every change above a revision.
+
+        Raises:
+            HistoryExpiredError: some of them are no longer kept.
+        """
+        oldest = self.oldest
+        if after < oldest:
+            text = f"too old resource version: {after} ({oldest})"
+            raise HistoryExpiredError(410, "Expired", text)
+        start = bisect.bisect_right(self._changes, after, key=lambda change: change.entry.revision)
+        return self._changes[start:]
+
+    async def changed(self) -> None:
+        """Wait for the next change; take the changes by `changes`."""
+        await self._next.wait()
+
+    def wake(self) -> None:
+        """Wake all waiters for a change."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def has_prefix(self, prefix: str) -> bool:
+        """Return whether any key starts with `prefix`."""
+        place = bisect.bisect_left(self._keys, prefix)
+        return place < len(self._keys) and self._keys[place].startswith(prefix)
+
+    def record(self, change_type: ChangeType, entry: Entry) -> Change:
+        """Carry out one change."""
+        change = Change(type=change_type, entry=entry, previous=self._entries.get(entry.key))
+        if change_type == "DELETED":
+            del self._entries[entry.key]
+            del self._keys[bisect.bisect_left(self._keys, entry.key)]
+        else:
+            self.place(entry)
+        self._changes.append(change)
+        if len(self._changes) >= 2 * self._limit:
+            self.floor = self.oldest
+            del self._changes[: -self._limit]
+        self.wake()
+        return change
+
+    def place(self, entry: Entry) -> None:
+        """Store an object without history."""
+        if entry.key not in self._entries:
+            bisect.insort(self._keys, entry.key)
+        self._entries[entry.key] = entry
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """One line of the file on disk: a change of one object."""
+
+    revision: int
+    resource: str
+    key: str
+    change: ChangeType
+    raw: msgspec.Raw = msgspec.field(name="object")
+
+
+class Store:
+    """The collections of all kinds, the registry of these, and the counter they share.
+
+    A stored CustomResourceDefinition is served from its own revision on.
+
+    Args:
+        history: changes of each kind that are kept for watches.
+        path: a file for all changes, one line each, which a new store continues; None: no file.
+            A line is flushed at once, so it outlives a killed process; nothing is synced.
+        observe: called with the kind after each change.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line that is not the last is damaged.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: int = HISTORY,
+        path: pathlib.Path | None = None,
+        observe: Callable[[kinds.Kind, Change], None] = lambda _kind, _change: None,
+    ) -> None:
+        self.revision = 1
+        self.is_closed = False
+        self.kinds = kinds.Registry()
+        self._history = history
+        self._observe = observe
+        self._collections: dict[str, Collection] = {}
+        self._path = path
+        if path is not None:
+            path.touch(mode=0o600)
+            self._replay(path)
+
+    def collection(self, kind: kinds.Kind) -> Collection:
+        """Return all objects of a kind."""
+        name = kind.qualified
+        if name not in self._collections:
+            self._collections[name] = Collection(history=self._history)
+        return self._collections[name]
+
+    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+        """Return one object, if it exists."""
+        return self.collection(kind).get(key)
+
+    def put(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+        """Store an object under its key, new or not, at the next revision.
+
+        Sets `metadata.resourceVersion` in `body`; the caller must not change it later.
+        """
+        known = self.get(kind, key) is not None
+        return self._record(kind, "MODIFIED" if known else "ADDED", key, body)
+
+    def remove(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+        """Remove an object; `body` is the last state, which watchers get."""
+        return self._record(kind, "DELETED", key, body)
+
+    def restore(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> None:
+        """Place an object of another store as it is, resource version included, without history.
+
+        Watches cannot begin before the highest version that was restored.
+        """
+        revision = parse_digits(body["metadata"].get("resourceVersion", "")) or 0
+        self.revision = max(self.revision, revision)
+        head = {"kind": kind.kind, "apiVersion": kind.api_version}
+        self.collection(kind).place(entry_of(kind, key, head | body, revision))
+        for collection in self._collections.values():
+            collection.floor = self.revision
+
+    def close(self) -> None:
+        """Wake all waiters for changes."""
+        self.is_closed = True
+        for collection in self._collections.values():
+            collection.wake()
+
+    def _record(
+        self, kind: kinds.Kind, change: ChangeType, key: str, body: dict[str, Any]
+    ) -> Entry:
+        revision = self.revision + 1
+        body["metadata"]["resourceVersion"] = str(revision)
+        entry = entry_of(kind, key, body, revision)
+        if self._path is not None:
+            record = _Record(revision, kind.qualified, key, change, msgspec.Raw(entry.raw))
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(record) + b"\n")
+        self._carry_out(kind, change, entry, body)
+        return entry
+
+    def _carry_out(
+        self, kind: kinds.Kind, change: ChangeType, entry: Entry, body: dict[str, Any]
+    ) -> None:
+        self.revision = entry.revision
+        self._observe(kind, self.collection(kind).record(change, entry))
+        if kind is kinds.DEFINITIONS:
+            group, plural = body["spec"]["group"], body["spec"]["names"]["plural"]
+            self.kinds.replace(group, plural, None if change == "DELETED" else kinds.custom(body))
+
+    def _replay(self, path: pathlib.Path) -> None:
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):  # the process was killed while it wrote
+            os.truncate(path, whole)
+        decoder = msgspec.json.Decoder(_Record)
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                record = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{path}: line {number} is damaged: {error}") from error
+            kind, body = self.kinds.named(record.resource), msgspec.json.decode(record.raw)
+            entry = entry_of(kind, record.key, body, record.revision)
+            self._carry_out(kind, record.change, entry, body)
+
+
+def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int = 0) -> Entry:
+    """Return an object as it is stored at a revision, or would be."""
+    return Entry(
+        key=key,
+        revision=revision,
+        raw=msgspec.json.encode(body),
+        labels=body["metadata"].get("labels") or {},
+        fields=kind.fields_of(body),
+    )

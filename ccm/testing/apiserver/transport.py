@@ -1,0 +1,88 @@
+"""A transport that ends in a store, so that `ccm.kube.client` needs no wire and time may be
+virtual."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.kube.serverclock import ServerClock
+from ccm.testing.apiserver import api, requests
+from ccm.testing.apiserver import errors as refusals
+from ccm.testing.apiserver import store as stores
+
+
+class MemoryTransport:
+    """The requests of clients of this process, as `ccm.kube.transport.Transport` takes them."""
+
+    user_agent = "memory"
+
+    def __init__(self, store: stores.Store | None = None, *, is_strict: bool = True) -> None:
+        self.clock = ServerClock()
+        self.store = stores.Store() if store is None else store
+        self.api = api.Api(self.store, is_strict=is_strict)
+        self._front = requests.Front(self.api)
+
+    def client(self, name: str = "") -> Client:
+        """Return a client of it."""
+        return Client(self, name=name)  # type: ignore[arg-type]
+
+    async def do(
+        self, method: str, path: str, *, body: bytes | None, content_type: str, **rest: Any
+    ) -> bytes:
+        """Make one request."""
+        return self.answer(method, path, body or b"", content_type, rest.get("query") or {})
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        content_type: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Carry out one request.
+
+        Raises:
+            KubeError: it is refused.
+        """
+        request = requests.Request(
+            method=method,
+            path=path,
+            query=query or {},
+            body=body,
+            content_type=content_type or api.JSON,
+        )
+        with _refusals_as_client_errors():
+            return self._front.answer(request).body
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], **_: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Watch."""
+        request = requests.Request(method="GET", path=path, query={**query, "watch": "1"})
+        with _refusals_as_client_errors():
+            chunks = self._front.watch(request)
+        assert chunks is not None
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for chunk in chunks:
+                for line in chunk.splitlines():
+                    yield line
+
+        yield lines()
+
+
+@contextlib.contextmanager
+def _refusals_as_client_errors() -> Iterator[None]:
+    try:
+        yield
+    except refusals.ApiError as error:
+        status = msgspec.json.encode(error.status())
+        raise errors.from_response(error.code, {}, status) from None
