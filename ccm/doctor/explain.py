@@ -217,6 +217,9 @@ def _of_controllers(subject: Subject) -> Verdict | None:
         if last is not None and last.not_yet:
             said = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
             return Verdict(said=said, advice=("nothing, if it is new: it is asked again",))
+    if isinstance(subject.found, Machine) and subject.found.works:
+        # Drivers may answer Unimplemented, such as to `initialize_machine`.
+        return None
     # The error of a call that a controller takes for an outcome.
     if not calls or (last_call := calls[-1]).state in (OK, CANCELED, RUNNING, WAITING):
         return None

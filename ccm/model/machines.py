@@ -197,12 +197,6 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         return self.status.phase
 
     @property
-    def document(self) -> KubeObject:
-        """The object as its API group has it."""
-        found: KubeObject = self.source
-        return found
-
-    @property
     def spec(self) -> object:
         """Spec of the document; only to be compared with another."""
         return self.source.spec
@@ -221,3 +215,8 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     def works(self) -> bool:
         """Whether the machine counts as ready."""
         return self.phase in WORKING and not self.is_deleting
+
+
+def document_of(obj: KubeObject) -> Any:
+    """Return the document that an object was converted from, or the object itself."""
+    return obj.source if isinstance(obj, Machine) else obj

@@ -108,11 +108,6 @@ class KubeObject(Wire, frozen=True, kw_only=True):
         return self.metadata.annotations or EMPTY
 
     @property
-    def document(self) -> KubeObject:
-        """The object as its API group has it."""
-        return self
-
-    @property
     def allows_deletion(self) -> bool:
         """Whether a person annotated it so that a deletion held back is made after all."""
         return self.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true"

@@ -13,6 +13,7 @@ from ccm.cloud.interface import LoadBalancer, Routes
 from ccm.cloud.machines import MachineDriver, MachineRequest
 from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
+from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
 
 SHOWN = 20
@@ -225,7 +226,7 @@ def _members(nodes: Sequence[Node]) -> str:
 
 def _fields(obj: KubeObject) -> _Fields:
     """What can be told apart: (path, element of a list that is a set) -> text."""
-    body = msgspec.to_builtins(obj.document)
+    body = msgspec.to_builtins(document_of(obj))
     if isinstance(obj, Secret):
         body = {"metadata": body["metadata"]}
     found = dict(_flat("", body))

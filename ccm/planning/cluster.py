@@ -19,6 +19,7 @@ from ccm.base import clock
 from ccm.gardener import crds
 from ccm.kube.client import Client
 from ccm.kube.resources import Kind
+from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
 from ccm.testing.apiserver import kinds, schema, store
 from ccm.testing.apiserver.transport import MemoryTransport
@@ -83,7 +84,7 @@ class ClusterCopy:
         served = self._served(kind)
         assert served is not None, kind.plural
         for key, obj in objects.items():
-            body = msgspec.to_builtins(obj.document)
+            body = msgspec.to_builtins(document_of(obj))
             # An odd time or number, which that server let pass, stays as it is.
             with contextlib.suppress(schema.WrongTypeError):
                 body = served.clean(body)
