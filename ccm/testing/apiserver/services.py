@@ -127,7 +127,7 @@ def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[e
     spec: Spec = body["spec"]
     if spec["type"] != _LOAD_BALANCER and body["status"].get("loadBalancer", {}).get("ingress"):
         yield errors.forbidden("status.loadBalancer.ingress", "the type is not LoadBalancer")
-    if spec["type"] not in (_EXTERNAL_NAME, "") and not (spec.get("ports") or _is_headless(spec)):
+    if spec["type"] != _EXTERNAL_NAME and not (spec.get("ports") or _is_headless(spec)):
         yield errors.required("spec.ports")
     if old is None or _EXTERNAL_NAME in (spec["type"], old["spec"]["type"]):
         return
