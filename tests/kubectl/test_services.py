@@ -55,8 +55,6 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
     ("create", "deployment", "d", "--image=example.com/d:1", "--port=90"),
     ("expose", "deployment", "d", "--type=LoadBalancer"),
     ("get", "deployments", "-o", "wide"),
-    ("get", "deployment", "d", "-o", "yaml"),
-    ("describe", "deployment", "d"),
     ("create", "-f", "-", HELD),
     ("get", "services", "-l", _MINE),
     ("get", "services", "-l", _MINE, "-o", "wide"),

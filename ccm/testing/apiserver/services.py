@@ -127,11 +127,16 @@ def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[e
     spec: Spec = body["spec"]
     if spec["type"] != _LOAD_BALANCER and body["status"].get("loadBalancer", {}).get("ingress"):
         yield errors.forbidden("status.loadBalancer.ingress", "the type is not LoadBalancer")
-    if spec["type"] not in (_EXTERNAL_NAME, "") and not (spec.get("ports") or _is_headless(spec)):
+    ports = spec.get("ports") or ()
+    if spec["type"] != _EXTERNAL_NAME and not (ports or _is_headless(spec)):
         yield errors.required("spec.ports")
+    for number, port in enumerate(ports):
+        if len(ports) > 1 and not port.get("name"):
+            yield errors.required(f"spec.ports[{number}].name")
     if old is None or _EXTERNAL_NAME in (spec["type"], old["spec"]["type"]):
         return
-    if (spec.get("clusterIPs") or [""])[0] != (old["spec"].get("clusterIPs") or [""])[0]:
+    given = {spec.get("clusterIP"), *(spec.get("clusterIPs") or [""])[:1]}
+    if given != {old["spec"].get("clusterIP")}:
         yield errors.Cause("spec.clusterIPs", "may not change once set")
     kept = old["spec"].get("loadBalancerClass")
     is_balancer = spec["type"] == old["spec"]["type"] == _LOAD_BALANCER

@@ -610,6 +610,7 @@ def test_a_number_is_given_once_and_free_after_the_last_finalizer(server: Server
         ({"ports": P80, "clusterIP": "10.97.0.1"}, "spec"),
         ({"ports": P80, "ipFamilies": ["IPv6"]}, "spec"),
         ({"ports": [{"port": 0}]}, "spec.ports[0].port"),
+        ({"ports": [{"port": 1, "name": "a"}, {"port": 2}]}, "spec.ports[1].name"),
     ],
 )
 def test_a_wrong_service_is_refused(server: Server, spec: dict[str, Any], field: str) -> None:
@@ -619,8 +620,9 @@ def test_a_wrong_service_is_refused(server: Server, spec: dict[str, Any], field:
 
 def test_addresses_never_change(server: Server) -> None:
     service(server, **LB)
-    with refused(422, "Invalid", "spec.clusterIPs"):
-        change(server, clusterIP="10.96.7.7", clusterIPs=["10.96.7.7"])
+    for address in ({"clusterIP": "10.96.7.7"}, {"clusterIPs": ["10.96.7.7"]}):
+        with refused(422, "Invalid", "spec.clusterIPs"):
+            change(server, **address)
     with refused(422, "Invalid", "spec.loadBalancerClass"):
         change(server, loadBalancerClass="a.b/c")
 
