@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from ccm.app import daemon, files, options, stopping
-from ccm.app.options import Options, checks, config
-from ccm.app.options.argv import UsageError
+from ccm.app.options import Options, UsageError, config
 from ccm.app.provider import misconfigured
 from ccm.app.serving.server import serving
 from ccm.base import log, redact
@@ -47,7 +46,7 @@ def _read(words: Sequence[str]) -> Options | str:
     if text is not None:
         return text
     chosen = config.effective(chosen)
-    checks.check(chosen)
+    options.check(chosen)
     return chosen
 
 

@@ -21,7 +21,7 @@ LINES_PER_S, BURST = 1.0, 20
 LONGEST = 256
 """Characters of a name or path that are shown."""
 
-PRIVILEGED = ("/configz", "/debug/", "/explain")
+PRIVILEGED = ("/configz", "/explain")
 """Beginnings of what few may have; `/metrics` is asked for every few seconds, and is not here."""
 
 _HARMLESS = ("GET", "HEAD")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ccm.serving.accesslog import AccessLog
 from ccm.serving.authentication import Authenticator, ReviewFailed, Unauthorized
 from ccm.serving.authorization import Authorizer, Question
-from ccm.serving.http import JSON, Handler, Request, Response, text
+from ccm.serving.http import JSON, Handler, Request, Response, find_page, text
 from ccm.serving.identity import ANONYMOUS, User
 
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")
@@ -37,7 +37,6 @@ class HandlerChain:
         authorizer: Authorizer,
     ) -> None:
         self._pages = dict(pages)
-        self._folders = sorted((path for path in pages if path.endswith("/")), key=len)[::-1]
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._access = AccessLog()
@@ -71,18 +70,8 @@ class HandlerChain:
         if user != ANONYMOUS:
             request.known()
         self._access.allowed(request)
-        page = self._page(request.path)
-        if page is None:
-            return text("404 page not found\n", 404)
-        return await page(request)
-
-    def _page(self, path: str) -> Handler | None:
-        if path in self._pages:
-            return self._pages[path]
-        for folder in self._folders:
-            if path.startswith(folder):
-                return self._pages[folder]
-        return None
+        page = find_page(self._pages, request.path)
+        return text("404 page not found\n", 404) if page is None else await page(request)
 
 
 def forbidden(user: User, question: Question, reason: str) -> str:

@@ -127,6 +127,12 @@ def text(body: str, status: int = 200, *headers: tuple[str, str]) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+def find_page(pages: Mapping[str, Handler], path: str) -> Handler | None:
+    """Return the page at a path; one whose path ends with a slash covers all below it."""
+    folders = [each for each in pages if each.endswith("/") and path.startswith(each)]
+    return pages.get(path) or (pages[max(folders, key=len)] if folders else None)
+
+
 class Server:
     """Answers on one port.
 

@@ -21,7 +21,7 @@ _GROUP = config.GROUP_VERSION.partition("/")[0]
 def document(options: Options) -> dict[str, Any]:
     """The whole answer."""
     found: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
-    for path in config.IDLE:
+    for path in config.UNUSED:
         config.put(found, path, "")
     config.put(found, "Generic.Port", 0)
     config.put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads

@@ -30,13 +30,11 @@ from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.runtime.account import PATH
-from ccm.serving import certs, http, listener, tls, verbosity
+from ccm.serving import certs, http, listener, tls
 from ccm.serving.authentication import Authenticator, Trust
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
-from ccm.serving.health import Health
-from ccm.serving.profiling import Profiling
-from ccm.serving.slis import Slis
+from ccm.serving.health import Health, Slis
 from ccm.serving.ttl_cache import Shelf
 
 HEALTH = "health"
@@ -170,8 +168,6 @@ def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Ha
     }
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages
-    if options.profiling:
-        found |= Profiling().pages | verbosity.PAGES
     return found
 
 
