@@ -20,10 +20,10 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from ccm.base import clock, metrics
+from ccm.serving.connections import Turns
 from ccm.serving.http import Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
 from ccm.serving.ttl_cache import Shelf, TTLCache
-from ccm.serving.turns import Turns
 
 _BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
 

@@ -21,7 +21,7 @@ from ccm.app.serving.health import Checks
 from ccm.app.serving.server import ServerContext, exposition
 from ccm.base import log, redact
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.serving import http, listener
+from ccm.serving import acceptor, http
 from ccm.serving.health import Health, Slis
 
 
@@ -34,8 +34,8 @@ async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
     """
     options: Any = context.options  # `commands.CommandOptions`, whose module needs this one
     try:
-        port = listener.bind(listener.Endpoint(address=options.address, port=options.port))
-    except listener.ListenError as error:
+        port = acceptor.bind(acceptor.Endpoint(address=options.address, port=options.port))
+    except acceptor.ListenError as error:
         raise Misconfigured(f"--port={options.port}: {error}") from error
     with contextlib.closing(port):
         task = spawn(_serve(context, port), name="serving")

@@ -30,7 +30,7 @@ from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.runtime.account import PATH
-from ccm.serving import certs, http, listener, tls
+from ccm.serving import acceptor, certs, http, tls
 from ccm.serving.authentication import Authenticator, Trust
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
@@ -88,14 +88,14 @@ async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
 def _bind(options: Options) -> socket.socket | None:
     if not options.secure_port:
         return None
-    endpoint = listener.Endpoint(
+    endpoint = acceptor.Endpoint(
         address=options.bind_address,
         port=options.secure_port,
         share_port=options.permit_port_sharing,
     )
     try:
-        return listener.bind(endpoint)
-    except listener.ListenError as error:
+        return acceptor.bind(endpoint)
+    except acceptor.ListenError as error:
         raise Misconfigured(f"--secure-port={options.secure_port}: {error}") from error
 
 

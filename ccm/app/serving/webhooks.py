@@ -19,7 +19,7 @@ from ccm.base import log
 from ccm.cloud.interface import Cloud
 from ccm.controllers.service import plan
 from ccm.model import Service
-from ccm.serving import certs, http, listener, webhook
+from ccm.serving import acceptor, certs, http, webhook
 from ccm.serving.admission import Handler, Webhook
 from ccm.serving.admission_annotations import Schema, ServiceAnnotations
 
@@ -61,7 +61,7 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
             log.logger("webhook").warning("webhooks are not served", reason=why)
         return
     reloader = certificates.cert_reloader(options, certificates.WEBHOOKS)
-    endpoint = listener.Endpoint(
+    endpoint = acceptor.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
     server = http.Server(
@@ -72,12 +72,12 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     )
     try:
         await reloader.start()
-        await server.start(listener.bind(endpoint))
+        await server.start(acceptor.bind(endpoint))
         log.logger("webhook").info(
             "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
         )
         await reloader.run()
-    except (listener.ListenError, certs.CertificateError) as error:
+    except (acceptor.ListenError, certs.CertificateError) as error:
         raise Misconfigured(f"webhook server: {error}") from error
     finally:
         await server.close()
