@@ -17,15 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# isort: on
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response as _Response
 from aiohttp.web_server import Server as _Server
 from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
 
-# isort: off - first, because it imports aiohttp as a whole, without the machine's authorities
-from ccm.base import log, wire  # noqa: F401
+from ccm.base import log
 from ccm.serving.acceptor import CHUNK, CLOSE_S, Acceptor
 from ccm.serving.bodies import BadBody, Bodies, Limits
 from ccm.serving.connections import GREEDY, Connections, Seat, Stage
