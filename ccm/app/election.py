@@ -18,7 +18,7 @@ from ccm.app.options import Options, migration
 from ccm.app.options.documents import DocumentError
 from ccm.app.options.generic import GUARDED
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
 from ccm.base.fence import Fence

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from ccm.serving import acceptor, connections, http
-from ccm.serving.bodies import MAX_BODY
 from ccm.serving.connections import Stage
+from ccm.serving.http import MAX_BODY
 from tests import pki
 from tests.unit.serving.test_http import GET, LAST, LOOPBACK, echo, exchange, serving
 from tests.waiting import due_by, eventually

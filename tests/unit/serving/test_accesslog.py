@@ -9,12 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base import log
-from ccm.serving import accesslog
-from ccm.serving.authentication import Authenticator
+from ccm.serving import handler_chain
+from ccm.serving.authentication import Authenticator, User
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.http import Caller, Request, Response, text
-from ccm.serving.identity import User
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, request
 
@@ -124,9 +123,9 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     jump(1.0)
     later = await told(chain, *flood[:1])
 
-    assert [line["event"] for line in lines].count("request is refused") == accesslog.BURST
+    assert [line["event"] for line in lines].count("request is refused") == handler_chain.BURST
     assert lines[-1]["event"] == "privileged request"
-    assert later[0]["left_out"] == len(flood) - accesslog.BURST
+    assert later[0]["left_out"] == len(flood) - handler_chain.BURST
 
 
 async def test_long_words_of_a_caller_are_cut() -> None:
@@ -142,4 +141,4 @@ async def test_a_flood_while_nobody_can_tell_who_may_is_cut_too() -> None:
 
     events = {line["event"] for line in lines if line["log_level"] == "warning"}
     assert events == {"authorization check failed, answering 500"}
-    assert len(lines) == accesslog.BURST
+    assert len(lines) == handler_chain.BURST

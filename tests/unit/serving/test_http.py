@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from ccm.serving import acceptor, http, policy, tls
-from ccm.serving.bodies import MAX_BODY, Limits
 from ccm.serving.certs import Certificates, Files
-from ccm.serving.http import Request, Response, text
+from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
 from tests import pki
 from tests.waiting import DEADLINE_S
 

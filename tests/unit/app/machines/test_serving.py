@@ -13,8 +13,8 @@ import pytest
 from ccm.app.machines.commands import MACHINE_CONTROLLER, CommandOptions
 from ccm.app.machines.serving import serving
 from ccm.app.provider import Misconfigured
+from ccm.app.serving.health import Vitals
 from ccm.app.serving.server import ServerContext
-from ccm.app.serving.vitals import Vitals
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed
 from ccm.kube.tls import TlsSettings

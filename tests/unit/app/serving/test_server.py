@@ -15,9 +15,8 @@ import pytest
 from ccm.app import options, reload
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Checks
+from ccm.app.serving.health import Checks, Vitals
 from ccm.app.serving.server import ServerContext, _transport, pages, serving
-from ccm.app.serving.vitals import Vitals
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
