@@ -7,12 +7,19 @@ of events never holds up a write; requests about the Lease never wait.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import cast
 
 import ccm
+from ccm.app.options import Options, names
+from ccm.app.provider import Misconfigured
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
-from ccm.cloud.config import READER
+from ccm.cloud import registry
+from ccm.cloud.config import READER, Context
+from ccm.cloud.interface import Cloud
+from ccm.cloud.machines import MachineDriver
+from ccm.cloud.registry import Opener
 from ccm.kube.client import Client
 from ccm.kube.serviceaccount import ServiceAccount, acting_as
 from ccm.kube.transport import Transport
@@ -152,3 +159,42 @@ class ProviderClient:
         return await self._client.raw(
             method, path, query=query, body=body, content_type=content_type
         )
+
+
+def load(name: str) -> Opener:
+    """The provider of that name; imports it.
+
+    Raises:
+        Misconfigured: there is none that can be used.
+    """
+    try:
+        return registry.load(name)
+    except registry.ProviderError as error:
+        raise Misconfigured(str(error)) from error
+
+
+def opener(options: Options) -> Opener:
+    """What opens the provider that the flags name.
+
+    Without a cloud config, and where no controller runs that needs more, that is its machine
+    driver alone: the credentials of machines come with their classes.
+
+    Raises:
+        Misconfigured: there is none that can be used.
+    """
+    if not options.cloud_provider:
+        # The daemon itself insists on one; of the commands for machines one needs no cloud.
+        return no_cloud
+    found = load(options.cloud_provider)
+    machines = registry.declared(found).machines
+    if machines is None or options.cloud_config:
+        return found
+    alone = Cloud(name=options.cloud_provider, machines=cast("MachineDriver", object()))
+    running = names.enabled(options.controllers)
+    return found if any(one.lacks(alone) for one in running) else machines
+
+
+@asynccontextmanager
+async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
+    """What stands for a provider where nothing has to do with a cloud."""
+    yield Cloud(name="none", has_cluster_id=True)

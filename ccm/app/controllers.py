@@ -19,7 +19,7 @@ from ccm.app.election import Election
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import answers, knows_nodes
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.tasks import Group

@@ -18,15 +18,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import TYPE_CHECKING, Any
 
 import ccm
-from ccm.app import clusters, metrics, openers, provider, reload, stopping
-from ccm.app.clients import EVENTS, Accounts, Clients, user_agent
+from ccm.app import clusters, metrics, provider, reload, stopping
+from ccm.app.clients import EVENTS, Accounts, Clients, opener, user_agent
 from ccm.app.controllers import Controllers
 from ccm.app.election import Election, migration_plan
 from ccm.app.events import Events
 from ccm.app.options import Options, migration
 from ccm.app.serving import webhooks
+from ccm.app.serving.health import Vitals
 from ccm.app.serving.server import ServerContext, serving
-from ccm.app.serving.vitals import Vitals
 from ccm.base import log
 from ccm.base.drain import Drain
 from ccm.base.lastresort import LastResort
@@ -56,7 +56,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         Misconfigured: a person has to correct something.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
-    opener = openers.opener(options)
+    opened = opener(options)
     cluster = await asyncio.to_thread(_read_cluster, options, environ)
     plan = migration_plan(options)
     async with (
@@ -67,7 +67,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
     ):
         acting = accounts if options.use_service_account_credentials else None
         clients = Clients(transport, options.api_rate, accounts=acting)
-        configured = provider.ConfiguredProvider(options, opener, clients)
+        configured = provider.ConfiguredProvider(options, opened, clients)
         kubeconfig = reload.Kubeconfig(
             options.kubeconfig,
             transport,

@@ -7,8 +7,10 @@ for a defect of ours.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ccm.app import daemon, files, options, stopping
-from ccm.app.options import Options, checks, config
-from ccm.app.options.argv import UsageError
+from ccm.app import daemon, options, stopping
+from ccm.app.options import Options, UsageError, config
 from ccm.app.provider import misconfigured
 from ccm.app.serving.server import serving
 from ccm.base import log, redact
@@ -47,7 +48,7 @@ def _read(words: Sequence[str]) -> Options | str:
     if text is not None:
         return text
     chosen = config.effective(chosen)
-    checks.check(chosen)
+    options.check(chosen)
     return chosen
 
 
@@ -111,7 +112,7 @@ def _run(chosen: Options, program: Program) -> int:
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
-    files.raise_limit()
+    raise_limit()
     # What was imported stays: a full round of the garbage collector over it would stall the
     # event loop for tens of milliseconds.
     gc.freeze()
@@ -158,3 +159,17 @@ def leave(code: int) -> None:
     if any(not thread.daemon for thread in threading.enumerate()[1:]):
         os._exit(code)
     sys.exit(code)
+
+
+MOST = 65_536
+"""More would only make a leak last longer."""
+
+
+def raise_limit() -> None:
+    """Use what the system allows; a shell gives 1,024 (Go does the same when a program starts)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # A sandbox may forbid it: then there are fewer.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

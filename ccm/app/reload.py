@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from ccm.app.options import FLAGS, Options, checks, config
-from ccm.app.options.argv import UsageError
+from ccm.app import options
+from ccm.app.options import FLAGS, Options, UsageError, config
 from ccm.app.provider import ConfiguredProvider, ProviderHolder, misconfigured
 from ccm.base import clock, log, metrics, redact
 from ccm.base.files import Signature, signature
@@ -301,7 +301,7 @@ class Configuration:
         """Read the file. Raises Refused."""
         try:
             found = await asyncio.to_thread(config.reread, self._given)
-            checks.check(found)
+            options.check(found)
         except UsageError as error:
             raise Refused(str(error)) from error
         changed = [name for name in FLAGS if found.get(name) != self._now.get(name)]

@@ -1,8 +1,6 @@
 """The kinds of value a flag takes: how each is read from text and written back.
 
-Every kind reads what Go's flag library reads, no more and no less: its words for
-true and false, its number bases, its durations, its comma lists with CSV quoting.
-So a command line that starts the Go reference starts this daemon too.
+Truth values, durations and lists are spelled as Go spells them, numbers are decimal.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import ROUND_CEILING, Decimal
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -22,27 +19,11 @@ from ccm.base.digits import parse_digits
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
 
-_INTEGER = re.compile(
-    r"([+-]?)(?:0[xX]_?(?P<x>[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)"
-    r"|0[bB]_?(?P<b>[01]+(?:_[01]+)*)"
-    r"|0[oO]?_?(?P<o>[0-7]+(?:_[0-7]+)*)"
-    r"|(?P<d>0|[1-9][0-9]*(?:_[0-9]+)*))"
-)
-_BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
+# Go reads a leading zero as octal: refused, because decimal would be another number.
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_CELL = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"(?=,|\Z)|(?P<plain>[^",\r\n]*)(?=,|\Z)')
-_QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]{1,19}\.?[0-9]{0,19}|\.[0-9]{1,19}))"
-    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))"
-)
-_SUFFIXES = {
-    **{
-        suffix: Decimal(1024) ** power
-        for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)
-    },
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("num", -3)},
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(["", *"kMGTPE"])},
-}
+_QUANTITY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|k|M|G|)")
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,43 +71,20 @@ def parse_bool(text: str) -> bool:
     return value
 
 
-def parse_integer(text: str) -> int:
-    """Read an integer in Go's notation: decimal, 0x, 0b, 0o or a leading 0, with underscores."""
-    match = _INTEGER.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    base, digits = next((name, found) for name, found in match.groupdict().items() if found)
-    value = int(digits, _BASES[base])
-    return -value if match[1] == "-" else value
-
-
 def parse_list(text: str) -> tuple[str, ...]:
-    """Read one CSV record: `a,"b,c"` is `a` and `b,c`; empty text is an empty list."""
-    if not text:
-        return ()
-    cells = []
-    position = 0
-    while position <= len(text):
-        match = _CELL.match(text, position)
-        if match is None:
-            raise ValueError(text)
-        quoted = match["quoted"]
-        cells.append(match["plain"] if quoted is None else quoted.replace('""', '"'))
-        position = match.end() + 1
-    return tuple(cells)
+    """Read a comma separated list; empty text is an empty list."""
+    # Go reads quotes as CSV does: refused, because the parts would be other values.
+    if any(mark in text for mark in '"\r\n'):
+        raise ValueError(text)
+    return tuple(text.split(",")) if text else ()
 
 
 def parse_quantity(text: str) -> int:
-    """Read a Kubernetes quantity such as `64Ki`, `1.5M` or `2e3`, rounded up to a whole number."""
+    """Read a size such as `64Ki`, `10M` or `2000`."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    number = Decimal(match["number"])
-    if match["exponent"] is not None:
-        number = number.scaleb(int(match["exponent"]))
-    else:
-        number *= _SUFFIXES[match["suffix"]]
-    return int(number.to_integral_value(ROUND_CEILING))
+    return int(match[1]) * _FACTORS[match[2]]
 
 
 def parse_gates(text: str) -> Mapping[str, bool]:
@@ -174,14 +132,13 @@ def write_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def write_list(value: tuple[str, ...]) -> str:
-    """Write a list as one CSV record in brackets."""
-    return f"[{','.join(map(_cell, value))}]"
+def _write_list(value: tuple[object, ...]) -> str:
+    return f"[{','.join(map(str, value))}]"
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        value = parse_integer(text)
+        value = int(text) if _INTEGER.fullmatch(text) else low - 1
         if not low <= value <= high:
             raise ValueError(text)
         return value
@@ -227,10 +184,6 @@ def _write_levels(value: tuple[tuple[str, int], ...]) -> str:
 def _write_certificate(value: NamedCertificate) -> str:
     names = f":{','.join(value.names)}" if value.names else ""
     return f"{value.cert_file},{value.key_file}{names}"
-
-
-def _cell(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if re.search(r'[",\r\n]|\A\s', text) else text
 
 
 def _merge(earlier: Mapping[str, bool], later: Mapping[str, bool]) -> Mapping[str, bool]:
@@ -279,16 +232,16 @@ ADDRESS: Kind[Address] = Kind(
 )
 STRINGS = Kind(
     word="strings",
-    wants='a comma separated list; a value that holds a comma stands in "double quotes"',
+    wants="a comma separated list without quotes",
     parse=parse_list,
-    write=write_list,
+    write=_write_list,
     join=lambda earlier, later: earlier + later,
 )
 NUMBERS = Kind(
     word="int32s",
     wants="whole numbers separated by commas",
     parse=_parse_numbers,
-    write=lambda value: f"[{','.join(map(str, value))}]",
+    write=_write_list,
     join=lambda earlier, later: earlier + later,
 )
 GATES = Kind(

@@ -58,7 +58,7 @@ class Section:
 
         The field's name with `-` for `_`, but for one at its end, is the flag's name. Without a
         `kind` it is the usual one for the type of the default. `more` takes the `unit`, `path`,
-        `short`, `accepted` and `deprecated` of `Flag`.
+        `short` and `deprecated` of `Flag`.
         """
         kind = kind or _USUAL[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
@@ -79,7 +79,6 @@ class Flag:
         check: looks at a value by itself; None = whatever the kind reads is right.
         path: the field of the configuration file that says the same; empty if none does.
         short: one letter for `-x`, or empty.
-        accepted: why it has no effect here; empty if it works.
         deprecated: what to do instead; such a flag is left out of help.
     """
 
@@ -92,7 +91,6 @@ class Flag:
     check: Check[Any] | None = None
     path: str = ""
     short: str = ""
-    accepted: str = ""
     deprecated: str = ""
 
     def wrong(self, value: Any) -> str:

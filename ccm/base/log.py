@@ -202,11 +202,6 @@ def verbosity() -> int:
     return _LEVELS.verbosity
 
 
-def set_verbosity(level: int) -> None:
-    """Change the verbosity of the running process; `vmodule` stays as it is."""
-    change(level, _LEVELS.patterns)
-
-
 def change(level: int, vmodule: Iterable[tuple[str, int]]) -> None:
     """Change the verbosity of the running process, and that of single modules."""
     _LEVELS.set(level, vmodule)

@@ -21,7 +21,12 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-__all__ = ["Counter", "Gauge", "Histogram"]  # of prometheus_client, which has this one door
+__all__ = [
+    "CollectorRegistry",
+    "Counter",
+    "Gauge",
+    "Histogram",
+]  # of prometheus_client, which has this one door
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -71,9 +76,9 @@ def histogram(
     return Histogram(name, help_text, labels, registry=REGISTRY, buckets=tuple(buckets))
 
 
-def exposition() -> bytes:
-    """All metrics in the Prometheus text format."""
-    text = generate_latest(REGISTRY)
+def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:
+    """Return all metrics in the Prometheus text format."""
+    text = generate_latest(registry)
     for name in _PLAIN_COUNTERS:
         kind = f"# TYPE {name} "
         text = text.replace(f"{kind}gauge\n".encode(), f"{kind}counter\n".encode(), 1)

@@ -35,18 +35,24 @@ def _without_authorities() -> Iterator[None]:
         del ssl.SSLContext.set_default_verify_paths
 
 
-with _without_authorities():
-    import aiohttp
-    from aiohttp import connector
-    from aiohttp.http_exceptions import HttpProcessingError
+_create = ssl.create_default_context
 
 
-def _context() -> ssl.SSLContext:
-    """What aiohttp makes of `ssl.create_default_context`, still without authorities."""
+def _context(*args: Any, **options: Any) -> ssl.SSLContext:
+    """Make the context of `ssl.create_default_context`, still without authorities."""
     with _without_authorities():
-        context = connector._make_ssl_context(verified=True)  # noqa: SLF001 - has no other name
+        context = _create(*args, **options)
     context.__class__ = TrustOnUse
     return context
+
+
+ssl.create_default_context = _context
+try:
+    import aiohttp
+finally:
+    ssl.create_default_context = _create
+
+from aiohttp.http_exceptions import HttpProcessingError  # noqa: E402 - after the package
 
 
 def reason(error: BaseException) -> str:
@@ -79,8 +85,5 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 """What the TLS library makes of bytes that are none of its own, by its version."""
 
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
-
-assert hasattr(connector, "_SSL_CONTEXT_VERIFIED"), "aiohttp keeps its context elsewhere now"
-connector._SSL_CONTEXT_VERIFIED = _context()  # noqa: SLF001 - made empty above
 
 __all__ = ["HttpProcessingError", "aiohttp", "is_no_tls", "reason"]

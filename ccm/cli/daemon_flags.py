@@ -123,32 +123,32 @@ def read(
     Raises:
         UsageError: the words cannot be used; every fault is named.
     """
-    from ccm.app.options import FLAGS, Options, argv, checks, config
+    from ccm.app.options import FLAGS, IDLE, Options, argv, config, faults
 
-    parsed = argv.parse({**FLAGS, **own}, words)
+    parsed = argv.parse({**FLAGS, **own}, words, IDLE)
     given = {name: value for name, value in parsed.values.items() if name not in own}
     chosen = {name: parsed.values.get(name, flag.default) for name, flag in own.items()}
-    faults = list(arguments(parsed.arguments))
-    faults += [
+    wrong = list(arguments(parsed.arguments))
+    wrong += [
         flag.fault(chosen[name], right)
         for name, flag in own.items()
         if (right := flag.wrong(chosen[name]))
     ]
-    options = config.effective(Options.given(given))
-    faults += checks.faults(complete(options))
-    if faults:
-        raise argv.UsageError(faults)
+    options = config.effective(Options.given(given, parsed.idle))
+    wrong += faults(complete(options))
+    if wrong:
+        raise argv.UsageError(wrong)
     return options, chosen
 
 
 def _flags(own: Mapping[str, Flag], used: Collection[str]) -> str:
     """What the help says of flags: the command's own first."""
-    from ccm.app.options import FLAGS, SECTIONS, command
+    from ccm.app.options import FLAGS, SECTIONS, argv
 
     known = {name: FLAGS[name] for name in used} or FLAGS
     told = (*own.values(), *(known[name] for name in used))
     sections = dict.fromkeys(flag.section for flag in told)
-    return command.explain({**own, **known}, (*sections, *(() if used else SECTIONS)))
+    return argv.explain({**own, **known}, (*sections, *(() if used else SECTIONS)))
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ load anew, and try what was found before it is used. Every setting of a kubeconf
 either honoured or refused by name: an ignored proxy or impersonation would send requests
 where, or as whom, nobody wants them.
 
-The package `kubernetes` merges kubeconfig files, and is imported only when there are any;
-a daemon inside a cluster never loads it.
+The package `kubernetes` would take any YAML for a kubeconfig, and load models of the whole API: ten
+times the CPU of the rest of a start.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ccm.base import redact
 from ccm.base.files import Signature, reason
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
-from ccm.kube import kubeconfig_reader, tls
-from ccm.kube.config_parts import ConfigError, Parts, Section
+from ccm.kube import tls
+from ccm.kube.config_parts import ConfigError, Kubeconfig, Parts, Section
 from ccm.kube.credentials import Credentials, Fixed, basic, bearer
 from ccm.kube.exec_plugin import API_VERSIONS, ExecPlugin, ExecSettings
 from ccm.model import names
@@ -174,7 +174,15 @@ def _read_namespace(file: Path) -> str:
 
 
 def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> ClusterConfig:
-    context, cluster, user = _select(paths)
+    kubeconfig = Kubeconfig(paths)
+    context = kubeconfig.section("context", kubeconfig.current_context)
+    cluster = kubeconfig.section("cluster", context.text("cluster"))
+    name = context.text("user")
+    user = (
+        kubeconfig.section("user", name)
+        if name
+        else Section(file=context.file, name="no user", fields={})
+    )
     context.refuse_others(_CONTEXT_FIELDS)
     cluster.refuse_others(_CLUSTER_FIELDS)
     user.refuse_others(_USER_FIELDS)
@@ -196,45 +204,6 @@ def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> Clu
         source=f"{context.file} ({context.name})",
         files=parts.seen,
     )
-
-
-def _select(paths: str) -> tuple[Section, Section, Section]:
-    """Context, cluster and user of the current context of merged files."""
-    files, merged = _merge(paths)
-    current = ""
-    for content in files.values():
-        # The first file that names one decides, as in kubectl; the package takes the last.
-        current = current or str(content.get("current-context") or "")
-    if not current:
-        raise ConfigError(f"{paths}: current-context: is not set")
-    context = _lookup(paths, merged, "context", current)
-    cluster = _lookup(paths, merged, "cluster", context.text("cluster"))
-    name = context.text("user")
-    if not name:
-        return context, cluster, Section(file=context.file, name="no user", fields={})
-    return context, cluster, _lookup(paths, merged, "user", name)
-
-
-def _merge(paths: str) -> tuple[Mapping[str, Mapping[str, Any]], Any]:
-    """The content of each file by its path, and all of them as one tree."""
-    try:
-        merger = kubeconfig_reader.load().merger(paths)
-    except (OSError, ValueError) as problem:
-        raise ConfigError(f"{paths}: cannot be read: {reason(problem)}") from problem
-    if merger.config is None:
-        raise ConfigError(f"{paths}: no such file")
-    return merger.config_files, merger.config
-
-
-def _lookup(paths: str, merged: Any, what: str, name: str) -> Section:
-    try:
-        entry = merged[f"{what}s"].get_with_name(name)
-    except kubeconfig_reader.load().fault as problem:
-        raise ConfigError(f"{paths}: {what} {name!r} does not exist") from problem
-    fields = entry.value.get(what) or {}
-    if not isinstance(fields, Mapping):
-        raise ConfigError(f"{entry.path}: {what} {name!r}: must be a mapping")
-    return Section(file=Path(entry.path), name=f"{what} {name!r}", fields=fields)
 
 
 def _server_url(text: str, *, secure: bool, where: str) -> str:

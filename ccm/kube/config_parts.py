@@ -1,9 +1,10 @@
-"""What a configuration is read from: sections of a kubeconfig, and the files it names."""
+"""Parts of a configuration: kubeconfig files, their sections, and the files they name."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,68 @@ T = TypeVar("T")
 
 class ConfigError(Exception):
     """The configuration is missing, unreadable or not supported; the message says where."""
+
+
+class Kubeconfig:
+    """Kubeconfig files, merged as kubectl does: the first that has a name counts.
+
+    Args:
+        paths: the files, joined by the path separator; missing ones are skipped.
+
+    Raises:
+        ConfigError: there is none, or one is no kubeconfig.
+    """
+
+    def __init__(self, paths: str) -> None:
+        self._paths = paths
+        named = (Path(path).expanduser() for path in paths.split(os.pathsep) if path)
+        self._files = {path: _content(path) for path in named if path.exists()}
+        if not self._files:
+            raise ConfigError(f"{paths}: no such file")
+
+    @property
+    def current_context(self) -> str:
+        """The name of the current context; raises ConfigError if none is set."""
+        for content in self._files.values():
+            if content.get("current-context"):
+                return str(content["current-context"])
+        raise ConfigError(f"{self._paths}: current-context: is not set")
+
+    def section(self, kind: str, name: str) -> Section:
+        """Return the `cluster`, `context` or `user` of that name; ConfigError: there is none."""
+        for path, content in self._files.items():
+            for entry in content.get(f"{kind}s") or ():
+                if entry["name"] == name:
+                    fields = entry.get(kind) or {}
+                    if not isinstance(fields, Mapping):
+                        raise ConfigError(f"{path}: {kind} {name!r}: must be a mapping")
+                    return Section(file=path, name=f"{kind} {name!r}", fields=fields)
+        raise ConfigError(f"{self._paths}: {kind} {name!r} does not exist")
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    """Return the content of a kubeconfig; raises ConfigError for any other file."""
+    # A daemon inside a cluster needs no reader of YAML.
+    from ccm.base import strict_yaml
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = strict_yaml.load(file)
+    except OSError as problem:
+        raise ConfigError(f"{path}: cannot be read: {reason(problem)}") from problem
+    except strict_yaml.FAULTS as error:
+        raise ConfigError(f"{path}: is not valid YAML: {strict_yaml.reason(error)}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: is not a kubeconfig: it must be a mapping with clusters")
+    for kind in ("clusters", "contexts", "users"):
+        entries = found.get(kind) or []
+        if not isinstance(entries, list) or not all(
+            isinstance(one, dict) and "name" in one for one in entries
+        ):
+            raise ConfigError(
+                f"{path}: is not a kubeconfig: {kind} must be a list of mappings, each with a name"
+            )
+    return found
 
 
 class Parts:

@@ -274,8 +274,7 @@ def daemon_flags(
     }
     if machines:
         values["controllers"] = MACHINE_CONTROLLERS
-    # A flag without effect would only earn a warning.
-    return [f"--{name}={value}" for name, value in values.items() if not FLAGS[name].accepted]
+    return [f"--{name}={value}" for name, value in values.items() if name in FLAGS]
 
 
 def last_words(what: str, log: Path) -> str:

@@ -1,7 +1,7 @@
-"""Takes callers of a port in, at next to no cost until they say something.
+"""Opens a port, and takes in its callers at next to no cost until they say something.
 
 A connection is a bare socket until its first byte: a silent one costs a few hundred bytes. Then
-it gets TLS and whatever speaks on top of it. asyncio's TLS is used on every event loop, with a
+it gets TLS and the protocol on top of it. asyncio's TLS is used on every event loop, with a
 buffer of one TLS record: by itself asyncio takes 256 KiB for each connection, and uvloop's own
 cannot be told another size.
 """
@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
 
 from ccm.base import log
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.serving.connections import LATE, Connections, Seat, Stage
-from ccm.serving.turns import Turns, origin_of
+from ccm.serving.connections import LATE, Connections, Seat, Stage, Turns, origin_of
+
+BACKLOG = 1024
+"""Callers that wait in the kernel; one that finds no room there tries again after a second."""
 
 CHUNK = 16 << 10
 """Bytes that are read at one time under TLS: one record."""
@@ -42,14 +47,66 @@ _PAUSE_S = 1.0
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Speak = Callable[[Seat], asyncio.Protocol]
-"""Makes what speaks with a caller; it leaves the seat when the connection is lost."""
+"""Makes the protocol of a caller, which leaves the seat when the connection is lost."""
+
+
+class ListenError(OSError):
+    """The port cannot be opened; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a server listens.
+
+    Attributes:
+        address: `::` means every address of both families.
+        port: 0: one that is free.
+        share_port: let other processes listen on it too (SO_REUSEPORT).
+    """
+
+    address: IPv4Address | IPv6Address
+    port: int
+    share_port: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if self.address.version == 6 else str(self.address)
+        return f"{host}:{self.port}"
+
+
+def bind(endpoint: Endpoint) -> socket.socket:
+    """Open the port; callers wait in the kernel until they are accepted.
+
+    Raises:
+        ListenError: it cannot be opened.
+    """
+    family = socket.AF_INET6 if endpoint.address.version == 6 else socket.AF_INET
+    try:
+        opened = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {endpoint}: {error.strerror}") from error
+    try:
+        # Go always sets it too: without it a restarted process waits for old connections.
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if endpoint.share_port:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not endpoint.address.is_unspecified)
+            )
+        opened.bind((str(endpoint.address), endpoint.port))
+        opened.listen(BACKLOG)
+        opened.setblocking(False)
+    except OSError as error:
+        opened.close()
+        raise ListenError(f"cannot listen on {endpoint}: {error.strerror}") from error
+    return opened
 
 
 class Acceptor:
     """Takes in the callers of one port.
 
     Args:
-        speak: makes what speaks with a caller.
+        speak: makes the protocol of a caller.
         connections: the places there are.
         context: TLS; None: none.
         header_s: how long a caller may take until its first request is there.
@@ -68,6 +125,7 @@ class Acceptor:
         self._context = context
         self._header_s = header_s
         self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._starts = Turns(STARTS, each=STARTS_OF_EACH)
         self._shortage = Outage(
@@ -77,47 +135,37 @@ class Acceptor:
         )
 
     def start(self, listener: socket.socket) -> None:
-        """Take in whoever calls; the port is closed with this."""
+        """Take in callers; the port is closed with this."""
         self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._accepting = spawn(self._accept(listener), name="accept")
 
     async def close(self) -> None:
-        """Take nobody in any more, and end what has not begun to ask."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            asyncio.get_running_loop().remove_reader(listener)
-            listener.close()
+        """Take no more callers, and end connections that have not begun a request."""
+        if self._accepting is not None and self._listener is not None:
+            await cancel_and_join(self._accepting)
+            self._listener.close()
         await cancel_and_join(*self._opening)
         self._connections.hang_up(Stage.SILENT, Stage.UNFINISHED)
 
-    def _accept(self) -> None:
-        listener = self._listener
-        for _ in range(_AT_ONCE):
-            if listener is None:
-                return
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in itertools.count(1):
             try:
-                caller, address = listener.accept()
+                caller, address = await loop.sock_accept(listener)
             except OSError as error:
-                if error.errno in _SHORTAGES:
-                    self._wait(listener, error)
-                return
+                # The listener stays readable: without a pause this loop would spin.
+                is_short = error.errno in _SHORTAGES
+                if is_short:
+                    self._shortage.goes_on(error=error.strerror)
+                await asyncio.sleep(_PAUSE_S if is_short else PACE_S)
+                continue
             self._shortage.is_over()
             self._admit(caller, origin_of(address[0]))
-
-    def _wait(self, listener: socket.socket, error: OSError) -> None:
-        """The listener stays readable: without a pause this would be a loop that does nothing."""
-        self._shortage.goes_on(error=error.strerror)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listener)
-        loop.call_later(_PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._listener is not None:
-            self.start(self._listener)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _admit(self, caller: socket.socket, origin: str) -> None:
         loop = asyncio.get_running_loop()
-        caller.setblocking(False)
         seat = self._connections.admit(origin)
 
         def hang_up() -> None:
@@ -146,7 +194,7 @@ class Acceptor:
         task.add_done_callback(self._opening.discard)
 
         def hang_up() -> None:
-            # Who has lost its place does not wait for its turn any more.
+            # A caller that has lost its place does not wait for its turn any more.
             task.cancel()
             caller.close()
 
@@ -165,7 +213,7 @@ class Acceptor:
     async def _open(self, caller: socket.socket, seat: Seat) -> None:
         if not seat.taken():
             return
-        seat.hang_up = _later
+        seat.hang_up = lambda: None  # it is ended as soon as it is open
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(seat), caller)
@@ -200,17 +248,9 @@ class _Secured(SSLProtocol):
             ssl_handshake_timeout=HANDSHAKE_S,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        self._seat = seat
-        # What may wait in here while nobody reads it: by itself 256 KiB in, 512 KiB out.
-        transport = self._get_app_transport()  # type: ignore[attr-defined]  # not in typeshed
-        transport.set_read_buffer_limits(high=2 * CHUNK)
-        transport.set_write_buffer_limits(high=4 * CHUNK)
+        self.seat = seat
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is over; what speaks on top is not told before TLS stood."""
-        self._seat.leave()
+        """Leave the seat; the protocol on top is not told before TLS stood."""
+        self.seat.leave()
         super().connection_lost(exc)
-
-
-def _later() -> None:
-    """It is ended as soon as it is open."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ccm.base import clock, metrics
-from ccm.serving.identity import ANONYMOUS, MASTERS, User
+from ccm.serving.authentication import ANONYMOUS, MASTERS, User
 from ccm.serving.ttl_cache import Shelf, TTLCache, digest
 
 _attempts = metrics.counter(

@@ -8,15 +8,14 @@ if there is none; `Memory` makes one and renews it before it ends.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ccm.base import clock, interpreter
 from ccm.base.files import reason
@@ -146,33 +145,6 @@ class Memory:
         return self._pair
 
 
-async def mint(subject: Subject, *, now: datetime) -> KeyPair:
-    """Make a pair that vouches for itself; takes a fraction of a second.
-
-    Raises:
-        CertificateError: it cannot be made.
-    """
-    wanted = {
-        "name": (*subject.dns, *subject.addresses)[0],
-        "dns": subject.dns,
-        "addresses": subject.addresses,
-        "now": now.isoformat(),
-        "lifetime_s": LIFETIME.total_seconds(),
-    }
-    made = await asyncio.to_thread(_child, {"mint": wanted})
-    return KeyPair(chain=made["chain"].encode(), key=made["key"].encode())
-
-
-async def names_in(pair: KeyPair) -> tuple[str, ...]:
-    """The host names and addresses that a certificate carries.
-
-    Raises:
-        CertificateError: it is no certificate.
-    """
-    answer = await asyncio.to_thread(_child, {"names": pair.chain.decode(errors="replace")})
-    return tuple(answer["names"])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """A certificate for some host names only.
@@ -255,22 +227,37 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     new.replace(path)
 
 
-def _child(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the process that knows certificates answers; blocking."""
+async def mint(subject: Subject, *, now: datetime) -> KeyPair:
+    """Make a pair that vouches for itself; takes a fraction of a second.
+
+    Raises:
+        CertificateError: it cannot be made.
+    """
+    words = (now.isoformat(), str(LIFETIME.total_seconds()), *subject.dns, *subject.addresses)
+    made = await asyncio.to_thread(_child, "mint", *words)
+    chain, mark, key = made.partition("-----BEGIN PRIVATE")
+    return KeyPair(chain=chain.encode(), key=f"{mark}{key}".encode())
+
+
+async def names_in(pair: KeyPair) -> tuple[str, ...]:
+    """Return the host names and addresses that a certificate carries.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    return tuple((await asyncio.to_thread(_child, "names", data=pair.chain)).splitlines())
+
+
+def _child(*words: str, data: bytes = b"") -> str:
+    """Return the output of the process that loads `cryptography`; blocking."""
+    command = interpreter.command("ccm.serving.minting", *words)
     try:
         done = subprocess.run(  # noqa: S603 - our own module
-            interpreter.command("ccm.serving.minting"),
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            check=True,
-            timeout=_CHILD_TIMEOUT_S,
+            command, input=data, capture_output=True, timeout=_CHILD_TIMEOUT_S, check=False
         )
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CertificateError(f"certificate cannot be made: {last}") from error
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise CertificateError(f"certificate cannot be made: {error}") from error
-    if "error" in answer:
-        raise CertificateError(answer["error"])
-    return answer
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CertificateError(f"certificate cannot be made: {last}")
+    return done.stdout.decode()

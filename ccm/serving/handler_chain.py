@@ -8,14 +8,23 @@ Counterpart: k8s.io/apiserver, the filters of a controller manager's server.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from ccm.serving.accesslog import AccessLog
-from ccm.serving.authentication import Authenticator, ReviewFailed, Unauthorized
+from ccm.base import clock, log
+from ccm.base.bucket import Bucket
+from ccm.serving.authentication import (
+    ANONYMOUS,
+    ANONYMOUS_NAME,
+    Authenticator,
+    ReviewFailed,
+    Unauthorized,
+    User,
+)
 from ccm.serving.authorization import Authorizer, Question
-from ccm.serving.http import JSON, Handler, Request, Response, text
-from ccm.serving.identity import ANONYMOUS, User
+from ccm.serving.http import JSON, Handler, Request, Response, find_page, text
 
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")
 
@@ -37,7 +46,6 @@ class HandlerChain:
         authorizer: Authorizer,
     ) -> None:
         self._pages = dict(pages)
-        self._folders = sorted((path for path in pages if path.endswith("/")), key=len)[::-1]
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._access = AccessLog()
@@ -71,18 +79,8 @@ class HandlerChain:
         if user != ANONYMOUS:
             request.known()
         self._access.allowed(request)
-        page = self._page(request.path)
-        if page is None:
-            return text("404 page not found\n", 404)
-        return await page(request)
-
-    def _page(self, path: str) -> Handler | None:
-        if path in self._pages:
-            return self._pages[path]
-        for folder in self._folders:
-            if path.startswith(folder):
-                return self._pages[folder]
-        return None
+        page = find_page(self._pages, request.path)
+        return text("404 page not found\n", 404) if page is None else await page(request)
 
 
 def forbidden(user: User, question: Question, reason: str) -> str:
@@ -109,3 +107,75 @@ def status(code: int, reason: str, message: str) -> Response:
         content_type=JSON,
         headers=(("X-Content-Type-Options", "nosniff"),) if code == 403 else (),
     )
+
+
+LINES_PER_S, BURST = 1.0, 20
+"""Rate of each kind of line."""
+
+LONGEST = 256
+"""Characters of a name or path that are shown."""
+
+PRIVILEGED = ("/configz", "/explain")
+"""Beginnings of what few may have; `/metrics` is asked for every few seconds, and is not here."""
+
+_HARMLESS = ("GET", "HEAD")
+
+
+class LineRates:
+    """How often lines may be written that callers cause."""
+
+    def __init__(self) -> None:
+        self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
+        self._left_out = Counter[str]()
+
+    def take(self, kind: str) -> dict[str, Any] | None:
+        """What a line of this kind says beside its own facts; None: there are too many."""
+        if not self._buckets[kind].take(clock.monotonic()):
+            self._left_out[kind] += 1
+            return None
+        left_out = self._left_out.pop(kind, 0)
+        return {"left_out": left_out} if left_out else {}
+
+
+class AccessLog:
+    """The lines about the callers of one server."""
+
+    def __init__(self) -> None:
+        self._log = log.logger("serving")
+        self._rates = LineRates()
+
+    def unauthorized(self, request: Request, error: Exception) -> None:
+        """What the caller showed is wrong, and it got 401."""
+        if facts := self._line("unauthorized", request):
+            self._log.v(1).info("request is refused", status=401, **facts, error=str(error))
+
+    def forbidden(self, request: Request) -> None:
+        """The caller may not, and got 403."""
+        kind = "anonymous" if request.user == ANONYMOUS_NAME else "forbidden"
+        if facts := self._line(kind, request):
+            self._log.v(1).info("request is refused", status=403, **facts)
+
+    def unanswered(self, request: Request, error: Exception) -> None:
+        """Nobody could tell whether the caller may, and it got 500; a warning."""
+        if facts := self._line("unanswered", request):
+            self._log.warning(
+                "authorization check failed, answering 500", **facts, error=str(error)
+            )
+
+    def allowed(self, request: Request) -> None:
+        """The caller may; only what few may is worth a line."""
+        is_rare = request.method not in _HARMLESS or request.path.startswith(PRIVILEGED)
+        if is_rare and (facts := self._line("privileged", request)):
+            self._log.v(1).info("privileged request", **facts)
+
+    def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
+        """The facts of a line; None where there are too many of its kind."""
+        if (left_out := self._rates.take(kind)) is None:
+            return None
+        facts = {
+            "user": request.user[:LONGEST],
+            "verb": request.method.lower()[:LONGEST],
+            "path": request.path[:LONGEST],
+            "client": request.caller.address,
+        }
+        return {name: value for name, value in facts.items() if value} | left_out

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ccm.base import log, redact
+from ccm.base import log, metrics, redact
 from ccm.serving.http import Handler, Request, Response, text
-from ccm.serving.slis import Slis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,42 @@ async def _well() -> Finding:
 
 PING = Check(name="ping", look=_well)
 """Answers because it can; stands in where there is no other check."""
+
+
+class Slis:
+    """Results of the health checks as metrics of their own: `/metrics/slis`.
+
+    Few and read often; a DELETE resets them. Names and labels are those of
+    k8s.io/component-base, metrics/prometheus/slis.
+    """
+
+    def __init__(self) -> None:
+        self._registry = metrics.CollectorRegistry()
+        self._last = metrics.Gauge(
+            "kubernetes_healthcheck",
+            "[STABLE] This metric records the result of a single healthcheck.",
+            ["name", "type"],
+            registry=self._registry,
+        )
+        self._all = metrics.Counter(
+            "kubernetes_healthchecks",
+            "[STABLE] This metric records the results of all healthcheck.",
+            ["name", "status", "type"],
+            registry=self._registry,
+        )
+
+    def count(self, name: str, kind: str, *, ok: bool) -> None:
+        """Record the result of a check below a path of this kind."""
+        self._last.labels(name, kind).set(ok)
+        self._all.labels(name, "success" if ok else "error", kind).inc()
+
+    async def page(self, request: Request) -> Response:
+        """Return the metrics; reset them after a DELETE."""
+        if request.method == "DELETE":
+            self._last.clear()
+            self._all.clear()
+            return text("metrics reset\n")
+        return Response(body=metrics.exposition(self._registry), content_type=metrics.CONTENT_TYPE)
 
 
 class Health:

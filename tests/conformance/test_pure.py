@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from ccm.app import options
-from ccm.app.options import checks
 from ccm.cloud import InstanceMetadata, add_to_node_addresses, address
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.node import plan
@@ -262,7 +261,7 @@ FIVE_SYNCS = "--concurrent-node-syncs=5"
     ],
 )
 def test_numbers_of_workers(argv: str, fault: str) -> None:
-    found = checks.faults(options.parse(["--cloud-provider=sim", *argv.split()]))
+    found = options.faults(options.parse(["--cloud-provider=sim", *argv.split()]))
 
     assert len(found) == bool(fault)
     assert all(fault in text for text in found)

@@ -16,7 +16,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ccm.app.serving import health
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.base import clock, metrics
 from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import THREADS, blocking

@@ -80,7 +80,10 @@ def flags() -> Iterator[str]:
     tables |= {name: command.flags for name, command in COMMANDS.items()}
     for name in _DAEMON_FLAGS:
         tables[f"kube-ccm {name}"] = importlib.import_module(f"ccm.cli.{name}").own_flags()
-    lines = (_flag(program, flag) for program, known in tables.items() for flag in known.values())
+    lines = [_flag(program, flag) for program, known in tables.items() for flag in known.values()]
+    idle = {options.PROGRAM: options.IDLE} | {name: one.idle for name, one in COMMANDS.items()}
+    for program, names in idle.items():
+        lines += (f"{program} --{name}: no effect" for name in names)
     return iter(sorted(lines))
 
 
@@ -91,7 +94,6 @@ def _flag(program: str, flag: Flag) -> str:
         "unit": flag.unit,
         "file": flag.path,
         "deprecated": flag.deprecated,
-        "no effect": flag.accepted,
     }
     short = f" -{flag.short}" if flag.short else ""
     said = "; ".join(f"{name} {text}" for name, text in facts.items() if text)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ccm import cloud
 from ccm.serving import admission
-from ccm.serving.admission_annotations import Schema, ServiceAnnotations
+from ccm.serving.admission import Schema, ServiceAnnotations
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service

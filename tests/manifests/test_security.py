@@ -10,7 +10,7 @@ import pytest
 from ccm.app.machines.commands import MACHINE_CONTROLLER
 from ccm.app.options import FLAGS
 from ccm.kube import exec_plugin
-from ccm.serving import accesslog
+from ccm.serving import handler_chain
 from tests.manifests import shipped
 from tests.manifests.shipped import ROOT
 
@@ -104,7 +104,7 @@ def test_numbers_are_those_of_the_code() -> None:
 
 
 def test_what_few_may_is_named() -> None:
-    assert [path for path in accesslog.PRIVILEGED if f"`{path}" not in TEXT] == []
+    assert [path for path in handler_chain.PRIVILEGED if f"`{path}" not in TEXT] == []
 
 
 def test_each_row_of_who_can_do_what_has_tests_that_exist() -> None:

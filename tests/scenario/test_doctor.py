@@ -75,7 +75,7 @@ async def test_nothing_is_written(env: Environment) -> None:
         ),
         (
             "--allocate-node-cidrs=true",
-            "warn  flags: 5 settings given: --allocate-node-cidrs has no effect: no controller",
+            "warn  flags: 4 settings given: accepted without effect: --allocate-node-cidrs",
         ),
         (
             "--webhooks=*",

@@ -36,20 +36,16 @@ PATHS: Mapping[str, str] = {
     "/metrics/slis": "guarded",
     "/configz": "guarded",
     "/explain?kind=node&name=n1": "guarded",
-    "/debug/pprof/": "guarded",
-    "/debug/pprof/cmdline": "guarded",
-    "/debug/flags": "guarded",
-    "/debug/flags/v": "not-get",
     "/": "nowhere",
     "/nothing/here": "nowhere",
 }
-"""Endpoints by what a GET meets: everyone is let in; one needs rights; it answers 406 to a GET
-with rights; it does not exist, which one learns with rights only."""
+"""Endpoints by what a GET meets: everyone is let in; one needs rights; it does not exist, which
+one learns with rights only."""
 
 OUTCOMES: Mapping[str, Mapping[str, int]] = {
-    "nobody": {"open": 200, "guarded": 403, "not-get": 403, "nowhere": 403},
-    "wrong": {"open": 401, "guarded": 401, "not-get": 401, "nowhere": 401},
-    "trusted": {"open": 200, "guarded": 200, "not-get": 406, "nowhere": 404},
+    "nobody": {"open": 200, "guarded": 403, "nowhere": 403},
+    "wrong": {"open": 401, "guarded": 401, "nowhere": 401},
+    "trusted": {"open": 200, "guarded": 200, "nowhere": 404},
 }
 
 CALLERS: Mapping[str, str] = {

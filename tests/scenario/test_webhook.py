@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app.serving.certificates import PAIR_NAMES, WEBHOOKS
+from ccm.app.serving.server import PAIR_NAMES, WEBHOOKS
 from ccm.sandbox import ports
 from providers.sim import service_annotations
 from tests import servers

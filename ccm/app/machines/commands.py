@@ -1,31 +1,39 @@
-"""What the two commands are: their controllers, their flags, and the settings these make.
+"""The two commands: their controllers, their flags, and the daemon's settings made of these.
 
-A command has the flags of its controllers, of what it shares with the daemon, and its own. They
-become settings of the daemon, which does the rest.
+The flags are those of the daemon's option table, as far as a command's controllers or what all
+programs share have them, and the few of `CommandFlags`. Names and defaults are those of Gardener's
+machine-controller-manager, so that a command line of it starts ours.
 """
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from ipaddress import IPv4Address
 from types import MappingProxyType
 from typing import Any
 
 import ccm
-from ccm.app.machines import flags
-from ccm.app.machines.options import CommandOptions
 from ccm.app.machines.serving import serving
 from ccm.app.main import Program
-from ccm.app.options import FLAGS, SECTIONS, Options, argv, command, election, logs
+from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
-from ccm.app.options.table import fields
+from ccm.app.options.table import NO_PROVIDER, fields, stray
+from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Flag, Section, table
-from ccm.gardener.flags import IN_CLUSTER
+from ccm.gardener.flags import IN_CLUSTER, NO_TARGET, somewhere
+from ccm.runtime.manifest import GENERIC
+
+CLUSTERS = Section("clusters")
+SERVING = Section("serving")
+WORK = Section("work")
 
 SHARED = (
     *("namespace", "cloud-config", "cluster-name", "allow-untagged-cloud"),
-    *("cloud-call-timeout", "cloud-api-qps", "cloud-api-burst"),
+    *("cloud-call-timeout", "cloud-api-qps", "cloud-api-burst", "kube-api-burst"),
     *("min-resync-period", "controller-start-interval", "shutdown-grace-period"),
     *("leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline"),
     *("leader-elect-retry-period", "leader-elect-resource-lock"),
@@ -33,10 +41,105 @@ SHARED = (
 )
 """Flags of the daemon as they are."""
 
-_SYNCS = "concurrent-syncs"
-"""Behind a prefix, what the daemon calls the workers of one controller."""
+IDLE: Mapping[str, bool] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("logtostderr", "alsologtostderr", "one-output", "add-dir-header"),
+                *("skip-headers", "skip-log-headers", "profiling", "contention-profiling"),
+            ),
+            False,
+        ),
+        **dict.fromkeys(
+            (
+                *("stderrthreshold", "log-dir", "log-file", "log-file-max-size"),
+                *("log-backtrace-at", "kube-api-content-type"),
+            ),
+            True,
+        ),
+    }
+)
+"""Flags of the Go programs without effect -> whether a value follows; see `Command.idle`."""
 
-_NO_CLOUD = "this command has nothing to do with a cloud"
+_MAKERS = ("machineclass", "machine", "machinesafety")
+_KEEPERS = ("machineset", "machinedeployment", "machineovershoot")
+"""Aliases of the controllers of each command."""
+
+_SYNCS = "concurrent-syncs"
+"""Behind a prefix, the daemon's name for the workers of one controller."""
+
+_HIGHEST_PORT = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandFlags:
+    """Flags of both commands that differ from the daemon's, or that it lacks."""
+
+    control_kubeconfig: str = CLUSTERS.flag(
+        "",
+        "kubeconfig of the cluster that has Machines, MachineClasses, their Secrets, and our "
+        f"Lease; {IN_CLUSTER} means the one whose Pod this is. Empty means that of "
+        "--target-kubeconfig.",
+        check=somewhere,
+    )
+    target_kubeconfig: str = CLUSTERS.flag(
+        "",
+        "kubeconfig of the cluster that machines join, with their Nodes and bootstrap tokens; "
+        f"{NO_TARGET} means that there is none: VMs are made, and nothing is asked of any Node. "
+        "Empty means the one whose Pod this is.",
+    )
+    address: values.Address = SERVING.flag(
+        IPv4Address("0.0.0.0"),  # noqa: S104 - the reference's default
+        "Address that health checks and metrics are served on, without TLS and to anybody; "
+        "127.0.0.1 keeps them on this host. 0.0.0.0 or :: means every interface.",
+        kind=values.ADDRESS,
+    )
+    port: int = SERVING.flag(
+        10259,
+        "Port of /healthz, /livez, /readyz, /metrics and /configz.",
+        unit="port",
+        check=lambda value: (
+            "" if 1 <= value <= _HIGHEST_PORT else f"must be from 1 to {_HIGHEST_PORT}"
+        ),
+        kind=values.INT,
+    )
+    concurrent_syncs: int = WORK.flag(
+        50,
+        "Objects of each kind that are worked on at the same time, without those that wait for "
+        "the cloud.",
+        unit="objects",
+        check=checks.at_least_one,
+    )
+    cloud_provider: str = WORK.flag(
+        "", "Name of the provider that makes the VMs, as it registered itself. Required."
+    )
+    kube_api_qps: float = WORK.flag(
+        20.0,
+        "Requests that each client sends to the API server over time.",
+        unit="requests per second",
+        check=lambda value: "" if 0 < value < float("inf") else "must be above 0",
+    )
+    leader_elect_resource_name: str = GENERIC.flag(
+        "", "Name of the lease. Empty means that of this command, as the Go program has it."
+    )
+    leader_elect_resource_namespace: str = GENERIC.flag(
+        "", "Namespace of the lease, in the control cluster. Empty means that of --namespace."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions(CommandFlags, Options):
+    """The daemon's settings as one of these commands has them.
+
+    Attributes:
+        known: the flags of the command by name.
+    """
+
+    known: Mapping[str, Flag] = field(default_factory=dict)
+
+    def written(self) -> dict[str, str]:
+        """Return each flag's value as text, by name."""
+        return {name: flag.kind.write(self.get(name)) for name, flag in self.known.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,100 +167,114 @@ class Command:
 
     @property
     def program(self) -> Program:
-        """What runs it."""
+        """The program that runs it."""
         return Program(name=self.name, read=self.read, serve=serving)
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
         """Its flags by name, sorted."""
-        theirs = [name for name in self._theirs if not name.endswith(f"-{_SYNCS}")]
-        every = {**flags.ACCEPTED, **{name: FLAGS[name] for name in (*theirs, *SHARED)}}
-        every |= flags.OWN
-        if not self.has_cloud:
-            idle = [name for name in every if name.startswith("cloud-")]
-            every |= {name: replace(every[name], accepted=_NO_CLOUD) for name in idle}
+        names = [*_of_controllers(self.aliases), *SHARED]
+        found = {name: FLAGS[name] for name in names if not name.endswith(f"-{_SYNCS}")}
+        found |= table(CommandFlags)
         for name, default in self.defaults.items():
-            every[name] = replace(every[name], default=default)
-        return MappingProxyType(dict(sorted(every.items())))
+            found[name] = replace(found[name], default=default)
+        kept = {name: found[name] for name in sorted(found) if self.has_cloud or not _cloud(name)}
+        return MappingProxyType(kept)
+
+    @property
+    def idle(self) -> Mapping[str, bool]:
+        """Names of flags that it accepts without effect, those of the other command included."""
+        others = {
+            name: FLAGS[name].kind.bare is None
+            for name in (*_of_controllers((*_MAKERS, *_KEEPERS)), *filter(_cloud, SHARED))
+            if not name.endswith(f"-{_SYNCS}")
+        }
+        return {**IDLE, **others, "cloud-provider": True}
 
     def read(self, words: Sequence[str]) -> Options | str:
-        """The settings of a command line, or the text it asks for.
+        """Return the settings of a command line, or the text it asks for.
 
         Raises:
             UsageError: the words cannot be used; every fault is named.
         """
-        parsed = argv.parse(self.flags, words)
-        given = {name: parsed.values.get(name, flag.default) for name, flag in self.flags.items()}
+        parsed = argv.parse(self.flags, words, self.idle)
+        given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
         if given["help"]:
-            return f"{self._usage()}\n{command.explain(self.flags, _sections(self.flags.values()))}"
+            return f"{self._usage()}\n{argv.explain(self.flags, self._sections())}"
         if given["version"] != "false":
             return f"{self.name} {ccm.__version__}\n"
-        options = self._options(given, frozenset(parsed.values))
-        found = [self.flags[name].fault(given[name], right) for name, right in _faults(options)]
+        options = self._options(given, parsed)
+        faults = [
+            self.flags[name].fault(given[name], right)
+            for name, right in self._faults(options, given)
+        ]
         if self.has_cloud and not given["cloud-provider"]:
-            found.append("--cloud-provider cannot be empty; give the name of an installed provider")
+            faults.append(NO_PROVIDER)
         if parsed.arguments:
-            said = " ".join(map(argv.quote, parsed.arguments))
-            found.append(f'"{self.name}" does not take any arguments, got [{said}]')
-        if found:
-            raise argv.UsageError(found)
+            faults.append(stray(self.name, parsed.arguments))
+        if faults:
+            raise argv.UsageError(faults)
         return options
 
-    @property
-    def _theirs(self) -> Iterable[str]:
-        """The flags of its controllers."""
-        known = [FLAGS_OF[alias] for alias in self.aliases if alias in FLAGS_OF]
-        return {name for each in known for name in table(each)}
-
-    def _options(self, given: Mapping[str, Any], explicit: frozenset[str]) -> CommandOptions:
+    def _options(self, given: Mapping[str, Any], parsed: argv.Parsed) -> CommandOptions:
         target = given["target-kubeconfig"] or IN_CLUSTER
         control = given["control-kubeconfig"] or target
-        taken = {name: value for name, value in given.items() if name in FLAGS}
-        taken |= {name: given[_SYNCS] for name in self._theirs if name.endswith(f"-{_SYNCS}")}
-        lease = given["leader-elect-resource-name"]
+        syncs = (name for name in _of_controllers(self.aliases) if name.endswith(f"-{_SYNCS}"))
         namespace = given["leader-elect-resource-namespace"]
-        taken |= {
+        settings = {
+            **given,
+            **dict.fromkeys(syncs, given[_SYNCS]),
             "controllers": self.controllers,
             # Our own cluster is the one that has the Lease.
             "kubeconfig": "" if control == IN_CLUSTER else control,
             "control-kubeconfig": control,
             "target-kubeconfig": target,
-            "leader-elect-resource-name": lease or self.name,
+            "leader-elect-resource-name": given["leader-elect-resource-name"] or self.name,
             "leader-elect-resource-namespace": namespace or given["namespace"],
             "secure-port": 0,
         }
-        if not self.has_cloud:
-            taken |= {"cloud-provider": "", "cloud-config": ""}
-        settings = fields(taken)
         return CommandOptions(
-            **settings, program=self.name, explicit=explicit, by_flag=given, known=self.flags
+            **fields(settings),
+            program=self.name,
+            explicit=frozenset(parsed.values),
+            idle=parsed.idle,
+            known=self.flags,
         )
+
+    def _faults(self, options: CommandOptions, given: Mapping[str, Any]) -> Iterator[Fault]:
+        for name, flag in self.flags.items():
+            if right := flag.wrong(given[name]):
+                yield name, right
+        if given["target-kubeconfig"] == NO_TARGET and not given["control-kubeconfig"]:
+            yield "control-kubeconfig", f"is needed with --target-kubeconfig={NO_TARGET}"
+        for manifest in MANIFESTS:
+            if manifest.name in options.controllers:
+                yield from manifest.faults(options)
+        # What follows from another flag is that one's fault.
+        implied = {"leader-elect-resource-namespace"} - options.explicit
+        elections = generic.election_faults(options)
+        yield from (fault for fault in elections if fault[0] not in implied)
+        yield from generic.log_faults(options, alpha=False)
+
+    def _sections(self) -> list[Section]:
+        """Return the sections of its flags in the order of help."""
+        used = {flag.section for flag in self.flags.values()}
+        last = (SERVING, generic.GLOBAL)
+        between = [each for each in SECTIONS if each in used and each not in last]
+        return [CLUSTERS, WORK, *between, *last]
 
     def _usage(self) -> str:
         needs = " --cloud-provider=NAME" if self.has_cloud else ""
         return f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
 
 
-def _faults(options: CommandOptions) -> Iterator[Fault]:
-    for name, flag in options.known.items():
-        if right := flag.wrong(options.by_flag[name]):
-            yield name, right
-    yield from flags.faults(options.by_flag)
-    for manifest in MANIFESTS:
-        if manifest.name in options.controllers:
-            yield from manifest.faults(options)
-    # What follows from another flag is that one's fault.
-    implied = {"leader-elect-resource-namespace"} - options.explicit
-    yield from (fault for fault in election.faults(options) if fault[0] not in implied)
-    yield from logs.faults(options, alpha=False)
+def _of_controllers(aliases: Iterable[str]) -> set[str]:
+    """Return the names of the flags of controllers."""
+    return {name for alias in aliases if alias in FLAGS_OF for name in table(FLAGS_OF[alias])}
 
 
-def _sections(known: Iterable[Flag]) -> list[Section]:
-    """The sections of flags in the order of help: what has to be said first, and last how."""
-    used = {flag.section for flag in known}
-    first, last = (flags.CLUSTERS, flags.WORK), (flags.SERVING, logs.GLOBAL)
-    between = [one for one in SECTIONS if one in used and one not in last]
-    return [*first, *between, *last]
+def _cloud(name: str) -> bool:
+    return name.startswith("cloud-")
 
 
 MACHINE_CONTROLLER = Command(
@@ -166,7 +283,7 @@ MACHINE_CONTROLLER = Command(
 Makes a VM for each Machine, lets it join its cluster as a Node, and removes it with its Machine.
 Looks after MachineClasses, and for VMs that belong to no Machine.
 """,
-    aliases=("machineclass", "machine", "machinesafety"),
+    aliases=_MAKERS,
 )
 MACHINE_CONTROLLER_MANAGER = Command(
     name="machine-controller-manager",
@@ -174,7 +291,7 @@ MACHINE_CONTROLLER_MANAGER = Command(
 Keeps as many Machines as MachineSets and MachineDeployments ask for, and rolls them to another
 template within the bounds that these set. Needs no cloud: machine-controller makes the VMs.
 """,
-    aliases=("machineset", "machinedeployment", "machineovershoot"),
+    aliases=_KEEPERS,
     defaults={"port": 10258, "concurrent-syncs": 10},
     has_cloud=False,
 )

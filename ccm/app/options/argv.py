@@ -1,18 +1,25 @@
-"""Reads a command line as the Go reference's flag library (pflag) does.
+"""Command lines: their syntax, and the help of the flags in an option table.
 
-`--name=value` and `--name value`; a boolean takes its value after `=` only; `-v4`, `-v=4`
-and `-v 4` are one; `_` in a name means `-`; `--` ends the flags. Every fault of a command
-line is collected before any is reported. Nothing here knows a particular flag.
+`--name=value` and `--name value`; a boolean takes its value after `=` only; `-v4`, `-v=4` and
+`-v 4` mean the same; `_` in a name means `-`; `--` ends the flags. All faults of a command line
+are reported together, which argparse cannot do, nor take a value that begins with a dash.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from ccm.base.flags import Flag
+from ccm.base.flags import Flag, Section
+
+_WIDTH = 100
+_INDENT = " " * 10
+
+NO_IDLE: Mapping[str, bool] = MappingProxyType({})
 
 
 class UsageError(ValueError):
@@ -26,110 +33,133 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """What a command line said.
+    """The content of a command line.
 
     Attributes:
         values: flag name to value, for the flags that were given.
         arguments: the words that belong to no flag, empty ones left out.
+        idle: names of the flags without effect that were given.
     """
 
     values: Mapping[str, Any]
     arguments: tuple[str, ...]
+    idle: tuple[str, ...] = ()
 
 
-def parse(flags: Mapping[str, Flag], argv: Sequence[str]) -> Parsed:
+def parse(
+    flags: Mapping[str, Flag], argv: Sequence[str], idle: Mapping[str, bool] = NO_IDLE
+) -> Parsed:
     """Read a command line, the program's name left out.
+
+    Args:
+        flags: the option table.
+        argv: the words.
+        idle: names of flags that are accepted without effect; whether a value follows each.
 
     Raises:
         UsageError: an unknown flag, a missing value or a wrong one; all are named.
     """
-    reader = _Reader(flags, argv)
-    reader.read()
-    if reader.faults:
-        raise UsageError(reader.faults)
-    return Parsed(values=reader.values, arguments=tuple(filter(None, reader.arguments)))
+    values: dict[str, Any] = {}
+    arguments: list[str] = []
+    faults: list[str] = []
+    unused: dict[str, None] = {}
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            arguments.extend(words)
+        elif word == "-" or not word.startswith("-"):
+            arguments.append(word)
+        else:
+            try:
+                name, value = _split(flags, word)
+                if name in idle and name not in flags:
+                    unused[name] = None
+                    if value is None and idle[name]:
+                        next(words, None)
+                else:
+                    flag = _known(flags, name, word)
+                    values[name] = _value(flag, value, words, values.get(name))
+            except ValueError as fault:
+                faults.append(str(fault))
+    if faults:
+        raise UsageError(faults)
+    return Parsed(values=values, arguments=tuple(filter(None, arguments)), idle=tuple(unused))
+
+
+def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
+    """Return the name and the value behind it, None for a name alone."""
+    if not word.startswith("--"):
+        name = next((flag.name for flag in flags.values() if flag.short == word[1]), None)
+        if name is None:
+            raise ValueError(f"unknown shorthand flag: '{word[1]}' in {word}; see --help")
+        return name, word[2:].removeprefix("=") if len(word) > 2 else None
+    written, equals, value = word[2:].partition("=")
+    if not written or written.startswith("-"):
+        raise ValueError(f"bad flag syntax: {word}")
+    return written.replace("_", "-"), value if equals else None
+
+
+def _known(flags: Mapping[str, Flag], name: str, word: str) -> Flag:
+    if name in flags:
+        return flags[name]
+    near = difflib.get_close_matches(name, flags, n=1)
+    hint = f"; did you mean --{near[0]}? See --help" if near else "; see --help"
+    raise ValueError(f"unknown flag: {word.partition('=')[0]}{hint}")
+
+
+def _value(flag: Flag, text: str | None, words: Iterator[str], earlier: Any) -> Any:
+    if text is None:
+        text = flag.kind.bare if flag.kind.bare is not None else next(words, None)
+    if text is None:
+        raise ValueError(f"flag needs an argument: --{flag.name} takes {flag.kind.wants}")
+    try:
+        value = flag.kind.parse(text)
+    except ValueError as error:
+        right = f"it takes {flag.kind.wants}"
+        raise ValueError(f"invalid argument {quote(text)} for --{flag.name}: {right}") from error
+    return value if flag.kind.join is None or earlier is None else flag.kind.join(earlier, value)
 
 
 def quote(text: str) -> str:
-    """The text in double quotes, on one line."""
+    """Return the text in double quotes, on one line."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
-class _Reader:
-    """One pass over argv, pflag's rules, faults kept instead of raised."""
-
-    def __init__(self, flags: Mapping[str, Flag], argv: Sequence[str]) -> None:
-        self.values: dict[str, Any] = {}
-        self.arguments: list[str] = []
-        self.faults: list[str] = []
-        self._flags = flags
-        self._shorts = {flag.short: flag for flag in flags.values() if flag.short}
-        self._words = iter(argv)
-
-    def read(self) -> None:
-        for word in self._words:
-            if word == "--":
-                self.arguments.extend(self._words)
-            elif word.startswith("--"):
-                self._long(word)
-            elif word.startswith("-") and word != "-":
-                self._cluster(word)
-            else:
-                self.arguments.append(word)
-
-    def _long(self, word: str) -> None:
-        written, equals, value = word[2:].partition("=")
-        name = written.replace("_", "-")
-        if not name or name.startswith("-"):
-            self.faults.append(f"bad flag syntax: {word}")
-        elif name not in self._flags:
-            self.faults.append(f"unknown flag: --{written}{_hint(name, self._flags)}")
-        elif equals:
-            self._set(self._flags[name], value)
-        else:
-            self._set_from_next(self._flags[name])
-
-    def _cluster(self, word: str) -> None:
-        """`-h`, `-v4`, `-v=4`, `-v 4`, and letters without values run together."""
-        letters = word[1:]
-        while letters:
-            flag = self._shorts.get(letters[0])
-            rest = letters[1:]
-            if flag is None:
-                self.faults.append(f"unknown shorthand flag: '{letters[0]}' in {word}; see --help")
-                return
-            if rest.startswith("="):
-                self._set(flag, rest[1:])
-                return
-            if rest and flag.kind.bare is None:
-                self._set(flag, rest)
-                return
-            self._set_from_next(flag)
-            letters = rest
-
-    def _set_from_next(self, flag: Flag) -> None:
-        value = flag.kind.bare
-        if value is None:
-            value = next(self._words, None)
-        if value is None:
-            self.faults.append(f"flag needs an argument: --{flag.name} takes {flag.kind.wants}")
-        else:
-            self._set(flag, value)
-
-    def _set(self, flag: Flag, text: str) -> None:
-        try:
-            value = flag.kind.parse(text)
-        except ValueError:
-            self.faults.append(
-                f"invalid argument {quote(text)} for --{flag.name}: it takes {flag.kind.wants}"
-            )
-            return
-        if flag.kind.join is not None and flag.name in self.values:
-            value = flag.kind.join(self.values[flag.name], value)
-        self.values[flag.name] = value
+def explain(flags: Mapping[str, Flag], sections: Iterable[Section]) -> str:
+    """Return the help of every flag that is not deprecated, by section, within 100 columns."""
+    texts = []
+    for section in sections:
+        rows = [f"{section.title[0].upper()}{section.title[1:]} flags:", ""]
+        for flag in flags.values():
+            if flag.section == section and not flag.deprecated:
+                rows += _explain_flag(flag)
+        texts.append("\n".join(rows) + "\n")
+    return "\n".join(texts)
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean --{near[0]}? See --help" if near else "; see --help"
+def _explain_flag(flag: Flag) -> list[str]:
+    short = f"-{flag.short}, " if flag.short else "    "
+    is_bare = flag.kind.bare is not None
+    default = flag.kind.write(flag.default)
+    notes = [
+        *([flag.kind.word] if is_bare else ()),
+        *([flag.unit] if flag.unit else ()),
+        *([f"default {default}"] if default not in ("", "[]") else ()),
+    ]
+    head = f"  {short}--{flag.name}{'' if is_bare else f' {flag.kind.word}'}"
+    noted = f"({', '.join(notes)})" if notes else ""
+    if noted and len(head) + 2 + len(noted) <= _WIDTH:
+        return [f"{head}  {noted}", *_wrap(flag.text)]
+    return [head, *(_wrap(noted) if noted else ()), *_wrap(flag.text)]
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -17,7 +17,7 @@ from typing import Any
 
 from ccm.app.options import documents, migration
 from ccm.app.options.argv import UsageError
-from ccm.app.options.table import FLAGS, Options, fields
+from ccm.app.options.table import FLAGS, IDLE, Options, fields
 from ccm.base import flag_values as values
 from ccm.base.flags import Flag
 
@@ -29,8 +29,19 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Path of a field in the document -> the flag that says the same."""
 
-IDLE = ("Generic.Port", "Generic.Address", "Generic.ClientConnection.acceptContentTypes")
-"""Fields that the API has and nobody reads."""
+UNUSED = (
+    "Generic.Address",
+    "Generic.ClientConnection.acceptContentTypes",
+    "Generic.ClientConnection.contentType",
+    "Generic.Debugging.enableContentionProfiling",
+    "Generic.Debugging.enableProfiling",
+    "Generic.Port",
+    "KubeCloudShared.AllocateNodeCIDRs",
+    "KubeCloudShared.CIDRAllocatorType",
+    "KubeCloudShared.ExternalCloudVolumePlugin",
+    "KubeCloudShared.NodeSyncPeriod",
+)
+"""Fields of the API that are accepted without effect."""
 
 MIGRATION = "Generic.LeaderMigration"
 EXTRA = "Flags"
@@ -100,7 +111,7 @@ def write(options: Options) -> str:
 def _take(top: documents.Section) -> dict[str, Any]:
     sections = {"": top}
     found: dict[str, Any] = {}
-    for path in (*FIELDS, *IDLE):
+    for path in (*FIELDS, *UNUSED):
         section, name = _section(sections, path)
         value = section.take(name)
         if path in FIELDS and value is not None:
@@ -129,6 +140,8 @@ def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[s
     section = top.section(EXTRA)
     for written, value in section.rest().items():
         name = written.replace("_", "-")
+        if name in IDLE:
+            continue
         if name not in FLAGS or name in _ONLY_FLAGS:
             section.fault(written, "is unknown; it must be the name of a flag, without dashes")
         elif name in found:

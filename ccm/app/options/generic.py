@@ -1,4 +1,4 @@
-"""The flags of the daemon as a whole."""
+"""The flags of the daemon as a whole: generic ones, leader election, the log."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -11,23 +11,30 @@ from types import MappingProxyType
 
 from ccm.app.options import gates, names
 from ccm.app.options.controllers import MANIFESTS
-from ccm.app.options.logs import GLOBAL
 from ccm.base import flag_checks as checks
 from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Section
 from ccm.runtime.manifest import GENERIC, MISC
 
-DEBUGGING = Section("debugging")
 LEADER_MIGRATION = Section("leader-migration")
 PROVIDER_CALLS = Section("provider calls", ours=True)
 STOPPING = Section("stopping", ours=True)
 PERSISTENCE = Section("persistence", ours=True)
 FILE = Section("configuration file", ours=True)
-
-_NO_ALLOCATOR = "no controller of this daemon hands out addresses"
+GLOBAL = Section("global")
 
 _CLIENT_GO_RATE = (5.0, 10)
 """Requests per second and burst when a flag says 0; from client-go's REST client."""
+
+LEASE = "cloud-controller-manager"
+"""Name of the lease, unless a flag says otherwise."""
+
+GUARDED = 0.95
+"""Part of a lease that a leader counts on. The rest is for clocks that do not run alike, and for
+what is on its way."""
+
+_RENEW_FACTOR = 1.2
+"""The renew deadline must leave room for a jittered retry; from client-go's leader election."""
 
 
 def _finite(value: float) -> str:
@@ -38,17 +45,6 @@ def _finite(value: float) -> str:
 class GenericFlags:
     """What the daemon runs, as whom, and how it speaks to the API server and the cloud."""
 
-    profiling: bool = DEBUGGING.flag(
-        True,
-        "Serve profiles and the log level under /debug.",
-        path="Generic.Debugging.enableProfiling",
-    )
-    contention_profiling: bool = DEBUGGING.flag(
-        False,
-        "Also profile waiting for locks.",
-        accepted="it belongs to the Go run time",
-        path="Generic.Debugging.enableContentionProfiling",
-    )
     enable_leader_migration: bool = LEADER_MIGRATION.flag(
         False,
         "Move controllers between two managers without a gap or an overlap, by a second lease.",
@@ -65,12 +61,6 @@ class GenericFlags:
         "0 means never.",
         check=checks.not_negative,
         path="Generic.MinResyncPeriod",
-    )
-    kube_api_content_type: str = GENERIC.flag(
-        "application/vnd.kubernetes.protobuf",
-        "Encoding of requests to the API server.",
-        accepted="requests are always JSON, which every API server takes",
-        path="Generic.ClientConnection.contentType",
     )
     kube_api_qps: float = GENERIC.flag(
         20.0,
@@ -113,12 +103,6 @@ class GenericFlags:
         "File with the provider's own settings. Empty means it gets none.",
         path="KubeCloudShared.CloudProvider.CloudConfigFile",
     )
-    external_cloud_volume_plugin: str = GENERIC.flag(
-        "",
-        "Cloud provider for volumes.",
-        accepted="no cloud-controller-manager has a use for it",
-        path="KubeCloudShared.ExternalCloudVolumePlugin",
-    )
     use_service_account_credentials: bool = GENERIC.flag(
         False,
         "Let each controller act under a service account of its own in kube-system, which is made "
@@ -135,25 +119,6 @@ class GenericFlags:
         "kubernetes",
         "Name of the cluster towards the cloud, for instance in names of load balancers.",
         path="KubeCloudShared.ClusterName",
-    )
-    allocate_node_cidrs: bool = GENERIC.flag(
-        False,
-        "Hand out pod address ranges to nodes.",
-        accepted=_NO_ALLOCATOR,
-        path="KubeCloudShared.AllocateNodeCIDRs",
-    )
-    cidr_allocator_type: str = GENERIC.flag(
-        "RangeAllocator",
-        "How ranges are handed out.",
-        accepted=_NO_ALLOCATOR,
-        path="KubeCloudShared.CIDRAllocatorType",
-    )
-    node_sync_period: timedelta = GENERIC.flag(
-        timedelta(0),
-        "Nothing.",
-        accepted="it never had one in this program",
-        deprecated="leave it out",
-        path="KubeCloudShared.NodeSyncPeriod",
     )
     feature_gates: Mapping[str, bool] = GENERIC.flag(
         MappingProxyType({}),
@@ -238,7 +203,145 @@ class GenericFlags:
         return self.cloud_api_qps, self.cloud_api_burst or math.ceil(self.cloud_api_qps)
 
 
-def faults(flags: GenericFlags) -> Iterator[Fault]:
-    """Settings that make no sense together."""
+def cloud_faults(flags: GenericFlags) -> Iterator[Fault]:
+    """Yield settings of calls to the cloud that make no sense together."""
     if flags.cloud_api_burst > 0 and not flags.cloud_api_qps:
         yield "cloud-api-burst", "needs --cloud-api-qps above 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElectionFlags:
+    """How one of several replicas comes to lead."""
+
+    leader_elect: bool = GENERIC.flag(
+        True,
+        "Work only while holding the lease, so that one of several replicas is active.",
+        path="Generic.LeaderElection.leaderElect",
+    )
+    leader_elect_lease_duration: timedelta = GENERIC.flag(
+        timedelta(seconds=15),
+        "How long the others wait after the leader's last sign of life. Whole seconds count.",
+        path="Generic.LeaderElection.leaseDuration",
+    )
+    leader_elect_renew_deadline: timedelta = GENERIC.flag(
+        timedelta(seconds=10),
+        "How long a leader tries to renew before it gives up and exits. Must be shorter than 95 % "
+        "of the lease duration, at which it is ended by force.",
+        path="Generic.LeaderElection.renewDeadline",
+    )
+    leader_elect_retry_period: timedelta = GENERIC.flag(
+        timedelta(seconds=2),
+        "Pause between two tries. The renew deadline must be longer than 1.2 times this.",
+        path="Generic.LeaderElection.retryPeriod",
+    )
+    leader_elect_resource_lock: str = GENERIC.flag(
+        "leases",
+        "Kind of object to lock; only leases will do.",
+        path="Generic.LeaderElection.resourceLock",
+    )
+    leader_elect_resource_name: str = GENERIC.flag(
+        LEASE, "Name of the lease.", path="Generic.LeaderElection.resourceName"
+    )
+    leader_elect_resource_namespace: str = GENERIC.flag(
+        "kube-system", "Namespace of the lease.", path="Generic.LeaderElection.resourceNamespace"
+    )
+
+
+def election_faults(flags: ElectionFlags) -> Iterator[Fault]:
+    """Yield settings of the election that make no sense together; none counts without election."""
+    if not flags.leader_elect:
+        return
+    if flags.leader_elect_resource_lock != "leases":
+        yield "leader-elect-resource-lock", 'must be "leases"'
+    for part, example in (("name", LEASE), ("namespace", "kube-system")):
+        given = getattr(flags, f"leader_elect_resource_{part}")
+        if not given:
+            yield f"leader-elect-resource-{part}", "cannot be empty while --leader-elect is true"
+        elif not checks.is_object_name(given):
+            yield f"leader-elect-resource-{part}", f"must be a name such as {example}"
+    yield from _times(flags)
+
+
+def _times(flags: ElectionFlags) -> Iterator[Fault]:
+    times = {
+        "lease-duration": flags.leader_elect_lease_duration.total_seconds(),
+        "renew-deadline": flags.leader_elect_renew_deadline.total_seconds(),
+        "retry-period": flags.leader_elect_retry_period.total_seconds(),
+    }
+    short = [name for name, seconds in times.items() if seconds <= 0]
+    yield from ((f"leader-elect-{name}", "must be longer than 0s") for name in short)
+    if short:
+        return
+    lease, renew, retry = times.values()
+    if lease < 1:
+        why = "because a lease counts whole seconds"
+        yield "leader-elect-lease-duration", f"must be 1s or longer, {why}"
+    if GUARDED * lease <= renew:
+        # Before it gave up it would be ended by force.
+        right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED}"
+        yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED:g}s"
+    if renew <= _RENEW_FACTOR * retry:
+        least = _RENEW_FACTOR * retry
+        right = f"must be longer than {_RENEW_FACTOR} times --leader-elect-retry-period={retry:g}s"
+        yield "leader-elect-renew-deadline", f"{right}, that is {least:g}s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFlags:
+    """What is logged, and how."""
+
+    logging_format: str = GLOBAL.flag(
+        "text",
+        "Format of log lines: text, as klog writes it, or json; dev, an addition of ours, is for "
+        "a developer's terminal.",
+        check=checks.one_of("text", "json", "dev"),
+    )
+    log_flush_frequency: timedelta = GLOBAL.flag(
+        timedelta(seconds=5),
+        "Longest time a log line is held back, if there is a buffer. 0 means until it is full.",
+        check=checks.not_negative,
+    )
+    v: int = GLOBAL.flag(
+        0,
+        "How much is logged: from 1 on every flag, and requests to the HTTPS server that are "
+        "refused or privileged, from 4 on each decision, from 8 on what libraries do.",
+        short="v",
+        kind=values.LEVEL,
+    )
+    vmodule: tuple[tuple[str, int], ...] = GLOBAL.flag(
+        (),
+        "Log levels for single modules; text format only. A pattern with a slash is compared with "
+        "a path such as ccm/kube/client, one without with its last part; * and ? may be used.",
+        kind=values.LEVELS,
+    )
+    log_text_split_stream: bool = GLOBAL.flag(
+        False, "Errors to stderr, the rest to stdout (text). Alpha."
+    )
+    log_json_split_stream: bool = GLOBAL.flag(
+        False, "Errors to stderr, the rest to stdout (json). Alpha."
+    )
+    log_text_info_buffer_size: int = GLOBAL.flag(
+        0,
+        "Bytes of text lines that may be held back on stdout when streams are split. Alpha.",
+        unit="bytes",
+        check=checks.zero_or_more("nothing is held back"),
+        kind=values.QUANTITY,
+    )
+    log_json_info_buffer_size: int = GLOBAL.flag(
+        0,
+        "Bytes of json lines that may be held back on stdout when streams are split. Alpha.",
+        unit="bytes",
+        check=checks.zero_or_more("nothing is held back"),
+        kind=values.QUANTITY,
+    )
+
+
+def log_faults(flags: LogFlags, *, alpha: bool) -> Iterator[Fault]:
+    """Yield settings of the log that make no sense together; `alpha`: alpha ones are allowed."""
+    if flags.logging_format in ("json", "dev") and flags.vmodule:
+        yield "vmodule", "works with --logging-format=text only"
+    for form in ("text", "json"):
+        for what in ("split_stream", "info_buffer_size"):
+            if not alpha and getattr(flags, f"log_{form}_{what}"):
+                name = f"log-{form}-{what.replace('_', '-')}"
+                yield name, "needs --feature-gates=LoggingAlphaOptions=true"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ccm.app.options.table import FLAGS, SECTIONS
+from ccm.app.options.table import FLAGS, IDLE, SECTIONS
 from ccm.base.flags import Flag, Section
 
 FILE = Path(__file__).parents[1] / "FLAGS.md"
@@ -20,13 +20,19 @@ _HEAD = """\
 
 Written by `python -m ccm.app.options.reference` from the declarations of the flags; change those
 instead. Names and defaults are those of the Go reference where it has the flag; *ours* says that
-it has not. A flag without effect is accepted, so that command lines of the reference keep working.
+it has not.
 """
 
 
 def markdown() -> str:
     """The whole reference."""
-    return "\n".join([_HEAD, *map(_section, SECTIONS)])
+    return "\n".join([_HEAD, *map(_section, SECTIONS), _idle()])
+
+
+def _idle() -> str:
+    listed = "\n".join(f"* `--{name}`" for name in IDLE)
+    why = "Accepted with one notice, so that command lines of the reference keep working:"
+    return f"## Without effect\n\n{why}\n\n{listed}\n"
 
 
 def _section(section: Section) -> str:
@@ -52,9 +58,7 @@ def _meaning(flag: Flag) -> Iterator[str]:
     yield flag.text
     if flag.section.ours:
         yield "*Ours.*"
-    if flag.accepted:
-        yield f"*Without effect: {flag.accepted}.*"
-    elif flag.deprecated:
+    if flag.deprecated:
         yield f"*Deprecated: {flag.deprecated}.*"
 
 

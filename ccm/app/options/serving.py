@@ -15,8 +15,6 @@ from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Section
 from ccm.serving import policy
 
-_NO_HTTP2 = "this server speaks HTTP/1.1 only"
-
 WEBHOOK = Section("webhook")
 WEBHOOK_SERVING = Section("webhook serving")
 WEBHOOK_CALLERS = Section("webhook callers", ours=True)
@@ -80,9 +78,6 @@ class ServingFlags:
         check=checks.port,
         kind=values.INT,
     )
-    webhook_disable_http2_serving: bool = WEBHOOK_SERVING.flag(
-        False, "Serve webhooks over HTTP/1.1 only.", accepted=_NO_HTTP2
-    )
     webhook_cert_dir: str = WEBHOOK_SERVING.flag(
         "",
         "Directory of cloud-controller-manager-webhook.crt and .key. Not used when "
@@ -133,9 +128,6 @@ class ServingFlags:
         check=checks.port,
         kind=values.INT,
     )
-    disable_http2_serving: bool = SECURE_SERVING.flag(
-        False, "Serve HTTP/1.1 only.", accepted=_NO_HTTP2
-    )
     cert_dir: str = SECURE_SERVING.flag(
         "",
         "Directory of cloud-controller-manager.crt and .key, made there when they cannot be "
@@ -167,20 +159,8 @@ class ServingFlags:
         "A certificate for some host names only. Repeat the flag for more.",
         kind=values.CERTIFICATES,
     )
-    http2_max_streams_per_connection: int = SECURE_SERVING.flag(
-        0,
-        "Requests that one HTTP/2 connection may have open at once. 0 means 100.",
-        unit="streams",
-        accepted=_NO_HTTP2,
-        kind=values.INT,
-    )
     permit_port_sharing: bool = SECURE_SERVING.flag(
         False, "Let several processes listen on one port (SO_REUSEPORT)."
-    )
-    permit_address_sharing: bool = SECURE_SERVING.flag(
-        False,
-        "Listen although old connections still hold the address (SO_REUSEADDR).",
-        accepted="it is always on, as in every Go program",
     )
 
     authentication_kubeconfig: str = AUTHENTICATION.flag(

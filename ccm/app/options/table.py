@@ -1,4 +1,4 @@
-"""The settings that the daemon was started with, and the table of its flags.
+"""The settings that the daemon was started with, the table of its flags, and its command line.
 
 Each base of `Options` declares flags as its fields: the field's name is the flag's; section,
 kind, default, meaning and check stand beside it. Names and defaults are those of the Go
@@ -8,28 +8,34 @@ ours, the help says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import ccm
-from ccm.app.options import gates, generic, migration, serving
-from ccm.app.options.argv import quote
-from ccm.app.options.controllers import ControllerFlags
-from ccm.app.options.election import ElectionFlags
-from ccm.app.options.generic import GenericFlags
-from ccm.app.options.logs import GLOBAL, LogFlags
+from ccm.app.options import argv, gates, generic, migration, serving
+from ccm.app.options.controllers import MANIFESTS, ControllerFlags
+from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
 from ccm.app.options.serving import ServingFlags
-from ccm.base.flags import Flag, table
+from ccm.base.flags import Fault, Flag, table
 from ccm.runtime.manifest import GENERIC, MISC
+
+PROGRAM = "cloud-controller-manager"
+
+_INTRODUCTION = f"""\
+Joins a Kubernetes cluster to the cloud it runs on: gives new nodes their provider ID,
+labels and addresses, keeps those up to date, and removes nodes whose machines are gone.
+
+Usage: {PROGRAM} --cloud-provider=NAME [flags]
+"""
 
 _OF_CONTROLLERS = dict.fromkeys(
     flag.section for flags in ControllerFlags.__bases__ for flag in table(flags).values()
 )
 
 SECTIONS = (
-    generic.DEBUGGING,
     generic.LEADER_MIGRATION,
     GENERIC,
     *sorted(
@@ -51,6 +57,23 @@ SECTIONS = (
 )
 """The sections in the order of help."""
 
+IDLE: Mapping[str, bool] = MappingProxyType(
+    {
+        "allocate-node-cidrs": False,
+        "cidr-allocator-type": True,
+        "contention-profiling": False,
+        "disable-http2-serving": False,
+        "external-cloud-volume-plugin": True,
+        "http2-max-streams-per-connection": True,
+        "kube-api-content-type": True,
+        "node-sync-period": True,
+        "permit-address-sharing": False,
+        "profiling": False,
+        "webhook-disable-http2-serving": False,
+    }
+)
+"""Flags of the Go reference that are accepted without effect -> whether a value follows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFlags):
@@ -60,49 +83,127 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         explicit: names of the flags that were given, also with their default, on the command
             line or in the configuration file.
         from_file: those of them that only the file gave.
+        idle: names of the flags without effect that the command line gave.
         leader_migration: the plan that stands in the configuration file; None = none there.
-        program: what runs, as others know it: in user agents, events and metrics.
+        program: the program's name in user agents, events and metrics.
     """
 
     explicit: frozenset[str] = frozenset()
     from_file: frozenset[str] = frozenset()
+    idle: tuple[str, ...] = ()
     leader_migration: migration.Plan | None = None
     program: str = migration.COMPONENT
 
     @classmethod
-    def given(cls, values: Mapping[str, Any]) -> Options:
-        """The settings that a command line gives: flag name -> value."""
-        return cls(**fields(values), explicit=frozenset(values))
+    def given(cls, values: Mapping[str, Any], idle: tuple[str, ...] = ()) -> Options:
+        """Return the settings that a command line gives."""
+        return cls(**fields(values), explicit=frozenset(values), idle=idle)
 
     def notices(self) -> list[str]:
-        """What to say once at start: the settings given that have no effect or are old."""
-        given = [flag for flag in FLAGS.values() if flag.name in self.explicit]
-        said = [f"--{flag.name} has no effect: {flag.accepted}" for flag in given if flag.accepted]
-        said += [
+        """Return the log lines at start about given settings that are old or without effect."""
+        lines = []
+        if self.idle:
+            named = ", ".join(f"--{name}" for name in self.idle)
+            lines.append(f"accepted without effect: {named}")
+        lines += [
             f"--{flag.name} is deprecated: {flag.deprecated}"
-            for flag in given
-            if flag.deprecated and not flag.accepted
+            for flag in FLAGS.values()
+            if flag.deprecated and flag.name in self.explicit
         ]
         if self.version.startswith("v"):
-            said.append(f"--version={self.version} has no effect: the version is {ccm.__version__}")
-        return [*said, *gates.notices(self.feature_gates), *serving.notices(self)]
+            lines.append(
+                f"--version={self.version} has no effect: the version is {ccm.__version__}"
+            )
+        return [*lines, *gates.notices(self.feature_gates), *serving.notices(self)]
 
     def flag_lines(self) -> list[str]:
-        """`FLAG: --name="value"` for every flag, for the log at verbosity 1."""
-        return [
-            f"FLAG: --{name}={quote(flag.kind.write(self.get(name)))}"
-            for name, flag in FLAGS.items()
-        ]
+        """Return `FLAG: --name="value"` for every flag, for the log at verbosity 1."""
+        return [f"FLAG: --{name}={argv.quote(text)}" for name, text in self.written().items()]
+
+    def written(self) -> dict[str, str]:
+        """Return each flag's value as text, by name."""
+        return {name: flag.kind.write(self.get(name)) for name, flag in FLAGS.items()}
 
     def get(self, name: str) -> object:
-        """The value of a flag by its name with dashes."""
+        """Return the value of a flag by its name with dashes."""
         return getattr(self, name.replace("-", "_"))
 
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of flags by the fields of `Options` that hold them."""
+    """Return values of flags by the fields of `Options` that hold them."""
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 
 FLAGS: Mapping[str, Flag] = MappingProxyType(table(Options))
 """Every flag by its name, sorted."""
+
+
+def parse(words: Sequence[str]) -> Options:
+    """Read a command line, the program's name left out.
+
+    Raises:
+        UsageError: unknown flags, wrong values, or words that belong to no flag.
+    """
+    parsed = argv.parse(FLAGS, words, IDLE)
+    options = Options.given(parsed.values, parsed.idle)
+    if parsed.arguments and not options.help:
+        raise argv.UsageError([stray(PROGRAM, parsed.arguments)])
+    return options
+
+
+def stray(program: str, arguments: Sequence[str]) -> str:
+    """Return the fault for words that belong to no flag."""
+    listed = " ".join(map(argv.quote, arguments))
+    return f'"{program}" does not take any arguments, got [{listed}]'
+
+
+def answer(options: Options) -> str | None:
+    """Return the text to print before exiting with 0, if help or the version was asked for."""
+    if options.help:
+        return f"{_INTRODUCTION}\n{argv.explain(FLAGS, SECTIONS)}"
+    if options.version == "true":
+        return f"{PROGRAM} {ccm.__version__}\n"
+    if options.version == "raw":
+        return (
+            f"{PROGRAM} {ccm.__version__} python={platform.python_version()} "
+            f"implementation={platform.python_implementation()} "
+            f"platform={platform.system().lower()}/{platform.machine()}\n"
+        )
+    return None
+
+
+def check(options: Options) -> None:
+    """Refuse settings that make no sense.
+
+    Raises:
+        UsageError: with one sentence for each fault.
+    """
+    if found := faults(options):
+        raise argv.UsageError(found)
+
+
+def faults(options: Options) -> list[str]:
+    """Return one sentence for each setting that makes no sense: flag, value, what would be right.
+
+    Values that cannot even be read are found earlier, by `argv`.
+    """
+    found = [FLAGS[name].fault(options.get(name), right) for name, right in _faults(options)]
+    if not options.cloud_provider:
+        found.append(NO_PROVIDER)
+    return found
+
+
+NO_PROVIDER = "--cloud-provider cannot be empty; give the name of an installed provider"
+
+
+def _faults(options: Options) -> Iterator[Fault]:
+    for name, flag in FLAGS.items():
+        if right := flag.wrong(options.get(name)):
+            yield name, right
+    given = options.feature_gates
+    yield from generic.cloud_faults(options)
+    yield from generic.election_faults(options)
+    yield from generic.log_faults(options, alpha=gates.allows(given, gates.LOGGING_ALPHA))
+    yield from serving.faults(options, uid_headers=gates.allows(given, gates.REQUEST_HEADER_UID))
+    for manifest in MANIFESTS:
+        yield from manifest.faults(options)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ccm.app.options import Options
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.base import clock, redact
 from ccm.cloud.calls import history
 from ccm.runtime.account import Account, Answer, CallSaid, said

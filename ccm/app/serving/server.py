@@ -8,35 +8,38 @@ and the cluster's own authentication settings follow while the daemon starts.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from ccm.app import metrics as own_metrics
 from ccm.app import reload
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.options import Options
+from ccm.app.options import FLAGS, PROGRAM, Options, config, migration
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import certificates, configz, explain, reviews
-from ccm.app.serving.health import Checks
-from ccm.app.serving.reviews import Reviews
-from ccm.app.serving.trust import DynamicClientCA
-from ccm.app.serving.vitals import Vitals
-from ccm.base import log, metrics
+from ccm.app.serving import explain, trust
+from ccm.app.serving.health import Checks, Vitals
+from ccm.app.serving.trust import DynamicClientCA, Reviews
+from ccm.base import log, metrics, redact
+from ccm.base.durations import format_duration
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.runtime.account import PATH
-from ccm.serving import certs, http, listener, tls, verbosity
+from ccm.serving import acceptor, certs, http, tls
 from ccm.serving.authentication import Authenticator, Trust
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
-from ccm.serving.health import Health
-from ccm.serving.profiling import Profiling
-from ccm.serving.slis import Slis
+from ccm.serving.health import Health, Slis
+from ccm.serving.http import JSON, Handler, Request, Response
+from ccm.serving.policy import TlsError, policy
 from ccm.serving.ttl_cache import Shelf
 
 HEALTH = "health"
@@ -90,14 +93,14 @@ async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
 def _bind(options: Options) -> socket.socket | None:
     if not options.secure_port:
         return None
-    endpoint = listener.Endpoint(
+    endpoint = acceptor.Endpoint(
         address=options.bind_address,
         port=options.secure_port,
         share_port=options.permit_port_sharing,
     )
     try:
-        return listener.bind(endpoint)
-    except listener.ListenError as error:
+        return acceptor.bind(endpoint)
+    except acceptor.ListenError as error:
         raise Misconfigured(f"--secure-port={options.secure_port}: {error}") from error
 
 
@@ -109,7 +112,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
     options, vitals = context.options, context.vitals
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
-        reloader = certificates.cert_reloader(options, certificates.SERVER)
+        reloader = cert_reloader(options, SERVER)
         tokens, access = await _reviewers(stack, context)
         shelf = Shelf()
         authenticator = Authenticator(
@@ -165,13 +168,11 @@ def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Ha
     found: dict[str, http.Handler] = {
         "/metrics": exposition,
         "/metrics/slis": slis.page,
-        "/configz": configz.page(options),
+        "/configz": page(options),
         PATH: explain.page(options, vitals),
     }
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages
-    if options.profiling:
-        found |= Profiling().pages | verbosity.PAGES
     return found
 
 
@@ -195,8 +196,8 @@ async def _reviewers(
     if access is None:
         logger.info("callers get the always allowed paths only: no --authorization-kubeconfig")
     return (
-        reviews.client(tokens, "authentication") if tokens else None,
-        reviews.client(access, "authorization") if access else None,
+        trust.client(tokens, "authentication") if tokens else None,
+        trust.client(access, "authorization") if access else None,
     )
 
 
@@ -231,3 +232,98 @@ def _authorizer(options: Options, client: Client | None, shelf: Shelf) -> Author
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
         shelf=shelf,
     )
+
+
+SERVER = ""
+WEBHOOKS = "webhook-"
+"""Prefixes of the flags of a server."""
+
+PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
+"""Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
+
+
+def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
+    """Keeps the TLS context of a server.
+
+    Raises:
+        Misconfigured: a flag names a version, suite or group that is unknown.
+    """
+
+    def get(name: str) -> Any:
+        return options.get(prefix + name)
+
+    try:
+        rules = policy(
+            get("tls-min-version"), get("tls-cipher-suites"), get("tls-curve-preferences")
+        )
+    except TlsError as error:
+        raise Misconfigured(f"--{prefix}tls-...: {error}") from error
+    named = [
+        certs.Named(
+            source=certs.Files(
+                Path(entry.cert_file),
+                Path(entry.key_file),
+                called=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
+            ),
+            names=entry.names,
+        )
+        for entry in get("tls-sni-cert-key")
+    ]
+    callers = options.webhook_client_ca_file if prefix == WEBHOOKS else ""
+    return tls.CertReloader(
+        rules,
+        certs.Certificates(_main(get, prefix), named),
+        callers=Path(callers) if callers else None,
+    )
+
+
+def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:
+    if get("tls-cert-file"):
+        return certs.Files(
+            Path(get("tls-cert-file")),
+            Path(get("tls-private-key-file")),
+            called=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
+        )
+    subject = certs.Subject.serving(get("bind-address"))
+    if get("cert-dir"):
+        return certs.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
+    return certs.Memory(subject)
+
+
+_GROUP = config.GROUP_VERSION.partition("/")[0]
+
+
+def document(options: Options) -> dict[str, Any]:
+    """The whole answer."""
+    found: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
+    for path in config.UNUSED:
+        config.put(found, path, "")
+    config.put(found, "Generic.Port", 0)
+    config.put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads
+    for path, name in config.FIELDS.items():
+        config.put(
+            found, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None)
+        )
+    plan = options.leader_migration
+    if plan is not None:
+        config.put(found, config.MIGRATION, migration.write(plan))
+    return {_GROUP: found}
+
+
+def page(options: Options) -> Handler:
+    """The page with the settings in effect."""
+
+    async def answer(_request: Request) -> Response:
+        return Response(body=json.dumps(document(options)).encode(), content_type=JSON)
+
+    return answer
+
+
+def _plain(value: Any, *, is_list: bool) -> Any:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if is_list and isinstance(value, tuple):
+        return [_plain(one, is_list=False) for one in value] or None
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    return redact.words(str(value))

@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping
 
 from ccm.app.options import Options, gates, names
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import certificates
+from ccm.app.serving.server import WEBHOOKS, cert_reloader
 from ccm.base import log
 from ccm.cloud.interface import Cloud
 from ccm.controllers.service import plan
 from ccm.model import Service
-from ccm.serving import certs, http, listener, webhook
-from ccm.serving.admission import Handler, Webhook
-from ccm.serving.admission_annotations import Schema, ServiceAnnotations
+from ccm.serving import acceptor, admission, certs, http
+from ccm.serving.admission import Handler, Schema, ServiceAnnotations, Webhook
 
 
 def enabled(options: Options) -> tuple[str, ...]:
@@ -60,24 +59,24 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
         if why := unserved(options):
             log.logger("webhook").warning("webhooks are not served", reason=why)
         return
-    reloader = certificates.cert_reloader(options, certificates.WEBHOOKS)
-    endpoint = listener.Endpoint(
+    reloader = cert_reloader(options, WEBHOOKS)
+    endpoint = acceptor.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
     server = http.Server(
-        webhook.Webhooks(hooks).handle,
+        admission.Webhooks(hooks).handle,
         name="webhook",
         context=reloader.context,
-        bodies=webhook.BODIES,
+        bodies=admission.BODIES,
     )
     try:
         await reloader.start()
-        await server.start(listener.bind(endpoint))
+        await server.start(acceptor.bind(endpoint))
         log.logger("webhook").info(
             "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
         )
         await reloader.run()
-    except (listener.ListenError, certs.CertificateError) as error:
+    except (acceptor.ListenError, certs.CertificateError) as error:
         raise Misconfigured(f"webhook server: {error}") from error
     finally:
         await server.close()

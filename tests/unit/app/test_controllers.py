@@ -16,7 +16,7 @@ from ccm.app import controllers, options
 from ccm.app.options import gates
 from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import ProviderHolder
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle

@@ -13,7 +13,7 @@ import pytest_asyncio
 from ccm.app import options
 from ccm.app.election import Election
 from ccm.app.options import config
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE
 from ccm.base import fence
 from ccm.base.fence import Lapsed

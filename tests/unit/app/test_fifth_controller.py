@@ -54,7 +54,7 @@ from types import SimpleNamespace
 from pathlib import Path
 
 from ccm.app import options
-from ccm.app.options import checks, config
+from ccm.app.options import config
 
 Path("c.yaml").write_text(
     f"{{apiVersion: {config.GROUP_VERSION}, kind: {config.KIND}, GadgetController: {{Syncs: 7}}}}"
@@ -64,8 +64,8 @@ chosen = config.effective(options.parse(
 ))
 told = {
     "help": options.answer(options.parse(["--help"])),
-    "faults": checks.faults(options.parse(["--cloud-provider=x", "--gadget-syncs=0"])),
-    "sound": checks.faults(chosen),
+    "faults": options.faults(options.parse(["--cloud-provider=x", "--gadget-syncs=0"])),
+    "sound": options.faults(chosen),
     "notices": chosen.notices(),
     "written": config.write(chosen),
 }

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from ccm.app import files
+from ccm.app import main
 
 ENDLESS = resource.RLIM_INFINITY
 
@@ -15,8 +15,8 @@ ENDLESS = resource.RLIM_INFINITY
     ("soft", "hard", "expected"),
     [
         (1024, 4096, 4096),
-        (1024, 1 << 20, files.MOST),
-        (1024, ENDLESS, files.MOST),
+        (1024, 1 << 20, main.MOST),
+        (1024, ENDLESS, main.MOST),
         (4096, 4096, None),
         (1 << 20, 1 << 20, None),
         (ENDLESS, ENDLESS, None),
@@ -29,6 +29,6 @@ def test_what_is_allowed_is_used(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
 
-    files.raise_limit()
+    main.raise_limit()
 
     assert given == ([] if expected is None else [(expected, hard)])

@@ -1,4 +1,4 @@
-"""The kinds of flag values: read as Go reads them, written so that they read back."""
+"""The kinds of flag values: what each reads and refuses, and how it is written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ from ccm.base import flag_values as values
         (values.INT32, "-2147483648", -(2**31)),
         (values.INT32, "2147483647", 2**31 - 1),
         (values.INT32, "+5", 5),
-        (values.INT32, "0x1F", 31),
-        (values.INT32, "-0b11", -3),
-        (values.INT32, "0o17", 15),
-        (values.INT32, "017", 15),
-        (values.INT, "1_000", 1000),
         (values.LEVEL, "4", 4),
         (values.FLOAT, "20", 20.0),
         (values.FLOAT, "-.5e1", -5.0),
@@ -30,20 +25,14 @@ from ccm.base import flag_values as values
         (values.STRINGS, "", ()),
         (values.STRINGS, "a,b", ("a", "b")),
         (values.STRINGS, "a,,b,", ("a", "", "b", "")),
-        (values.STRINGS, '"a,b",c', ("a,b", "c")),
-        (values.STRINGS, '"say ""hi""",x', ('say "hi"', "x")),
         (values.STRINGS, " a, b", (" a", " b")),
         (values.NUMBERS, "", ()),
-        (values.NUMBERS, "29,0x17", (29, 23)),
+        (values.NUMBERS, "29,23", (29, 23)),
         (values.GATES, "A=true, B=false,,C=1", {"A": True, "B": False, "C": True}),
         (values.GATES, "", {}),
         (values.LEVELS, "node*=4,kube=2", (("node*", 4), ("kube", 2))),
         (values.QUANTITY, "0", 0),
         (values.QUANTITY, "64Ki", 65536),
-        (values.QUANTITY, "1.5M", 1_500_000),
-        (values.QUANTITY, "2e3", 2000),
-        (values.QUANTITY, "1E", 10**18),
-        (values.QUANTITY, "1500m", 2),
         (
             values.CERTIFICATES,
             "a.crt,a.key",
@@ -66,7 +55,6 @@ from ccm.base import flag_values as values
     ],
 )
 def test_reads(kind: values.Kind[Any], text: str, value: object) -> None:
-    """Text in Go's notation becomes the value."""
     assert kind.parse(text) == value
 
 
@@ -74,24 +62,26 @@ def test_reads(kind: values.Kind[Any], text: str, value: object) -> None:
     ("kind", "text"),
     [
         *[(values.BOOL, word) for word in ("", "yes", "on", "tRUE", "2", " true")],
-        *[(values.INT32, word) for word in ("", "x", "1.5", " 1", "1__0", "08", "2147483648", "٣")],
+        *[
+            (values.INT32, word)
+            for word in ("", "x", "1.5", " 1", "1_0", "017", "0x1F", "2147483648", "٣")
+        ],
         (values.LEVEL, "-1"),
         *[(values.FLOAT, word) for word in ("", "nan", "inf", "1_0", " 1", "1,5")],
         *[(values.DURATION, word) for word in ("", "5", "5 s", "1d", "9999999999999999h")],
-        *[(values.STRINGS, word) for word in ('a"b', '"a', '"a"b', "a\nb")],
+        *[(values.STRINGS, word) for word in ('a"b', '"a', '"a,b",c', "a\nb")],
         *[(values.NUMBERS, word) for word in ("a", "1,", "1, 2")],
         *[(values.ADDRESS, word) for word in ("", "host", "1.2.3", "1.2.3.04", "fe80::1%eth0")],
         *[(values.GATES, word) for word in ("A", "=true", "A=maybe")],
         *[(values.LEVELS, word) for word in ("a", "a=", "a=0", "a=-1", "=2", "a=²", "a=٣")],
         *[(kind, f"a={'9' * 5000}") for kind in (values.LEVELS, values.QUANTITY)],
         (values.QUANTITY, "9" * 5000),
-        *[(values.QUANTITY, word) for word in ("", "1KB", "1 Ki", "Ki", "1e", "1e3Ki")],
+        *[(values.QUANTITY, word) for word in ("", "1KB", "1 Ki", "Ki", "1.5M", "2e3")],
         *[(values.CERTIFICATES, word) for word in ("", "a.crt", "a,b,c", "a,", "a,b:", "a,b:c,")],
         *[(values.VERSION, word) for word in ("v1", "1.2.3", "later")],
     ],
 )
 def test_refuses(kind: values.Kind[Any], text: str) -> None:
-    """Anything else is a ValueError and nothing worse."""
     with pytest.raises(ValueError):  # noqa: PT011 - the message is the parser's own business
         kind.parse(text)
 
@@ -104,7 +94,6 @@ def test_refuses(kind: values.Kind[Any], text: str) -> None:
         (values.FLOAT, 0.5, "0.5"),
         (values.DURATION, timedelta(hours=12), "12h0m0s"),
         (values.STRINGS, (), "[]"),
-        (values.STRINGS, ("a", "b,c", 'd"'), '[a,"b,c","d"""]'),
         (values.NUMBERS, (29, 23), "[29,23]"),
         (values.GATES, {"B": True, "A": False}, "A=false,B=true"),
         (values.LEVELS, (("node*", 4),), "node*=4"),
@@ -114,11 +103,4 @@ def test_refuses(kind: values.Kind[Any], text: str) -> None:
     ],
 )
 def test_writes(kind: values.Kind[Any], value: object, text: str) -> None:
-    """A value is written the way Go shows it."""
     assert kind.write(value) == text
-
-
-@pytest.mark.parametrize("cells", [(), ("a",), ("a,b", 'c"d"', " e", "f g")])
-def test_a_written_list_reads_back(cells: tuple[str, ...]) -> None:
-    """The brackets aside, a written list is the list."""
-    assert values.parse_list(values.write_list(cells)[1:-1]) == cells

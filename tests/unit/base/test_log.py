@@ -150,12 +150,12 @@ def test_a_developers_line_has_the_time_and_the_facts_and_no_colours_in_a_file(
 def test_verbosity_can_change_while_the_process_runs(stream: io.BytesIO) -> None:
     logger = log.logger("node")
 
-    log.set_verbosity(4)
+    log.change(4, ())
     logger.debug("seen")
     logging.getLogger("some.library").info("chatter")
-    log.set_verbosity(8)
+    log.change(8, ())
     logging.getLogger("some.library").info("detail")
-    log.set_verbosity(0)
+    log.change(0, ())
     logger.debug("not seen")
 
     assert log.verbosity() == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -63,6 +65,7 @@ async def test_authorities_are_read_when_they_are_needed(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file if known else nobody))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     context = wire._context()
+    context.set_alpn_protocols(["http/1.1"])
     monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", context)
     assert context.cert_store_stats()["x509_ca"] == 0
 
@@ -76,8 +79,16 @@ async def test_authorities_are_read_when_they_are_needed(
             assert wire.reason(caught.value).startswith("certificate verify failed: ")
 
 
-def test_aiohttp_has_no_context_but_ours() -> None:
-    assert isinstance(connector._SSL_CONTEXT_VERIFIED, wire.TrustOnUse)
+def test_the_daemon_starts_without_the_machines_authorities() -> None:
+    program = (
+        "import ccm.__main__; from aiohttp import connector;"
+        "context = connector._SSL_CONTEXT_VERIFIED;"
+        "print(type(context).__name__, context.cert_store_stats()['x509_ca'])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert done.stdout == b"TrustOnUse 0\n"
     assert "set_default_verify_paths" not in vars(ssl.SSLContext), "others load as ever"
 
 

@@ -18,7 +18,7 @@ from ccm.app import options
 from ccm.app.controllers import enabled
 from ccm.app.options import gates
 from ccm.app.serving import explain
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate, address
 from ccm.cloud.calls.handle import Handle

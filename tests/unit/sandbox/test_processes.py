@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ccm.app import options
-from ccm.app.options import checks, names
+from ccm.app.options import names
 from ccm.cloud import registry
 from ccm.sandbox import cluster, fakes, kubelet, ports, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
@@ -168,7 +168,7 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     )
 
     read = options.parse(flags)
-    checks.check(read)
+    options.check(read)
 
     assert (read.kubeconfig, read.cloud_config) == (
         str(tmp_path / "kubeconfig"),

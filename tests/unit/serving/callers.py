@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict, MultiDictProxy
 
-from ccm.serving.authentication import ReviewFailed
+from ccm.serving.authentication import ReviewFailed, User
 from ccm.serving.authorization import Decision, Question
 from ccm.serving.http import Caller, Request
-from ccm.serving.identity import User
 
 
 def request(

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from ccm.serving import acceptor, connections, http, listener
-from ccm.serving.bodies import MAX_BODY
+from ccm.serving import acceptor, connections, http
 from ccm.serving.connections import Stage
+from ccm.serving.http import MAX_BODY
 from tests import pki
 from tests.unit.serving.test_http import GET, LAST, LOOPBACK, echo, exchange, serving
 from tests.waiting import due_by, eventually
@@ -88,7 +88,7 @@ async def test_an_unfinished_request_costs_a_buffer_of_one_record(context: ssl.S
 
 
 def _past_tls() -> list[Any]:
-    return [each for each in _living(acceptor._Secured) if each._app_transport is not None]
+    return [each for each in _living(acceptor._Secured) if each._app_state.name == "STATE_CON_MADE"]
 
 
 def _living(kind: type[Any]) -> list[Any]:
@@ -133,7 +133,7 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
         for writer in (*crowd, *other):
             writer.transport.abort()
         for each in begun:
-            each._seat.leave()
+            each.seat.leave()
 
 
 def begun_or_waiting() -> list[asyncio.Task[Any]]:
@@ -142,7 +142,7 @@ def begun_or_waiting() -> list[asyncio.Task[Any]]:
 
 async def test_who_hangs_up_without_a_word_leaves_no_trace(context: ssl.SSLContext) -> None:
     server = http.Server(echo, context=context)
-    opened = listener.bind(listener.Endpoint(address=LOOPBACK, port=0))
+    opened = acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0))
     await server.start(opened)
     try:
         for _ in range(20):
@@ -157,7 +157,7 @@ async def test_who_hangs_up_without_a_word_leaves_no_trace(context: ssl.SSLConte
 
 async def test_the_stages_of_a_connection(context: ssl.SSLContext) -> None:
     server = http.Server(echo, context=context)
-    opened = listener.bind(listener.Endpoint(address=LOOPBACK, port=0))
+    opened = acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0))
     await server.start(opened)
     port = opened.getsockname()[1]
     try:
@@ -189,7 +189,7 @@ class Short(socket.socket):
 async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
     server = http.Server(echo)
-    with listener.bind(listener.Endpoint(address=LOOPBACK, port=0)) as opened:
+    with acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0)) as opened:
         short = Short(fileno=opened.detach())
     short.setblocking(False)
     await server.start(short)

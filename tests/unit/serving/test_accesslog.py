@@ -9,12 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base import log
-from ccm.serving import accesslog, verbosity
-from ccm.serving.authentication import Authenticator
+from ccm.serving import handler_chain
+from ccm.serving.authentication import Authenticator, User
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.http import Caller, Request, Response, text
-from ccm.serving.identity import User
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, request
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.virtual_time
 
 TOKEN = {"Authorization": "Bearer right-token"}
 WRONG = {"Authorization": "Bearer wrong-token"}
-PATHS = ("/metrics", "/configz", "/debug/flags/v")
+PATHS = ("/metrics", "/configz")
 HERE = Caller(address="192.0.2.7:1234")
 
 Line = MutableMapping[str, Any]
@@ -31,9 +30,9 @@ Line = MutableMapping[str, Any]
 @pytest.fixture(autouse=True, params=[1])
 def _verbose(request: pytest.FixtureRequest) -> Iterator[None]:
     before = log.verbosity()
-    log.set_verbosity(request.param)
+    log.change(request.param, ())
     yield
-    log.set_verbosity(before)
+    log.change(before, ())
 
 
 async def page(_asked: Request) -> Response:
@@ -46,7 +45,7 @@ def site(*, answers: bool = True) -> HandlerChain:
         [("alice", path) for path in PATHS] if answers else None,
     )
     return HandlerChain(
-        dict.fromkeys(("/healthz", *PATHS), page) | verbosity.PAGES,
+        dict.fromkeys(("/healthz", *PATHS), page),
         authenticator=Authenticator(reviewer, token_ttl_s=10.0),
         authorizer=Authorizer(reviewer, Paths(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
     )
@@ -89,7 +88,7 @@ async def test_who_is_refused_is_said_with_what_was_asked_for(
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/configz"), ("PUT", "/debug/flags/v"), ("POST", "/metrics")],
+    [("GET", "/configz"), ("POST", "/metrics")],
 )
 async def test_what_few_may_is_said(method: str, path: str) -> None:
     line, *_ = await told(site(), request(path, method=method, headers=TOKEN, caller=HERE))
@@ -116,21 +115,6 @@ async def test_without_v_1_nothing_is_said() -> None:
     assert await told(site(), *asked) == []
 
 
-@pytest.mark.parametrize("_verbose", [3], indirect=True)
-async def test_who_changes_the_verbosity_is_said_with_the_old_and_the_new() -> None:
-    asked = request("/debug/flags/v", method="PUT", headers=TOKEN, body=b"0", caller=HERE)
-
-    lines = await told(site(), asked)
-
-    assert only(lines[-1:]) == {
-        "event": "verbosity is changed",
-        "user": "alice",
-        "client": HERE.address,
-        "before": 3,
-        "after": 0,
-    }
-
-
 async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     chain = site()
     flood = [request(f"/metrics/{number}") for number in range(500)]
@@ -139,9 +123,9 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     jump(1.0)
     later = await told(chain, *flood[:1])
 
-    assert [line["event"] for line in lines].count("request is refused") == accesslog.BURST
+    assert [line["event"] for line in lines].count("request is refused") == handler_chain.BURST
     assert lines[-1]["event"] == "privileged request"
-    assert later[0]["left_out"] == len(flood) - accesslog.BURST
+    assert later[0]["left_out"] == len(flood) - handler_chain.BURST
 
 
 async def test_long_words_of_a_caller_are_cut() -> None:
@@ -157,4 +141,4 @@ async def test_a_flood_while_nobody_can_tell_who_may_is_cut_too() -> None:
 
     events = {line["event"] for line in lines if line["log_level"] == "warning"}
     assert events == {"authorization check failed, answering 500"}
-    assert len(lines) == accesslog.BURST
+    assert len(lines) == handler_chain.BURST

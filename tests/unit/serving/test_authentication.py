@@ -13,16 +13,18 @@ import pytest
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
+    ANONYMOUS,
     GOOD_KEPT,
     UNKNOWN_AT_ONCE,
     UNKNOWN_OF_EACH,
     Authenticator,
+    Authorities,
     Proxies,
     Trust,
     Unauthorized,
+    User,
 )
 from ccm.serving.http import Caller, Request
-from ccm.serving.identity import ANONYMOUS, Authorities, User
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
 

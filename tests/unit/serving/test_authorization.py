@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from ccm.base.tasks import spawn
-from ccm.serving.authentication import ReviewFailed
+from ccm.serving.authentication import ANONYMOUS, ReviewFailed, User
 from ccm.serving.authorization import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
-from ccm.serving.identity import ANONYMOUS, User
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.base.tasks import spawn
-from ccm.serving.bodies import BadBody, Bodies, Limits
+from ccm.serving.http import BadBody, Bodies, Limits
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ccm.serving.authentication import Authenticator
+from ccm.serving.authentication import Authenticator, User
 from ccm.serving.authorization import Authorizer, Paths
 from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.http import Request, Response, text
-from ccm.serving.identity import User
 from tests.unit.serving.callers import Reviewer, request
 
 TOKEN = {"Authorization": "Bearer right"}

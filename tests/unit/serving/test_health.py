@@ -9,8 +9,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from ccm.base import log, redact
-from ccm.serving.health import WELL, Check, Finding, Health, wrong
-from ccm.serving.slis import Slis
+from ccm.serving.health import WELL, Check, Finding, Health, Slis, wrong
 from tests.unit.serving.callers import request
 
 
@@ -116,11 +115,11 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     reset = await slis.page(request("/metrics/slis", method="DELETE"))
     after = (await slis.page(request("/metrics/slis"))).body.decode()
 
-    assert 'kubernetes_healthcheck{name="ping",type="readyz"} 1\n' in before
-    assert 'kubernetes_healthcheck{name="api-server",type="readyz"} 0\n' in before
+    assert 'kubernetes_healthcheck{name="ping",type="readyz"} 1.0\n' in before
+    assert 'kubernetes_healthcheck{name="api-server",type="readyz"} 0.0\n' in before
     counted = "kubernetes_healthchecks_total"
-    assert f'{counted}{{name="ping",status="success",type="readyz"}} 3\n' in before
-    assert f'{counted}{{name="api-server",status="error",type="readyz"}} 2\n' in before
+    assert f'{counted}{{name="ping",status="success",type="readyz"}} 3.0\n' in before
+    assert f'{counted}{{name="api-server",status="error",type="readyz"}} 2.0\n' in before
     assert reset.body == b"metrics reset\n"
     assert "ping" not in after
     assert f"# TYPE {counted} counter\n" in after

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from ccm.serving import http, listener, policy, tls
-from ccm.serving.bodies import MAX_BODY, Limits
+from ccm.serving import acceptor, http, policy, tls
 from ccm.serving.certs import Certificates, Files
-from ccm.serving.http import Request, Response, text
+from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
 from tests import pki
 from tests.waiting import DEADLINE_S
 
@@ -35,7 +34,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """A server of this handler; its port."""
     server = http.Server(handler, context=context, **limits)
-    opened = listener.bind(listener.Endpoint(address=LOOPBACK, port=0))
+    opened = acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0))
     await server.start(opened)
     try:
         yield opened.getsockname()[1]
@@ -228,7 +227,7 @@ async def test_a_caller_of_tls_12_is_known_again_on_each_connection(tmp_path: Pa
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::", "0.0.0.0"])
 async def test_both_families_of_addresses_are_listened_on(address: str) -> None:
-    with listener.bind(listener.Endpoint(address=ip_address(address), port=0)) as opened:
+    with acceptor.bind(acceptor.Endpoint(address=ip_address(address), port=0)) as opened:
         port = opened.getsockname()[1]
         host = "::1" if ":" in address else "127.0.0.1"
 
@@ -240,13 +239,13 @@ async def test_both_families_of_addresses_are_listened_on(address: str) -> None:
 
 
 async def test_a_port_that_is_taken_is_named_and_one_may_be_shared() -> None:
-    shared = listener.Endpoint(address=LOOPBACK, port=0, share_port=True)
-    with listener.bind(shared) as opened:
+    shared = acceptor.Endpoint(address=LOOPBACK, port=0, share_port=True)
+    with acceptor.bind(shared) as opened:
         port = opened.getsockname()[1]
-        listener.bind(listener.Endpoint(address=LOOPBACK, port=port, share_port=True)).close()
+        acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=port, share_port=True)).close()
 
-        with pytest.raises(listener.ListenError, match=f"127.0.0.1:{port}: Address already"):
-            listener.bind(listener.Endpoint(address=LOOPBACK, port=port))
+        with pytest.raises(acceptor.ListenError, match=f"127.0.0.1:{port}: Address already"):
+            acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=port))
 
 
 REST = LAST[5:]

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from ccm.base import metrics
 from ccm.base.tasks import spawn
-from ccm.serving import admission, bodies, webhook
-from ccm.serving.accesslog import BURST
+from ccm.serving import admission, http
+from ccm.serving.handler_chain import BURST
 from tests.unit.serving import test_http
 from tests.waiting import DEADLINE_S
 
@@ -59,8 +59,8 @@ class Gate:
 @asynccontextmanager
 async def serving(
     *handlers: admission.Handler,
-    limits: webhook.Limits | None = None,
-    kept: bodies.Limits = webhook.BODIES,
+    limits: admission.Limits | None = None,
+    kept: http.Limits = admission.BODIES,
     name: str = "test-hook",
 ) -> AsyncIterator[Ask]:
     """A server; a function that posts to the first webhook: status and body."""
@@ -68,7 +68,7 @@ async def serving(
         admission.Webhook(name=name if not number else f"{name}-{number}", handle=handler)
         for number, handler in enumerate(handlers)
     ]
-    handle = webhook.Webhooks(hooks, limits=limits).handle
+    handle = admission.Webhooks(hooks, limits=limits).handle
     async with (
         test_http.serving(handle, bodies=kept) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
@@ -177,7 +177,7 @@ async def test_every_answer_is_counted_and_measured() -> None:
 
 @pytest.mark.row("webhook-limits-01")
 async def test_a_body_may_not_be_endless() -> None:
-    async with serving(allow, kept=bodies.Limits(each=len(BODY))) as ask:
+    async with serving(allow, kept=http.Limits(each=len(BODY))) as ask:
         assert (await ask())[0] == 200
         assert (await ask(BODY + b" "))[0] == 413
 
@@ -191,7 +191,7 @@ async def test_a_caller_may_not_send_for_ever() -> None:
         await answered.wait()
         yield BODY[10:]
 
-    async with serving(allow, limits=webhook.Limits(timeout_s=0.05)) as ask:
+    async with serving(allow, limits=admission.Limits(timeout_s=0.05)) as ask:
         status, text = await ask(slowly())
         answered.set()
 
@@ -210,8 +210,8 @@ async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
         await end.wait()
         yield BODY[10:]
 
-    limits = webhook.Limits(at_once=2, timeout_s=DEADLINE_S)
-    patient = bodies.Limits(patience_s=DEADLINE_S)
+    limits = admission.Limits(at_once=2, timeout_s=DEADLINE_S)
+    patient = http.Limits(patience_s=DEADLINE_S)
     async with serving(allow, limits=limits, kept=patient) as ask:
         slow = [spawn(ask(slowly()), name="slow") for _ in range(3)]
         while begun < len(slow):
@@ -230,7 +230,7 @@ async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits(
     asked: str, limit_s: float
 ) -> None:
     """And a caller cannot buy more time."""
-    async with serving(Gate(), limits=webhook.Limits(timeout_s=limit_s)) as ask:
+    async with serving(Gate(), limits=admission.Limits(timeout_s=limit_s)) as ask:
         status, text = await ask(path=f"/test-hook?timeout={asked}")
 
     assert status == 500
@@ -240,7 +240,7 @@ async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits(
 @pytest.mark.row("webhook-limits-01")
 async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
     gate = Gate()
-    async with serving(gate, limits=webhook.Limits(at_once=2)) as ask:
+    async with serving(gate, limits=admission.Limits(at_once=2)) as ask:
         asked = [spawn(ask(), name="ask") for _ in range(6)]
         await gate.holds(2)
         gate.open.set()
@@ -253,7 +253,7 @@ async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
 @pytest.mark.row("webhook-limits-01")
 async def test_who_waits_for_too_long_is_told() -> None:
     gate = Gate()
-    async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
+    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
         first = spawn(ask(), name="ask")
         await gate.holds(1)
         status, text = await ask(path="/test-hook?timeout=300ms")
@@ -266,7 +266,7 @@ async def test_who_waits_for_too_long_is_told() -> None:
 async def test_a_flood_of_slow_reviews_is_cut_in_the_log() -> None:
     many = 3 * BURST
     with capture_logs() as lines:
-        async with serving(Gate(), limits=webhook.Limits(at_once=1, timeout_s=0.5)) as ask:
+        async with serving(Gate(), limits=admission.Limits(at_once=1, timeout_s=0.5)) as ask:
             answers = await asyncio.gather(*(ask() for _ in range(many)))
 
     assert all(status >= 500 for status, _ in answers)
@@ -275,7 +275,7 @@ async def test_a_flood_of_slow_reviews_is_cut_in_the_log() -> None:
 
 async def test_a_lost_caller_leaves_no_place_taken() -> None:
     gate = Gate()
-    async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
+    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
         lost = spawn(ask(), name="ask")
         await gate.holds(1)
         lost.cancel()

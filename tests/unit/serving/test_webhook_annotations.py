@@ -11,7 +11,7 @@ import pytest
 
 from ccm.model import Service
 from ccm.serving import admission
-from ccm.serving.admission_annotations import MOST_WARNINGS, Schema, ServiceAnnotations
+from ccm.serving.admission import MOST_WARNINGS, Schema, ServiceAnnotations
 from ccm.testing import builders
 
 PREFIX = "lb.acme.example/"

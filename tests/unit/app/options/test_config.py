@@ -18,7 +18,6 @@ from tests.unit.app.options.test_every_flag import ROWS
 HEAD = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
 
 _INT32 = options.FLAGS["concurrent-node-syncs"].kind.wants
-_QUOTED = '--controllers=*,-route,"odd,name"'
 
 
 def read(*argv: str) -> options.Options:
@@ -94,12 +93,27 @@ def test_the_command_line_overrides_the_file_whose_names_match_in_any_case(tmp_p
         {"ClientConnection": {"qps": 0, "burst": 0}},
         {"MinResyncPeriod": "0s"},
         {"Controllers": []},
-        {"Port": 0, "Address": "0.0.0.0", "ClientConnection": {"acceptContentTypes": ""}},
+        {"Port": 0, "Debugging": {"enableProfiling": True}, "Address": "0.0.0.0"},
     ],
     ids=["zeros", "no time", "an empty list", "what nobody reads"],
 )
 def test_what_means_the_default(tmp_path: Path, generic: dict[str, Any]) -> None:
     assert settings(read(file(tmp_path, {"Generic": generic}))) == options.Options()
+
+
+def test_a_list_in_a_file_may_hold_commas(tmp_path: Path) -> None:
+    chosen = read(file(tmp_path, {"Flags": {"requestheader-allowed-names": ["a,b", "c"]}}))
+
+    assert chosen.requestheader_allowed_names == ("a,b", "c")
+    assert settings(read(file(tmp_path, config.write(chosen)))) == settings(chosen)
+
+
+def test_flags_without_effect_may_stand_in_a_file(tmp_path: Path) -> None:
+    chosen = read(
+        file(tmp_path, {"Flags": {"profiling": False, "http2-max-streams-per-connection": 1}})
+    )
+
+    assert settings(chosen) == options.Options()
 
 
 def test_json_is_read_too(tmp_path: Path) -> None:
@@ -190,7 +204,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.row("daemon-config-01")
 def test_every_setting_survives_a_round_trip(tmp_path: Path) -> None:
     taken = [list(row.takes) for name, row in ROWS.items() if name not in ("help", "version")]
-    for words in (*taken, [_QUOTED]):
+    for words in taken:
         given = options.parse([words[-1]])
 
         assert settings(read(file(tmp_path, config.write(given)))) == settings(given), words

@@ -11,7 +11,7 @@ from multidict import MultiDict
 
 from ccm.app import options
 from ccm.app.serving import explain
-from ccm.app.serving.vitals import Vitals
+from ccm.app.serving.health import Vitals
 from ccm.cloud.errors import Unauthenticated
 from ccm.runtime.account import Answer
 

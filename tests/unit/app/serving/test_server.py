@@ -15,9 +15,8 @@ import pytest
 from ccm.app import options, reload
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Checks
+from ccm.app.serving.health import Checks, Vitals
 from ccm.app.serving.server import ServerContext, _transport, pages, serving
-from ccm.app.serving.vitals import Vitals
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
@@ -60,16 +59,8 @@ async def get(url: str, *, trusts: Path | None = None, **headers: str) -> tuple[
         return response.status, await response.text()
 
 
-async def test_pages_below_debug_need_the_profiling_flag() -> None:
-    checks = Checks(Vitals(), Api())
-
-    with_it = set(pages(chosen(), checks, Vitals()))
-    without = set(pages(chosen("--profiling=false"), checks, Vitals()))
-
-    assert with_it - without == {
-        *("/debug/pprof", "/debug/pprof/", "/debug/flags", "/debug/flags/v")
-    }
-    assert without == {
+def test_the_pages() -> None:
+    assert set(pages(chosen(), Checks(Vitals(), Api()), Vitals())) == {
         *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
         *("/metrics", "/metrics/slis", "/configz", "/explain"),
     }
