@@ -119,11 +119,11 @@ async def _opened(case: Case) -> Handle:
     """The way to the cloud; the API server is reached through `case` then."""
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.interface import LoadBalancerDigests
-    from ccm.doctor import opening
+    from ccm.doctor import provider
 
     try:
-        await opening.opened(case)
-    except opening.NotOpened as error:
+        await provider.opened(case)
+    except provider.NotOpened as error:
         raise Refused(str(error)) from error
     handle = Handle(case.cloud, cluster_name=case.options.cluster_name)
     if not handle.offers(LoadBalancerDigests):

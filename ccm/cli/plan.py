@@ -159,7 +159,7 @@ def _show(found: Forecast, out: TextIO) -> None:
 
 
 def _then(wanted: Wanted, out: TextIO) -> int:
-    from ccm.doctor.opening import NotOpened
+    from ccm.doctor.provider import NotOpened
     from ccm.planning.timeloop import HurryingLoop
 
     try:

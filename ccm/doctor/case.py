@@ -53,7 +53,7 @@ class Case:
         cloud: the open provider; set by `cloud-config`.
         listing: all instances; None where the provider cannot list; set by `cloud`.
         without_instance: names of nodes -> why they have none; set by `instances`.
-        others: what a cluster beside ours is to controllers -> calls to it, see `clusters.at`.
+        others: what a cluster beside ours is to controllers -> calls to it, see `reach.at`.
     """
 
     options: Options

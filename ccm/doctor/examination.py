@@ -13,8 +13,8 @@ from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
 from ccm.doctor import (
+    cluster,
     deployment,
-    held,
     leases,
     machines,
     nodes,
@@ -22,10 +22,7 @@ from ccm.doctor import (
     provider,
     reach,
     rights,
-    services,
-    storage,
     tokens,
-    webhooks,
 )
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, Verdict, fail, skip, warn
@@ -69,8 +66,8 @@ CHECKS = (
     Check("secrets", "the Secrets they need", deployment.secrets, needs=("identity",)),
     Check("lease", "who leads", leases.lease, needs=("identity",)),
     Check("managers", "who else manages", leases.managers, needs=("identity",)),
-    Check("webhooks", "admission webhooks", webhooks.webhooks, needs=("identity",)),
-    Check("deletions", "what is not deleted", held.deletions_held, needs=("identity",)),
+    Check("webhooks", "admission webhooks", cluster.webhooks, needs=("identity",)),
+    Check("deletions", "what is not deleted", cluster.deletions_held, needs=("identity",)),
     Check("provider", "the provider", provider.provider),
     Check(
         "cloud-config", "the provider's configuration", provider.cloud_config, needs=("provider",)
@@ -93,8 +90,8 @@ CHECKS = (
     Check("instances", "the nodes' instances", nodes.instances, needs=("identity", "cloud")),
     Check("taints", "nodes that wait", nodes.taints, needs=("identity",)),
     Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
-    Check("persistence", "where copies are kept", storage.persistence, needs=("identity",)),
-    Check("services", "unclaimed Services", services.unclaimed, needs=("identity", "cloud-config")),
+    Check("persistence", "where copies are kept", cluster.persistence, needs=("identity",)),
+    Check("services", "unclaimed Services", cluster.unclaimed, needs=("identity", "cloud-config")),
     Check("machines", "how Machines are", machines.machines, needs=("identity", "cloud-config")),
     Check("machine-crds", "whether Machines stay", machines.crds, needs=("machines",)),
     Check("machine-classes", "what Machines are made of", machines.classes, needs=("machines",)),

@@ -17,10 +17,10 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.manifest import MANIFEST
-from ccm.doctor import clusters, provider, rights
+from ccm.doctor import provider, reach, rights
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
-from ccm.doctor.needs import needs
+from ccm.doctor.rights import needs
 from ccm.gardener import codec, crdguard, names, served
 from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -61,7 +61,7 @@ async def machines(case: Case) -> Finding:
     """See whether there can be Machines, and how each is."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    known = await served.resources(await clusters.at(case, CONTROL))
+    known = await served.resources(await reach.at(case, CONTROL))
     if missing := [one.plural for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]:
         return fail(
             f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
@@ -85,7 +85,7 @@ async def crds(case: Case) -> Finding:
     """See whether the CRDs of Machines stay, and with them all Machines."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    client = await clusters.at(case, CONTROL)
+    client = await reach.at(case, CONTROL)
     found = list[CustomResourceDefinition]()
     for kind in (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS, MACHINE_CLASSES):
         try:
@@ -311,9 +311,9 @@ def _shown(record: MachineRecord) -> str:
 
 async def _marker(case: Case) -> str:
     """The marker of a cluster that was given none."""
-    control, target = await clusters.at(case, CONTROL), None
+    control, target = await reach.at(case, CONTROL), None
     if case.options.target_kubeconfig != NO_TARGET:
-        target = await clusters.at(case, TARGET)
+        target = await reach.at(case, TARGET)
     return await marker(control, target, case.options.namespace)
 
 
@@ -346,6 +346,6 @@ async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
 
 
 async def _objects(case: Case, kind: Kind[Any], namespace: str) -> Sequence[Any]:
-    client = await clusters.at(case, CONTROL)
+    client = await reach.at(case, CONTROL)
     pages = client.resource(kind).pages(namespace=namespace)
     return [one async for page in pages for one in page.items]

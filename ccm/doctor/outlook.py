@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from ccm.app.options import Options
 from ccm.base.tasks import leaves, spawn
 from ccm.cloud.errors import CloudError
-from ccm.doctor import opening
+from ccm.doctor import provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, ok, skip, some, warn
-from ccm.doctor.opening import NotOpened
+from ccm.doctor.provider import NotOpened
 from ccm.kube.errors import KubeError, Unauthorized, Unreachable
 from ccm.planning.changes import BALANCER, ROUTE, VM, Change
 from ccm.planning.forecast import Forecast, forecast
@@ -71,7 +71,7 @@ async def forecast_of(
     found: Forecast | None = None
     try:
         async with case.exits:
-            await opening.opened(case)
+            await provider.opened(case)
             found = await forecast(options, case.client, case.cloud, wait=wait)
     except NotOpened:
         raise

@@ -19,9 +19,9 @@ from ccm.cloud.config import ApiClient
 from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.doctor import catalogue
+from ccm.doctor import catalogue, reach
 from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, count, fail, ok, some, warn
+from ccm.doctor.finding import Finding, Verdict, count, fail, ok, some, warn
 from ccm.kube.client import Client
 from ccm.runtime.manifest import Manifest
 
@@ -207,3 +207,33 @@ def _advice(error: errors.CloudError, name: str) -> Iterator[str]:
         )
     else:
         yield "look at the cloud's status page, and ask the author of the provider"
+
+
+class NotOpened(Exception):
+    """It cannot be done; the message says why, and what to do.
+
+    Attributes:
+        check: the check that tells of it; empty if none does.
+    """
+
+    def __init__(self, message: str, *, check: str = "") -> None:
+        super().__init__(message)
+        self.check = check
+
+
+async def opened(case: Case) -> None:
+    """Set the client and the cloud of a case; its `exits` close them.
+
+    Raises:
+        NotOpened: there is no way.
+    """
+    for name, check in (
+        ("kubeconfig", reach.kubeconfig),
+        ("provider", provider),
+        ("cloud-config", cloud_config),
+        ("cluster-id", cluster_id),
+    ):
+        finding = case.findings[name] = await check(case)
+        if finding.verdict is Verdict.FAIL:
+            told = (finding.found, *finding.details, *finding.advice)
+            raise NotOpened("; ".join(told), check=name)

@@ -15,7 +15,7 @@ from typing import Any
 from ccm.app.clients import ACCOUNTS_NAMESPACE
 from ccm.app.clusters import OWN
 from ccm.app.machines.commands import COMMANDS, Command
-from ccm.doctor.needs import Need, needs
+from ccm.doctor.rights import Need, needs
 from ccm.gardener.flags import CONTROL, TARGET
 from ccm.kube.events import DEFAULT_NAMESPACE
 from ccm.model.names import LABEL_APP, LABEL_INSTANCE

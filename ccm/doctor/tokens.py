@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm.app.machines.commands import COMMANDS
-from ccm.doctor import clusters, rights
+from ccm.doctor import reach, rights
 from ccm.doctor.case import Case
 from ccm.doctor.deployment import NAME
 from ccm.doctor.finding import Finding, ok, some, warn
-from ccm.doctor.needs import Need
+from ccm.doctor.rights import Need
 from ccm.gardener.flags import ACCOUNT, NO_TARGET, TARGET
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -129,7 +129,7 @@ async def bootstrap_tokens(case: Case) -> Finding:
     """Find accounts of ours that may create Secrets, and the policies about them."""
     if case.options.target_kubeconfig == NO_TARGET:
         return ok("no cluster is joined")
-    client = await clusters.at(case, TARGET)
+    client = await reach.at(case, TARGET)
     holders = await _holders(case, client)
     if not holders:
         return ok(f"no account of ours may create Secrets in {NAMESPACE}")

@@ -9,12 +9,17 @@ It needs no test framework, so that a fake can be started as a program.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import json
+import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -243,6 +248,41 @@ class Served(Protocol):
     def heal(self) -> None:
         """End all faults, lest a call wait for ever."""
         ...
+
+
+def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentParser:
+    """Return the part of a fake's command line that all fakes have."""
+    made = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=f"When it is ready it prints one line of JSON with {prints} until SIGTERM or "
+        "SIGINT.",
+    )
+    option = made.add_argument
+    option("names", nargs="*", metavar="NAME", help="a server that is there already")
+    option("--port", type=int, default=0, help="0 takes a free one (default)")
+    option("--boot-seconds", type=float, default=0.0, help="until a new server runs")
+    option("--config", type=Path, help="write a cloud config there, for kube-ccm sandbox")
+    option(
+        "--machine-class",
+        type=Path,
+        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
+    )
+    return made
+
+
+async def stand(papers: Mapping[Path | None, str], line: Mapping[str, Any]) -> None:
+    """Write the files that were asked for, print how to reach the fake, and wait for a signal."""
+    stop = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    for path, text in papers.items():
+        if path:
+            path.touch(mode=0o600)
+            path.write_text(text)
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+    await stop.wait()
 
 
 @contextlib.asynccontextmanager

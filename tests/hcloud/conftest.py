@@ -13,7 +13,7 @@ from ccm.model.cidr import parse_ranges
 from ccm.testing.fake_api import Exchange
 from providers import hcloud
 from providers.hcloud.testing import server
-from providers.hcloud.testing.settings import Settings
+from providers.hcloud.testing.state import Settings
 from tests.hcloud.harness import HcloudHarness
 
 

@@ -14,7 +14,7 @@ from ccm.testing import machine_probes
 from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud.testing import catalog
-from providers.hcloud.testing.settings import Settings
+from providers.hcloud.testing.state import Settings
 from tests.hcloud.harness import HcloudHarness
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ccm.cli import doctor
-from ccm.doctor.needs import Need, needs
+from ccm.doctor.rights import Need, needs
 from ccm.sandbox import realserver
 from tests import servers
 from tests.scenario.examination import (

@@ -10,7 +10,7 @@ import pytest_asyncio
 from ccm import cloud
 from ccm.testing.fake_api import Exchange
 from providers.stackit.testing import server
-from providers.stackit.testing.settings import Settings
+from providers.stackit.testing.state import Settings
 from tests.stackit.harness import StackitHarness
 
 

@@ -13,7 +13,7 @@ from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
-from providers.stackit.testing.settings import Settings
+from providers.stackit.testing.state import Settings
 from tests import servers
 from tests.scenario import harness
 from tests.scenario.pool import CONTROLLERS, Pool, installed, life

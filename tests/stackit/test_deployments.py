@@ -13,7 +13,7 @@ import pytest
 from ccm.sandbox import realserver
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
-from providers.stackit.testing.settings import Settings
+from providers.stackit.testing.state import Settings
 from tests import servers
 from tests.manifests import account, shipped
 from tests.scenario import harness

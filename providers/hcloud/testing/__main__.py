@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import signal
 from collections.abc import Sequence
-from pathlib import Path
+
+from ccm.testing import fake_api
 
 from . import networks, server, servers
 from .answers import Call
-from .settings import Settings
-from .state import ApiError
+from .state import ApiError, Settings
 
 NETWORK = "k8s"
 RANGE = "100.0.0.0/9"
@@ -25,24 +23,12 @@ ORDER = {"server_type": "cx23", "image": "ubuntu-24.04", "location": "fsn1"}
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m providers.hcloud.testing",
-        description="A fake of the Hetzner Cloud on loopback, with a network and some servers.",
-        epilog="When it is ready it prints one line of JSON with endpoint and token, and serves "
-        "until SIGTERM or SIGINT.",
+    parser = fake_api.parser(
+        "python -m providers.hcloud.testing",
+        "A fake of the Hetzner Cloud on loopback, with a network and some servers.",
+        prints="endpoint and token, and serves",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a server that is there already")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--action-seconds", type=float, default=0.0, help="of each action")
-    parser.add_argument("--boot-seconds", type=float, default=0.0, help="until a new server runs")
-    parser.add_argument(
-        "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
-    )
-    parser.add_argument(
-        "--machine-class",
-        type=Path,
-        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
-    )
     return parser
 
 
@@ -97,20 +83,12 @@ async def run(options: argparse.Namespace) -> None:
         raise SystemExit(
             f"at most {most} names: a network of the real one has room for no more: {error}"
         ) from None
-    stop = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with server.serve(service, port=options.port) as endpoint:
         papers = {
             options.config: config(endpoint, service.token),
             options.machine_class: machine_class(service.token),
         }
-        for path, text in papers.items():
-            if path:
-                path.touch(mode=0o600)
-                path.write_text(text)
-        print(json.dumps({"endpoint": endpoint, "token": service.token}), flush=True)
-        await stop.wait()
+        await fake_api.stand(papers, {"endpoint": endpoint, "token": service.token})
 
 
 if __name__ == "__main__":

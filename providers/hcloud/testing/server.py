@@ -16,8 +16,7 @@ from ccm.testing.fake_api import HOUR_S, Row, Witness
 
 from . import api
 from .answers import Call
-from .settings import Settings
-from .state import ApiError, Cloud
+from .state import ApiError, Cloud, Settings
 
 PREFIX = "/v1"
 

@@ -6,35 +6,24 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ccm.testing import fake_api
+
 from . import server, servers
-from .settings import Settings
+from .state import Settings
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m providers.stackit.testing",
-        description="A fake of STACKIT on loopback, with a network, an image and some servers.",
-        epilog="When it is ready it prints one line of JSON with the address, and the variables of "
-        "the environment that the daemon needs; it serves until SIGTERM or SIGINT.",
+    parser = fake_api.parser(
+        "python -m providers.stackit.testing",
+        "A fake of STACKIT on loopback, with a network, an image and some servers.",
+        prints="the address, and the variables of the environment that the daemon needs; it serves",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a server that is there already")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--boot-seconds", type=float, default=0.0, help="until a new server runs")
     parser.add_argument(
         "--balancer-seconds", type=float, default=0.0, help="until a load balancer is ready"
-    )
-    parser.add_argument(
-        "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
-    )
-    parser.add_argument(
-        "--machine-class",
-        type=Path,
-        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
     )
     parser.add_argument(
         "--key",
@@ -115,22 +104,14 @@ async def run(options: argparse.Namespace) -> None:
         )
     )
     populate(service, options.names)
-    stop = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with server.serve(service, port=options.port) as url:
         papers = {
             options.config: config(url),
             options.key: service.account.key.decode(),
             options.machine_class: machine_class(service.account.key),
         }
-        for path, text in papers.items():
-            if path:
-                path.touch(mode=0o600)
-                path.write_text(text)
         environ = variables(url, str(options.key or ""))
-        print(json.dumps({"url": url, "environment": environ}), flush=True)
-        await stop.wait()
+        await fake_api.stand(papers, {"url": url, "environment": environ})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from ccm.testing import fake_api, fake_faults
 from ccm.testing.fake_api import Row, Witness
 
 from . import api, state
-from .settings import Settings
-from .state import ApiError, Cloud
+from .state import ApiError, Cloud, Settings
 from .tokens import Account
 
 IAAS, BALANCERS = "/iaas", "/balancers"

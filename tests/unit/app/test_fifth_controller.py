@@ -72,7 +72,7 @@ told = {
 
 from ccm.app import controllers, main, metrics
 from ccm.base.metrics import REGISTRY
-from ccm.doctor.needs import needs
+from ccm.doctor.rights import needs
 
 metrics.describe("x")
 told["early"] = [name for name in sys.modules if fnmatch(name, "ccm.controllers.*.controller")]

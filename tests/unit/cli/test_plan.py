@@ -14,7 +14,7 @@ from ccm.app.options import Options
 from ccm.app.options.argv import UsageError
 from ccm.cli import plan
 from ccm.doctor import outlook
-from ccm.doctor.opening import NotOpened
+from ccm.doctor.provider import NotOpened
 from ccm.planning.changes import BALANCER, Action, Change, Subject
 from ccm.planning.forecast import Forecast
 

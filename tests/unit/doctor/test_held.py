@@ -11,8 +11,8 @@ import pytest
 
 from ccm.app import options
 from ccm.doctor.case import Case
+from ccm.doctor.cluster import deletions_held
 from ccm.doctor.finding import Finding
-from ccm.doctor.held import deletions_held
 from ccm.kube.errors import NotFound
 from ccm.model import ConfigMap
 

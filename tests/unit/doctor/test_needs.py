@@ -11,7 +11,7 @@ import yaml
 
 from ccm.app import options
 from ccm.app.options import migration
-from ccm.doctor.needs import Need, needs
+from ccm.doctor.rights import Need, needs
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 

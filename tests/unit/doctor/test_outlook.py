@@ -11,11 +11,11 @@ import pytest
 
 from ccm.app import options
 from ccm.base import clock
-from ccm.doctor import opening, outlook
+from ccm.doctor import outlook, provider
 from ccm.doctor.case import Case
 from ccm.doctor.examination import CHECKS
 from ccm.doctor.finding import Finding, Verdict
-from ccm.doctor.opening import NotOpened
+from ccm.doctor.provider import NotOpened
 from ccm.kube import errors
 from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Subject
 from ccm.planning.forecast import Forecast, Told
@@ -127,7 +127,7 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
     async def opened(_: Case) -> None:
         raise error
 
-    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(provider, "opened", opened)
     with pytest.raises(NotOpened) as refused:
         await outlook.forecast_of(case.options, {})
 
@@ -140,11 +140,11 @@ async def test_its_way_to_the_api_server_only_reads(
 ) -> None:
     seen: list[bool] = []
 
-    async def opened(opening: Case) -> None:
-        seen.append(opening.reads_only)
+    async def opened(case: Case) -> None:
+        seen.append(case.reads_only)
         raise NotOpened("")
 
-    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(provider, "opened", opened)
     with pytest.raises(NotOpened):
         await outlook.forecast_of(case.options, {}, case=case)
 
@@ -154,14 +154,14 @@ async def test_its_way_to_the_api_server_only_reads(
 async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def opened(opening: Case) -> None:
-        opening.client = opening.cloud = None  # type: ignore[assignment]
-        opening.exits.callback(lambda: 1 / 0)
+    async def opened(case: Case) -> None:
+        case.client = case.cloud = None  # type: ignore[assignment]
+        case.exits.callback(lambda: 1 / 0)
 
     async def forecast(*_: Any, **__: Any) -> Forecast:
         return Forecast(held=HELD)
 
-    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(provider, "opened", opened)
     monkeypatch.setattr(outlook, "forecast", forecast)
 
     assert (await outlook.forecast_of(case.options, {})).held == HELD
@@ -173,7 +173,7 @@ async def test_a_provider_that_takes_too_long_to_open_is_told(
     async def opened(_: Case) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(provider, "opened", opened)
     with pytest.raises(NotOpened, match="not opened in time"):
         await outlook.forecast_of(case.options, {})
 
@@ -182,7 +182,7 @@ async def test_a_defect_of_ours_is_not_hidden(case: Case, monkeypatch: pytest.Mo
     async def opened(_: Case) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(provider, "opened", opened)
     with pytest.raises(ZeroDivisionError):
         await outlook.forecast_of(case.options, {})
 

@@ -11,7 +11,7 @@ from ccm.app.clusters import counts_deletions
 from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
 from ccm.app.options.controllers import MANIFESTS
 from ccm.doctor import rbac
-from ccm.doctor.needs import Need, needs
+from ccm.doctor.rights import Need, needs
 from ccm.gardener import flags as gardener
 from ccm.gardener.names import GROUP
 

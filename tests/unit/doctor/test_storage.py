@@ -9,7 +9,7 @@ from typing import Any
 
 from ccm.app import options
 from ccm.base import redact
-from ccm.doctor import storage
+from ccm.doctor import cluster
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Verdict
 
@@ -42,7 +42,7 @@ TWO = "instances: [{file: {root: HERE/s}}, {sqlite: {path: HERE/q/x.db}}]"
 
 
 async def test_storage_that_works(tmp_path: Path) -> None:
-    found = await storage.persistence(case(tmp_path, TWO))
+    found = await cluster.persistence(case(tmp_path, TWO))
 
     assert (found.verdict, found.found) == (Verdict.OK, "storage is ours, and can be written")
     assert [line.partition("-")[0] for line in found.details] == ["file", "sqlite"]
@@ -52,17 +52,17 @@ async def test_storage_that_works(tmp_path: Path) -> None:
 
 async def test_storage_of_which_a_part_is_down(tmp_path: Path) -> None:
     (tmp_path / "q").write_text("in the way")
-    found = await storage.persistence(case(tmp_path, TWO.replace("HERE/q", "HERE/q/r")))
+    found = await cluster.persistence(case(tmp_path, TWO.replace("HERE/q", "HERE/q/r")))
 
     assert found.verdict is Verdict.WARN
     assert any(line.endswith("down") for line in found.details)
 
 
 async def test_storage_of_another_cluster(tmp_path: Path) -> None:
-    await storage.persistence(case(tmp_path, TWO))
+    await cluster.persistence(case(tmp_path, TWO))
     ours = case(tmp_path, TWO)
     ours.client.uid = "u-2"  # type: ignore[attr-defined]
-    found = await storage.persistence(ours)
+    found = await cluster.persistence(ours)
 
     assert found.verdict is Verdict.FAIL
     assert "belongs to the cluster u-1, this is u-2" in found.found
@@ -76,17 +76,17 @@ async def test_storage_of_secrets(tmp_path: Path) -> None:
         "\nsecrets: {encrypted: {key_files: [HERE/new, HERE/old],"
         " storage: {file: {root: HERE/v/s}}}}\n"
     )
-    found = await storage.persistence(case(tmp_path, text))
+    found = await cluster.persistence(case(tmp_path, text))
     assert found.verdict is Verdict.OK
     assert found.details[-1].endswith(": up, for secrets")
     assert redact.words(found.details[-1]) == found.details[-1]
 
     text = text.replace("HERE/v/s", "HERE/new/s")
-    found = await storage.persistence(case(tmp_path, text))
+    found = await cluster.persistence(case(tmp_path, text))
     assert found.verdict is Verdict.WARN
     assert found.details[-1].endswith(": down, for secrets")
 
 
 async def test_wrong_file_and_none(tmp_path: Path) -> None:
-    assert (await storage.persistence(case(tmp_path, "instances: []"))).verdict is Verdict.FAIL
-    assert "nothing is kept" in (await storage.persistence(case(tmp_path, ""))).found
+    assert (await cluster.persistence(case(tmp_path, "instances: []"))).verdict is Verdict.FAIL
+    assert "nothing is kept" in (await cluster.persistence(case(tmp_path, ""))).found

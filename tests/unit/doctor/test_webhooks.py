@@ -11,8 +11,8 @@ import pytest
 
 from ccm.app import options
 from ccm.doctor.case import Case
+from ccm.doctor.cluster import webhooks
 from ccm.doctor.finding import Finding, Verdict
-from ccm.doctor.webhooks import webhooks
 from ccm.kube.errors import NotFound
 from tests.manifests import shipped
 
