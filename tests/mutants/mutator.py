@@ -116,7 +116,7 @@ def _conditions(nodes: Iterable[ast.AST]) -> Iterator[tuple[Any, Any]]:
 def _called(value: ast.expr) -> str:
     call = value.value if isinstance(value, ast.Await) else value
     function = call.func if isinstance(call, ast.Call) else None
-    return getattr(function, "attr", None) or getattr(function, "id", "")
+    return str(getattr(function, "attr", None) or getattr(function, "id", ""))
 
 
 class Copy:

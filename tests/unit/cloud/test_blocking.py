@@ -16,7 +16,7 @@ from ccm.cloud import Status, errors
 from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
 from ccm.cloud.calls.handle import Handle
 from tests.handclock import HandClock
-from tests.unit.cloud.calls.provider import cloud, ensure
+from tests.support.calls import cloud, ensure
 from tests.waiting import DEADLINE_S
 
 WHO = contextvars.ContextVar("WHO", default="nobody")

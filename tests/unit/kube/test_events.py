@@ -19,7 +19,7 @@ from ccm.kube.events import QUEUE_SIZE, EventRecorder
 from ccm.model.event import Event
 from ccm.model.meta import ObjectReference
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.kube.scripted import api_error, refused
+from tests.support.watches import api_error, refused
 
 pytestmark = pytest.mark.virtual_time
 

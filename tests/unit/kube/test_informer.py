@@ -12,7 +12,7 @@ from ccm.kube.reflector import Settings
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.kube.scripted import (
+from tests.support.watches import (
     Server,
     added,
     api_error,

@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from ccm.base import clock
-from ccm.base.backoff import Exponential
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.reflector import Reflector, Settings
 from ccm.model import Node
-from ccm.testing.clock import advance, elapsed_s
-from tests.unit.kube.scripted import (
+from ccm.testing.clock import advance
+from tests.support.watches import (
+    LISTED,
+    STEADY,
+    Recorder,
     Server,
     Step,
     added,
@@ -36,33 +38,7 @@ from tests.unit.kube.scripted import (
 pytestmark = pytest.mark.virtual_time
 
 FOREVER = 1e9
-STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
 PAGES = Settings(watch_list=False, backoff=STEADY)
-LISTED = Settings(backoff=STEADY)
-
-
-class Recorder:
-    """A sink that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, Node] = {}
-        self.removed: list[tuple[str, str | None]] = []
-        self.upserts: list[str] = []
-        self.completed: list[float] = []
-
-    def keys(self) -> Collection[str]:
-        return self.objects.keys()
-
-    def upsert(self, obj: Node) -> None:
-        self.objects[obj.key] = obj
-        self.upserts.append(f"{obj.key}@{obj.resource_version}")
-
-    def remove(self, key: str, last: Node | None = None) -> None:
-        self.objects.pop(key, None)
-        self.removed.append((key, last.resource_version if last else None))
-
-    def complete(self) -> None:
-        self.completed.append(elapsed_s())
 
 
 @contextlib.asynccontextmanager

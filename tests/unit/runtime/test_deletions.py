@@ -15,7 +15,7 @@ from ccm.model import times
 from ccm.runtime import deletions
 from ccm.runtime.deletions import DeletionRecord, GarbledRecord, Held, held_back
 from ccm.testing.clock import START, VirtualTimeLoop, advance, settle
-from tests.unit.runtime.configmap import KEY, Api, refused
+from tests.support.configmap import KEY, Api, refused
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,7 +12,7 @@ from ccm.model import ObjectReference
 from ccm.runtime.deletions import DeletionRecord, HeldBack, held_back
 from ccm.runtime.holds import Holds
 from ccm.testing.clock import advance
-from tests.unit.runtime.configmap import Api
+from tests.support.configmap import Api
 
 pytestmark = pytest.mark.virtual_time
 

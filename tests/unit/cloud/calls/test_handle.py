@@ -33,7 +33,7 @@ from ccm.cloud.calls.handle import OUTCOMES, Handle
 from ccm.cloud.operation import DECLARED, Operation, operation
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s
-from tests.unit.cloud.calls.provider import Counting, Provider, cloud
+from tests.support.calls import Counting, Provider, cloud
 
 pytestmark = pytest.mark.virtual_time
 

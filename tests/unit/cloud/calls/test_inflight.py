@@ -18,7 +18,7 @@ from ccm.cloud.operation import READ_S
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
-from tests.unit.cloud.calls.provider import ENSURE, Counting, Provider, cloud, ensure
+from tests.support.calls import ENSURE, Counting, Provider, cloud, ensure
 
 pytestmark = pytest.mark.virtual_time
 

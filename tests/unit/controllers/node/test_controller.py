@@ -21,7 +21,7 @@ from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance, elapsed_s
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster, missing, moved
+from tests.support.cluster import Cluster, missing, moved
 
 pytestmark = pytest.mark.virtual_time
 

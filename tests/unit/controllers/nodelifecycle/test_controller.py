@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,21 +23,14 @@ from ccm.testing.builders import node as build
 from ccm.testing.builders import shutdown_taint
 from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster
-from tests.unit.runtime.configmap import Api
+from tests.support.cluster import Cluster
+from tests.support.configmap import Api
+from tests.support.lifecycle import ready, running, silent
 
 pytestmark = pytest.mark.virtual_time
 
 TROUBLE = "node could not be processed, retrying"
 OVER = "all nodes can be processed again"
-
-
-def silent(name: str) -> Node:
-    return build(name, provider_id=f"fake://{name}", uid=f"uid-{name}", ready="Unknown")
-
-
-def ready(name: str) -> Node:
-    return build(name, provider_id=f"fake://{name}", uid=f"uid-{name}", ready="True")
 
 
 class Cloudy(FakeCloud):
@@ -57,23 +48,6 @@ class Cloudy(FakeCloud):
 
     def questions(self, name: str) -> int:
         return self.asked.count(("instance-exists", f"fake://{name}"))
-
-
-@asynccontextmanager
-async def running(fake: FakeCloud, **rules: Any) -> AsyncIterator[Cluster]:
-    cluster = Cluster()
-    rules = {"ownership": Ownership(schemes=("fake",)), "allow_mass": True, **rules}
-    made = NodeLifecycleController(
-        nodes=cluster.informer,
-        api=cluster,
-        lookup=InstanceLookup(Handle(fake.cloud())),
-        slots=DeletionRecord(Api(), namespace="kube-system", owner="lease"),
-        holds=Holds("Node", cluster),
-        events=cluster,
-        settings=Settings(workers=4, rules=Rules(**rules)),
-    )
-    async with cluster.running(made.controller):
-        yield cluster
 
 
 def said(lines: list[Any], text: str, level: str | None = None) -> int:

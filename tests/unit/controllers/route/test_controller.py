@@ -14,8 +14,8 @@ from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
 from ccm.testing import builders
 from ccm.testing.clock import advance
-from tests.unit.controllers.cluster import moved
-from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
+from tests.support.cluster import moved
+from tests.support.routes import A, B, Environment, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
 

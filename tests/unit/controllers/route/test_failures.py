@@ -9,7 +9,7 @@ import pytest
 from ccm.cloud.errors import InvalidArgument, RetryAfter, Unavailable
 from ccm.controllers.route import plan
 from ccm.testing.clock import advance
-from tests.unit.controllers.route.world import A, made, running, spread
+from tests.support.routes import A, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
 

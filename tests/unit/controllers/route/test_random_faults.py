@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.controllers.route.world import A, B, running
+from tests.support.routes import A, B, running
 
 pytestmark = pytest.mark.virtual_time
 

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.kube.errors import Conflict, ServerError
-from tests.unit.controllers.service.world import KEY, F, World, served, started
+from tests.support.services import KEY, F, World, served, started
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,7 @@ import pytest
 from ccm.controllers.service import nodes as nodes_module
 from ccm.model import NodeCondition, names
 from ccm.runtime.massguard import DOUBT_S
-from tests.unit.controllers.service.world import F, World, served
+from tests.support.services import F, World, served
 
 pytestmark = pytest.mark.virtual_time
 

@@ -7,7 +7,7 @@ import pytest
 from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.model import names
-from tests.unit.controllers.service.world import World, autoscaler_taint, served, started
+from tests.support.services import World, autoscaler_taint, served, started
 
 pytestmark = pytest.mark.virtual_time
 

@@ -6,7 +6,7 @@ import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal
 from ccm.kube.errors import ServerError
-from tests.unit.controllers.service.world import KEY, F, World, served, started
+from tests.support.services import KEY, F, World, served, started
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,7 @@ import pytest
 
 from ccm.base import clock
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
-from tests.unit.controllers.service.world import FakeDigests, World, started
+from tests.support.services import FakeDigests, World, started
 
 pytestmark = pytest.mark.virtual_time
 
