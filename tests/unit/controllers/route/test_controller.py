@@ -1,19 +1,21 @@
-"""When routes are compared, and what becomes of the calls; in virtual time."""
+"""The route controller in virtual time, with failures and random faults."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ccm.base.metrics import REGISTRY
-from ccm.cloud.errors import Unavailable
+from ccm.cloud.errors import InvalidArgument, RetryAfter, Unavailable
 from ccm.cloud.types import address
+from ccm.controllers.route import plan
 from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
 from ccm.testing import builders
-from ccm.testing.clock import advance
+from ccm.testing.clock import advance, elapsed_s
 from tests.support.cluster import moved
 from tests.support.routes import A, B, Environment, made, running, spread
 
@@ -506,3 +508,142 @@ async def test_a_condition_that_meets_a_conflict_is_not_written_to_another_s_nod
 
         assert env.requests == ["PATCH status", "GET"]
         assert [status for _, status, _ in env.conditions] == ["False"]
+
+
+@pytest.mark.row("route-fail-02")
+async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
+    async with running({"a": A}, faults={"create": Unavailable("later")}) as env:
+        assert env.conditions == [("a", "True", "NoRouteCreated")]
+        assert env.told == [("a", "Warning", "FailedToCreateRoute")]
+        await advance(60)
+        tries = len(env.cloud.changes())
+        assert 4 <= tries <= 7
+        assert len(env.told) == tries
+
+        env.cloud.faults.clear()
+        await advance(70)
+
+        assert env.cloud.present() == {("a", A)}
+        assert env.conditions[1:] == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.row("route-fail-02")
+async def test_a_failed_deletion_is_tried_again() -> None:
+    fault = {"delete": Unavailable("later")}
+    async with running(routes=[made("gone", A)], faults=fault) as env:
+        assert env.told == []
+        env.cloud.faults.clear()
+
+        await advance(5)
+
+        assert env.cloud.routes == []
+
+
+@pytest.mark.row("route-fail-03")
+async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
+    async with running({"a": A}, faults={"create": RetryAfter("busy", seconds=42)}) as env:
+        env.cloud.faults.clear()
+        await advance(41)
+        assert len(env.cloud.changes()) == 1
+        await advance(11)
+
+        assert len(env.cloud.changes()) == 2
+        assert env.told == []
+
+
+async def test_a_hopeless_creation_is_not_hammered() -> None:
+    async with running({"a": A}, faults={"create": InvalidArgument("no")}) as env:
+        await advance(590)
+
+        assert len(env.cloud.changes()) == 1
+
+
+@pytest.mark.parametrize("also_failing", [{"list": Unavailable("outage")}, {}])
+async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
+    also_failing: dict[str, Exception],
+) -> None:
+    async with running(spread(5), faults={"create": Unavailable("outage")}) as env:
+        await advance(400)
+        env.cloud.faults = also_failing
+        env.node("x", "10.120.99.0/24")
+        await advance(30)
+        env.cloud.faults.clear()
+
+        await advance(60)
+
+        assert len(env.cloud.routes) == 6
+
+
+@pytest.mark.row("route-fail-04")
+async def test_a_listing_that_fails_changes_nothing() -> None:
+    async with running({"a": A}, faults={"list": Unavailable("no")}) as env:
+        await advance(100)
+
+        assert env.cloud.changes() == []
+        assert env.conditions == []
+        assert 3 <= len(env.cloud.at) <= 8
+
+
+@pytest.mark.parametrize("settings", [{}, {"period_s": 10.0}], ids=["on changes", "fixed"])
+async def test_a_comparison_that_meets_a_defect_is_tried_again(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(plan, "compare", None)
+        async with running({"a": A}, **settings) as env:
+            await advance(5)
+            assert env.cloud.changes() == []
+            broken.undo()
+            await advance(60)
+
+            assert env.cloud.present() == {("a", A)}
+
+
+async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> None:
+    async with running({"a": A}, faults={"create": InvalidArgument("no")}) as env:
+        await advance(20)
+        env.cloud.faults.clear()
+        env.node("a", A, ip="10.0.0.2")
+        await advance(1)
+
+        assert env.cloud.present() == {("a", A)}
+
+
+CIDRS = (A, B, "10.120.2.0/24")
+NODES = ("a", "b", "c")
+LATENCIES_S = (0, 0.5, 3, 9)
+PAUSES_S = (0, 0.1, 1, 5, 11, 30)
+SOON_S = 90.0
+"""Some comparisons, and far less than a safety pass."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_routes_are_right_soon_after(seed: int) -> None:
+    rng = random.Random(seed)
+    log = []
+    async with running(concurrency=rng.choice((1, 2, 200))) as env:
+        for _ in range(rng.randint(5, 40)):
+            name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
+            log.append(f"{elapsed_s():.1f} {name} {cidrs}")
+            if cidrs:
+                env.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
+            else:
+                env.drop(name)
+            env.cloud.latency_s = rng.choice(LATENCIES_S)
+            await advance(rng.choice(PAUSES_S))
+        env.cloud.latency_s = 0
+        await advance(SOON_S)
+
+        nodes = env.informer.store.list()
+        wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
+        conditions = [
+            (condition.status, condition.reason)
+            for node in nodes
+            for condition in node.status.conditions or ()
+        ]
+        assert env.cloud.present() == wanted, log
+        assert len(env.cloud.routes) == len(wanted), log
+        assert conditions == [("False", "RouteCreated")] * len(nodes), log
+        calls = len(env.cloud.log)
+        await advance(400)
+        assert len(env.cloud.log) == calls, log
