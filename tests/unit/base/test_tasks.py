@@ -34,26 +34,6 @@ def test_groups_in_groups_are_taken_apart_in_their_order() -> None:
     assert list(tasks.leaves(third)) == [third]
 
 
-async def test_a_spawned_task_has_its_name() -> None:
-    task = tasks.spawn(for_ever(), name="waits")
-
-    assert task.get_name() == "waits"
-    await tasks.cancel_and_join(task)
-    assert task.cancelled()
-
-
-async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
-    failed = tasks.spawn(fails(), name="fails")
-    await asyncio.wait([failed])
-    waits = tasks.spawn(for_ever(), name="waits")
-
-    await tasks.cancel_and_join(failed, None, waits)
-    await tasks.cancel_and_join(failed, None, waits)
-    await tasks.cancel_and_join()
-
-    assert waits.cancelled()
-
-
 async def tidies(tidied: asyncio.Event) -> None:
     try:
         await for_ever()
@@ -119,13 +99,6 @@ async def test_bounded_stops_at_the_first_failure() -> None:
         await tasks.bounded(range(1000), work, limit=2, name="job")
 
     assert len(done) < 5
-
-
-async def test_bounded_with_no_workers_runs_nothing() -> None:
-    async def work(item: int) -> None:
-        raise AssertionError(item)
-
-    await tasks.bounded([1, 2], work, limit=0, name="job")
 
 
 async def test_the_first_to_end_cancels_the_others() -> None:
@@ -481,14 +454,6 @@ async def test_trying_never_waits_and_never_jumps_the_line() -> None:
     assert limiter.try_acquire()
 
 
-async def test_a_bucket_survives_a_clock_that_steps_back() -> None:
-    limiter = TokenBucket(qps=1, burst=2)
-
-    jump(-500)
-
-    assert [limiter.try_acquire() for _ in range(3)] == [True, True, False]
-
-
 @pytest.mark.parametrize(("qps", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
 def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match="must be"):
@@ -548,15 +513,6 @@ async def test_an_error_of_the_work_comes_out() -> None:
 
     with pytest.raises(KeyError):
         await waiting.within(5, work(), name="t")
-
-
-async def test_an_event_is_awaited_no_longer_than_allowed() -> None:
-    event = asyncio.Event()
-    assert not await waiting.wait_for(event, 3)
-    assert elapsed_s() == 3
-    event.set()
-    assert await waiting.wait_for(event, 0)
-    assert elapsed_s() == 3
 
 
 async def test_a_cancellation_is_heard_together_with_the_event() -> None:

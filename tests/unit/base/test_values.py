@@ -31,11 +31,6 @@ def test_other_text_is_none(text: str) -> None:
     assert parse_digits(text) is None
 
 
-def test_a_number_has_a_limit() -> None:
-    assert parse_digits("65535", most=65535) == 65535
-    assert parse_digits("65536", most=65535) is None
-
-
 @given(st.text())
 def test_what_is_read_is_what_is_written(text: str) -> None:
     found = parse_digits(text)

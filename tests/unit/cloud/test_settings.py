@@ -383,7 +383,6 @@ IN_EACH_FORM = {
     "TOML": b'url = "http://x"\nretries = 3\nverify = false\ntimeout = "30s"\n',
     "INI": b"[acme]\nurl = http://x\nretries = 3\nverify = false\ntimeout = 30s\n",
 }
-EMPTY = {"YAML": b"# nothing\n", "JSON": b"", "TOML": b"", "INI": b"[acme]\n"}
 
 
 def parsed(form: str, config: bytes) -> Fields:
@@ -403,53 +402,11 @@ def test_each_format_gives_the_same_values(form: str) -> None:
     fields.done()
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_what_is_missing_reads_as_its_default(form: str) -> None:
-    fields = parsed(form, EMPTY[form])
-
-    assert fields.text("url", "u") == "u"
-    assert fields.integer("retries", 5) == 5
-    assert fields.boolean("verify", True) is True
-    assert fields.duration("timeout", SECOND) == SECOND
-    fields.done()
-
-
-def test_a_provider_without_settings_knows_no_name() -> None:
-    with pytest.raises(ConfigError, match=r"^url is unknown; leave it out$"):
-        Fields({"url": "x"}).done()
-
-
 def test_what_a_merge_brings_may_be_given_once_more() -> None:
     config = b"all: {b: &b {<<: &a {x: 1}, x: 2}, c: {<<: *b, x: 3}}"
     found = Context(config=config)._parsed("YAML")
 
     assert found == {"all": {"b": {"x": 2}, "c": {"x": 3}}}
-
-
-def test_all_faults_come_in_one_message() -> None:
-    fields = Fields(
-        {"url": 3, "retries": "many", "least": 0, "verify": "maybe", "timeout": "soon", "colour": 1}
-    )
-    fields.text("url")
-    fields.text("token", required=True)
-    fields.integer("retries", 1)
-    fields.integer("least", 1, least=1)
-    fields.boolean("verify", True)
-    fields.duration("timeout", SECOND)
-
-    with pytest.raises(ConfigError) as caught:
-        fields.done()
-
-    assert caught.value.faults == (
-        "url is of type int; it must be text in quotes",
-        "token is missing; it is required",
-        "retries is 'many'; it must be a whole number",
-        "least is 0; it must be at least 1",
-        "verify is 'maybe'; it must be true or false",
-        "timeout is 'soon'; it must be a duration above zero, such as 30s or 1m30s",
-        "colour is unknown; known are least, retries, timeout, token, url, verify",
-    )
-    assert str(caught.value) == "; ".join(caught.value.faults)
 
 
 def test_a_fault_in_a_section_names_the_section() -> None:
@@ -458,21 +415,6 @@ def test_a_fault_in_a_section_names_the_section() -> None:
 
     with pytest.raises(ConfigError, match=r"^acme\.retries is 'many'; it must be a whole number$"):
         fields.done()
-
-
-@pytest.mark.parametrize(
-    ("read", "value", "expected"),
-    [
-        *((Fields.integer, value, 3) for value in ("3", 3)),
-        (Fields.integer, "-3", -3),
-        (Fields.integer, 0, 0),
-        *((Fields.boolean, value, True) for value in ("TRUE", True)),
-        (Fields.boolean, "False", False),
-    ],
-    ids=lambda each: getattr(each, "__name__", repr(each)),
-)
-def test_values_as_they_may_be_written(read: Any, value: object, expected: object) -> None:
-    assert read(Fields({"n": value}), "n", not expected) == expected
 
 
 WRONG: list[tuple[Any, object, str, list[object]]] = [

@@ -25,7 +25,6 @@ from ccm.model import (
     event,
     lease,
     meta,
-    names,
     node,
     service,
 )
@@ -51,13 +50,6 @@ def leases(client: Client) -> Resource[Lease]:
     return client.resource(LEASES)
 
 
-async def test_a_client_appends_its_name_to_the_user_agent(server: Server, client: Client) -> None:
-    assert await client.raw("GET", "/version") == b"{}"
-
-    expected = "ccm/1.0 (linux/amd64) kubernetes/abc1234/node-controller"
-    assert server.seen[0].headers["User-Agent"] == expected
-
-
 async def test_each_client_has_its_own_limiter(server: Server) -> None:
     class Counting(Unlimited):
         turns = 0
@@ -75,15 +67,6 @@ async def test_each_client_has_its_own_limiter(server: Server) -> None:
         await Client(transport, name="three").raw("GET", "/version")
 
     assert (one.turns, two.turns) == (1, 1)
-
-
-async def test_get_reads_one_object(server: Server, nodes: Resource[Node]) -> None:
-    server.will(says(NODE))
-
-    node = await nodes.get("n1")
-
-    assert (node.name, node.resource_version) == ("n1", "5")
-    assert server.seen[0].target == "/api/v1/nodes/n1"
 
 
 async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[Node]) -> None:
@@ -349,34 +332,6 @@ def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
     assert page.malformed_keys == ["blue/n", "", ""]
 
 
-@pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED"])
-def test_an_event_carries_its_object(event: str) -> None:
-    found = decode.decode_event(NODES, _event_line(event, _node("n1")))
-
-    assert found.type == event == found.wire_type
-    assert found.object is not None
-    assert (found.object.name, found.key, found.resource_version) == ("n1", "n1", "rv-n1")
-
-
-@pytest.mark.parametrize(
-    ("marks", "ends"), [({}, False), ({names.INITIAL_EVENTS_END: "true"}, True)]
-)
-def test_a_bookmark_carries_a_version(marks: dict[str, str], ends: bool) -> None:
-    head = {"resourceVersion": "7", "annotations": marks}
-
-    found = decode.decode_event(NODES, _event_line("BOOKMARK", {"kind": "Node", "metadata": head}))
-
-    assert (found.type, found.object, found.resource_version) == ("BOOKMARK", None, "7")
-    assert found.initial_events_end is ends
-
-
-def test_an_error_event_raises_what_its_status_says() -> None:
-    with pytest.raises(errors.Gone) as caught:
-        decode.decode_event(NODES, _event_line("ERROR", a_status(410, "Expired", "too old")))
-
-    assert caught.value.message == "too old"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -501,13 +456,6 @@ def test_a_page_with_null_items_is_empty(kind: Kind[Any]) -> None:
 
     assert page.items is None
     assert page.metadata.resource_version == "5"
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-def test_unknown_fields_are_skipped(kind: Kind[Any]) -> None:
-    body = b'{"metadata": {"name": "n", "future": [1]}, "spec": {"future": {}}, "future": null}'
-
-    assert kind.one.decode(body).name == "n"
 
 
 def test_kinds_know_their_paths() -> None:

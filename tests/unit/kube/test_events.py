@@ -24,7 +24,6 @@ from tests.support.watches import api_error, refused
 pytestmark = pytest.mark.virtual_time
 
 NODE = ObjectReference(kind="Node", api_version="v1", name="node-1", uid="u1", resource_version="9")
-LEASE = ObjectReference(kind="Lease", namespace="kube-system", name="ccm")
 
 
 class Sink:
@@ -113,15 +112,6 @@ async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sin
     assert [verb for _, verb in sink.requests] == ["create", "patch", "create"]
     (event,) = sink.events.values()
     assert event.count == 2
-
-
-async def test_names_are_unique_even_when_time_stands_still(sink: Sink) -> None:
-    for reason in ("A", "B", "C"):
-        sink.recorder.event(LEASE, "Normal", reason, "m")
-    await advance(0)
-    assert len(sink.events) == 3
-    # They lie beside what they are about.
-    assert {event.namespace for event in sink.events.values()} == {"kube-system"}
 
 
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])

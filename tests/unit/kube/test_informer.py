@@ -184,14 +184,6 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
         assert reflector.trouble_since is None
 
 
-async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> None:
-    server = Server(lists=[page([], 10), page([], 20)], watches=[*[refused()] * 8, api_error(410)])
-    async with following(server, PAGES):
-        await advance(200)
-        expired = server.of("watch")[8].at
-        assert server.of("list")[1].at == pytest.approx(expired + 0.8)
-
-
 @pytest.mark.parametrize(
     ("watches", "pauses"),
     [
@@ -208,49 +200,6 @@ async def test_failures_back_off_and_watches_resume(
         await advance(200)
         assert gaps(server) == pytest.approx(pauses)
         assert set(server.versions[:-1]) == {"10"}
-
-
-async def test_jitter_stretches_pauses_up_to_double() -> None:
-    server = Server(lists=[page([], 10)], watches=[refused() for _ in range(50)])
-    async with following(server, Settings(watch_list=False)):
-        await advance(1000)
-        late = gaps(server)[8:]
-        assert min(late) >= 30
-        assert max(late) < 60
-        assert max(late) - min(late) > 5
-
-
-@pytest.mark.parametrize(
-    ("settings", "watch", "began"),
-    [
-        pytest.param(PAGES, api_error(429, retry_after=17), 17, id="asked to wait"),
-        pytest.param(PAGES, FOREVER, 60.8, id="never answered"),
-        pytest.param(
-            Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15),
-            [FOREVER],
-            76,
-            id="never ended",
-        ),
-        pytest.param(
-            Settings(watch_list=False, silence_s=8, backoff=STEADY),
-            [8.0, errors.Unreachable("nothing for 8 s", kind="silent")],
-            8.8,
-            id="silent",
-        ),
-    ],
-)
-async def test_a_watch_that_gives_nothing_is_opened_again(
-    settings: Settings, watch: Any, began: float
-) -> None:
-    server = Server(lists=[page([], 10)], watches=[watch])
-    async with following(server, settings):
-        await advance(began + 1)
-        watches = server.of("watch")
-        assert [(call.at, call.version) for call in watches] == [
-            (0, "10"),
-            (pytest.approx(began), "10"),
-        ]
-        assert {call.idle_timeout_s for call in watches} == {settings.silence_s}
 
 
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
@@ -270,23 +219,6 @@ async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
         assert sink.removed == [("a", None)]
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [api_error(502), errors.Unreachable("garbage", kind="garbage"), api_error(500), api_error(401)],
-    ids=["502", "garbage", "500", "401"],
-)
-async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Exception) -> None:
-    server = Server(lists=[page([node("a", 1)], 10)], watches=[failure, [FOREVER]])
-    async with following(server, PAGES) as (reflector, sink):
-        assert reflector.trouble_since is not None
-        await advance(0.8)
-        assert server.versions == ["10", "10"]
-        assert sink.upserts == ["a@1"]
-        assert sink.removed == []
-        await advance(1)
-        assert reflector.trouble_since is None
-
-
 async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
     server = Server(lists=[page([], 10), page([], 4)])
     body = (
@@ -297,21 +229,6 @@ async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
     async with following(server, PAGES):
         await advance(5)
         assert server.versions == ["10", "4"]
-
-
-async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
-    server = Server(
-        lists=[
-            first_page([node("a", 1)], 10),
-            api_error(410),
-            page([node("b", 2)], 20),
-        ]
-    )
-    async with following(server, PAGES) as (_, sink):
-        await advance(2)
-        assert [call.token for call in server.of("list")] == ["", "more", ""]
-        assert set(sink.objects) == {"b"}
-        assert len(sink.completed) == 1
 
 
 async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:

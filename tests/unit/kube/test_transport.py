@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from structlog.testing import capture_logs
 
 from ccm.base import clock
 from ccm.base.fence import Fence
@@ -222,24 +221,6 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     assert failed == 1
 
 
-@pytest.mark.usefixtures("hand")
-async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
-    server.will(streams(b"half an ans", then=cuts))
-
-    assert await server.transport.do("GET", "/x") == b"{}"
-
-
-async def test_refused_connections_are_not_repeated_here(hand: HandClock) -> None:
-    async with serve() as gone:
-        pass
-
-    async with connect(gone.url) as transport:
-        with no_answer("refused"):
-            await transport.do("GET", "/x")
-
-    assert hand.naps == []
-
-
 async def test_a_slow_answer_times_out(server: Server) -> None:
     server.will(streams(b"begun", hold=True))
 
@@ -247,21 +228,6 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
         await server.transport.do("GET", "/x", timeout_s=0.1)
 
     assert len(server.seen) == 1
-
-
-@pytest.mark.usefixtures("hand")
-async def test_what_is_no_http_is_garbage() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
-        writer.close()
-
-    listening = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-
-    async with listening, connect(f"http://127.0.0.1:{port}") as transport:
-        with no_answer("garbage"):
-            await transport.do("GET", "/x")
 
 
 class Rotating:
@@ -458,12 +424,6 @@ async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> N
         await _read(server.transport)
 
 
-async def test_a_stream_asks_for_no_compression(server: Server) -> None:
-    await _read(server.transport)
-
-    assert server.seen[0].headers["Accept-Encoding"] == "identity"
-
-
 async def test_a_server_that_never_begins_its_answer_times_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -601,20 +561,6 @@ async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
     assert server.seen == []
 
 
-async def test_a_refused_write_without_a_body_is_one_whole_request(server: Server) -> None:
-    server.will(refuses(409, "Conflict"))
-
-    with pytest.raises(errors.Conflict):
-        await server.transport.do("POST", "/x")
-    await server.transport.do("DELETE", "/y")
-
-    assert [(seen.method, seen.headers["Content-Length"]) for seen in server.seen] == [
-        ("POST", "0"),
-        ("DELETE", "0"),
-    ]
-    assert server.seen[0].headers["Host"] == server.url.removeprefix("http://")
-
-
 async def test_what_is_no_http_is_said_in_one_line() -> None:
     async with _talking(Line(b"SSH-2.0-OpenSSH\r\n\r\n")) as transport:
         with pytest.raises(errors.Unreachable) as caught:
@@ -701,17 +647,6 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
 
     assert (first, second) == (b"one", b"two")
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
-
-
-async def test_equal_settings_keep_the_session() -> None:
-    async with _secured(tls=_trusting("authority-one")) as server:
-        transport = server.transport
-        with capture_logs() as lines:
-            await transport.do("GET", "/")
-            transport.adopt(replace(transport.config, tls=_trusting("authority-one")))
-            await transport.do("GET", "/")
-
-    assert lines == []
 
 
 async def test_unusable_settings_are_an_error() -> None:

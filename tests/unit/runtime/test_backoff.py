@@ -137,28 +137,6 @@ def test_one_that_recovers_from_an_outage_ends_it_for_the_others() -> None:
     assert not backoff.in_outage
 
 
-def test_one_that_recovers_from_something_else_ends_no_outage() -> None:
-    backoff = made()
-    backoff.failed("a", WRONG, 0.0)
-    backoff.failed("b", DOWN, 0.0)
-
-    assert backoff.recovered("a", 0.5) == ()
-
-    assert backoff.waits("b", 0.5)
-
-
-def test_a_release_ends_all_pauses() -> None:
-    backoff = made()
-    backoff.failed("a", WRONG, 0.0)
-    backoff.failed("b", DOWN, 0.0)
-
-    assert backoff.release() == ["a", "b"]
-
-    assert not backoff.waits("a", 0.0)
-    assert not backoff.in_outage
-    assert backoff.failed("b", DOWN, 0.0) == 1
-
-
 def test_the_default_is_the_longer_of_key_and_bucket() -> None:
     backoff = default_backoff()
     delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]

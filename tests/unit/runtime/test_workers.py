@@ -102,16 +102,6 @@ async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
         assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
 
 
-async def test_each_is_replaced_when_it_has_lasted_as_long_as_the_first() -> None:
-    crew = Crew(2, one=100.0, two=100.0, a=100.0)
-    async with crew.at_work():
-        crew.add("one")
-        await advance(10)
-        crew.add("two", "a", "b")
-        await advance(80)
-        assert crew.since(0) == {"one": 0, "two": 10, "a": 30, "b": 40}
-
-
 async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
     crew = Crew(slow=100.0, a=10.0)
     async with crew.at_work():
@@ -136,18 +126,6 @@ async def test_a_key_that_hung_before_waits_where_no_worker_can_be_lent(
         crew.add("a")
         await advance(50)
         assert crew.since(200) == {"one": 0, "a": 50, "two": 100}
-
-
-async def test_one_of_several_free_workers_may_be_given_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "MOST_LENT", 0)
-    crew = Crew(2, one=100.0, two=100.0)
-    async with crew.at_work():
-        await crew.hang("one", "two")
-        crew.add("one", "two", "a")
-        await advance(100)
-        assert crew.since(200) == {"one": 0, "a": 0, "two": 100}
 
 
 async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
@@ -307,20 +285,6 @@ async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
         await advance(1)
         timer.finished(key)
     assert seen == [ends]
-
-
-async def test_the_next_pass_is_measured_from_its_own_start() -> None:
-    seen: list[float] = []
-    timer = PassTimer(seen.append)
-    timer.finished("nobody asked")
-    for seconds in (2, 5):
-        timer.started(["a"], joins=False)
-        await advance(seconds)
-        timer.finished("a")
-        timer.finished("a")
-        await advance(10)
-
-    assert seen == [2, 5]
 
 
 class Slow:

@@ -21,7 +21,6 @@ from ccm.cloud import (
     Identity,
     InstanceListing,
     InstanceState,
-    InstanceStates,
     InstancesV2,
     Inventory,
     Limits,
@@ -270,30 +269,6 @@ async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
         assert caught.value.__cause__ is cause
 
 
-async def test_the_provider_can_be_exchanged_under_a_running_controller() -> None:
-    leave = asyncio.Event()
-
-    async def slow() -> bool:
-        await leave.wait()
-        return True
-
-    async def no() -> bool:
-        return False
-
-    old, new = Provider(slow), Provider(no)
-    handle = Handle(old.cloud("before"))
-    view = handle.observe(lambda *_: None)
-    under_way = asyncio.ensure_future(view.call(EXISTS, NODE))
-    await asyncio.sleep(0)
-    handle.swap(new.cloud("after"))
-
-    assert not await view.call(EXISTS, NODE)
-    assert view.name == "after"
-    leave.set()
-    assert await under_way
-    assert old.asked == new.asked == ["instance_exists"]
-
-
 async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_for() -> None:
     stopping, seen = Drain(), []
     stopping.govern()
@@ -316,16 +291,6 @@ async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_f
     )
     assert seen == [(expected, 1, [])]
     assert provider.asked == ["create_route"]
-
-
-async def test_an_exchanged_provider_brings_its_own_rate() -> None:
-    handle = Handle(cloud("slow", yes, limits=Limits(rate=Rate(qps=0.1, burst=1))))
-    await handle.call(EXISTS, NODE)
-
-    handle.swap(cloud("fast", yes))
-    await handle.call(EXISTS, NODE)
-
-    assert elapsed_s() == 0
 
 
 async def swallow() -> bool:
@@ -396,20 +361,6 @@ async def test_each_call_asks_its_namesake(method: Callable[..., Any]) -> None:
         await call(Handle(Cloud(name="bare")), method)
 
     assert provider.asked == [method.__name__]
-
-
-async def test_an_interface_beside_another_may_be_missing_alone() -> None:
-    class Plain:
-        async def instance_exists(self, _: object) -> bool:
-            return True
-
-    plain: Any = Plain()
-    handle = Handle(Cloud(name="plain", instances=plain))
-
-    assert handle.offers(InstancesV2)
-    assert not handle.offers(InstanceStates)
-    with pytest.raises(errors.Unimplemented, match="instance states"):
-        await handle.call(InstanceStates.instance_state, NODE)
 
 
 @pytest.mark.parametrize(
@@ -610,12 +561,3 @@ async def test_a_call_is_there_while_it_waits_and_while_it_runs() -> None:
     assert [call.began for call in later][1] - later[0].began == 10.0
     (last,) = handle.history.of(history.NOBODY)
     assert (last.state, last.times) == ("canceled", 2)
-
-
-async def test_a_refusal_by_ourselves_is_a_call_too() -> None:
-    handle = Handle(FakeCloud().cloud())
-    with pytest.raises(Exception, match="does not offer"):
-        await handle.call(LoadBalancer.get_load_balancer, "c", service("web"))
-
-    (call,) = handle.history.of(("service", "default/web"))
-    assert (call.state, call.took_s) == ("Unimplemented", 0.0)

@@ -11,7 +11,6 @@ import pytest
 from ccm.base.metrics import REGISTRY
 from ccm.cloud.errors import InvalidArgument, RetryAfter, Unavailable
 from ccm.cloud.types import address
-from ccm.controllers.route import plan
 from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
 from ccm.testing import builders
@@ -45,20 +44,6 @@ async def test_a_new_node_has_its_route_soon() -> None:
         await advance(0.5)
 
         assert env.cloud.present() == {("a", A)}
-
-
-async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
-    async with running() as env:
-        await advance(60)
-        env.cloud.log.clear()
-        env.node("a")
-        await advance(5)
-        assert env.cloud.log == []
-
-        env.node("a", A)
-        await advance(0.5)
-
-        assert env.cloud.changes() == [f"create a {A}"]
 
 
 @pytest.mark.row("route-when-08")
@@ -297,22 +282,6 @@ async def test_a_deletion_waits_in_vain_when_its_node_cannot_be_decoded_any_more
         assert env.cloud.present() == {("lost", B)}
 
 
-async def test_calls_whose_turn_has_not_come_are_left_to_the_next_comparison() -> None:
-    nodes = {"a": A, "b": B}
-    async with running(nodes, slow=[f"create a {A}"], concurrency=1, interval_s=1) as env:
-        env.node("c", "10.120.2.0/24")
-        env.cloud.faults["list"] = Unavailable("down")
-        await advance(20)
-        env.cloud.open[f"create a {A}"].set()
-        await advance(1)
-        assert env.cloud.changes() == [f"create a {A}"]
-        assert ("b", "True", "NoRouteCreated") not in env.conditions
-
-        env.cloud.faults.clear()
-        await advance(200)
-        assert len(env.cloud.present()) == 3
-
-
 @pytest.mark.parametrize("becomes", [None, "10.120.2.0/24"], ids=["gone", "of another range"])
 async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
     becomes: str | None,
@@ -326,28 +295,6 @@ async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
         await advance(30)
 
         assert env.cloud.changes() == [f"create a {A}"] + [f"create b {becomes}"] * bool(becomes)
-
-
-async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
-    async with running({"a": A}) as env:
-        env.drop("a")
-        env.node("a", A, uid="other")
-        await advance(30)
-
-        assert env.conditions == [("a", "False", "RouteCreated")] * 2
-
-
-async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
-    async with running() as env:
-        env.refuse = moved
-        env.node("a", A)
-        await advance(11)
-        assert env.cloud.present() == {("a", A)}
-        assert env.conditions == []
-        env.refuse = lambda: None
-        await advance(10)
-
-        assert env.conditions == [("a", "False", "RouteCreated")]
 
 
 async def test_changed_addresses_delete_before_they_create() -> None:
@@ -558,22 +505,6 @@ async def test_a_hopeless_creation_is_not_hammered() -> None:
         assert len(env.cloud.changes()) == 1
 
 
-@pytest.mark.parametrize("also_failing", [{"list": Unavailable("outage")}, {}])
-async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
-    also_failing: dict[str, Exception],
-) -> None:
-    async with running(spread(5), faults={"create": Unavailable("outage")}) as env:
-        await advance(400)
-        env.cloud.faults = also_failing
-        env.node("x", "10.120.99.0/24")
-        await advance(30)
-        env.cloud.faults.clear()
-
-        await advance(60)
-
-        assert len(env.cloud.routes) == 6
-
-
 @pytest.mark.row("route-fail-04")
 async def test_a_listing_that_fails_changes_nothing() -> None:
     async with running({"a": A}, faults={"list": Unavailable("no")}) as env:
@@ -582,31 +513,6 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
         assert env.cloud.changes() == []
         assert env.conditions == []
         assert 3 <= len(env.cloud.at) <= 8
-
-
-@pytest.mark.parametrize("settings", [{}, {"period_s": 10.0}], ids=["on changes", "fixed"])
-async def test_a_comparison_that_meets_a_defect_is_tried_again(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr(plan, "compare", None)
-        async with running({"a": A}, **settings) as env:
-            await advance(5)
-            assert env.cloud.changes() == []
-            broken.undo()
-            await advance(60)
-
-            assert env.cloud.present() == {("a", A)}
-
-
-async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> None:
-    async with running({"a": A}, faults={"create": InvalidArgument("no")}) as env:
-        await advance(20)
-        env.cloud.faults.clear()
-        env.node("a", A, ip="10.0.0.2")
-        await advance(1)
-
-        assert env.cloud.present() == {("a", A)}
 
 
 CIDRS = (A, B, "10.120.2.0/24")

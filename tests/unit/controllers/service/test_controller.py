@@ -338,18 +338,6 @@ async def test_the_newest_service_is_given_to_the_provider() -> None:
         assert {each.spec.load_balancer_ip for each in world.balancers.given} == {"192.0.2.9"}
 
 
-async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> None:
-    async with started(slow="ensure", workers=2) as world:
-        world.service("stuck")
-        await world.pass_time(1)
-        world.balancers.slow.clear()
-        world.service("web")
-        await world.pass_time(1)
-
-        assert world.address("web")
-        assert not world.address("stuck")
-
-
 async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
     async with started(slow="ensure") as world:
         world.service()

@@ -70,14 +70,6 @@ async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
         assert [round(at - began, 1) for at in world.balancers.at] == [10, 20]
 
 
-async def test_the_burst_window_can_be_set() -> None:
-    async with served(quiet_s=0.2, longest_wait_s=1) as world:
-        world.node("n1")
-        await world.pass_time(0.25)
-
-        assert world.balancers.of("update") == [("web", ("n1",))]
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -222,21 +214,6 @@ async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> 
         await world.pass_time(1000)
 
         assert world.balancers.of("update") == [("web", ("n1", "n2"))]
-
-
-async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> None:
-    async with started("n1", slow="ensure") as world:
-        world.service()
-        await world.pass_time(5)
-        world.node("n2")
-        await world.pass_time(0.5)
-        world.balancers.release.set()
-        world.node("n3")
-        await world.pass_time(0.5)
-        world.node("n4")
-        await world.pass_time(1000)
-
-        assert world.balancers.of("update") == [("web", ("n1", "n2", "n3", "n4"))]
 
 
 @pytest.mark.row("service-burst-01")
