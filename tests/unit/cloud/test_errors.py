@@ -145,18 +145,6 @@ def test_retry_after_is_a_time(given: float) -> None:
         RetryAfter("wait", seconds=given)
 
 
-def test_a_group_says_what_its_members_say() -> None:
-    group = ExceptionGroup(
-        "3 tasks", [ValueError("v"), ExceptionGroup("inner", [KeyError("k")]), Unavailable("u")]
-    )
-
-    found = normalized(group)
-
-    assert type(found) is Internal
-    assert str(found) == "3 tasks: ValueError: v; inner: KeyError: 'k'; u"
-    assert found.__cause__ is group
-
-
 @pytest.mark.parametrize(
     ("members", "kind"),
     [

@@ -248,17 +248,6 @@ async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Nod
     assert first.key == "n1"
 
 
-async def test_a_silent_watch_is_given_up(server: Server, nodes: Resource[Node]) -> None:
-    server.will(streams(_line("ADDED", NODE), hold=True))
-
-    async with nodes.watch(timeout_s=60, idle_timeout_s=0.1) as events:
-        await anext(events)
-        with no_answer("silent"):
-            await anext(events)
-
-    assert "resourceVersion" not in server.seen[0].query
-
-
 def _node(name: str, **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "resourceVersion": f"rv-{name}"}, **more}
 

@@ -133,17 +133,6 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
     assert sink.count("undelivered") == 1
 
 
-async def test_events_survive_an_outage(sink: Sink) -> None:
-    sink.fault = lambda verb: refused()
-    sink.recorder.event(NODE, "Normal", "A", "m")
-    sink.recorder.event(NODE, "Normal", "B", "m")
-    await advance(60)
-    sink.fault = lambda verb: None
-    await advance(10)
-    assert [event.reason for event in sink.events.values()] == ["A", "B"]
-    assert sink.count("created") == 2
-
-
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
 async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
     sink.fault = lambda verb: api_error(status)

@@ -47,19 +47,6 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) ->
     queue.done("a")
 
 
-async def test_a_delayed_key_comes_when_it_is_due(queue: Queue) -> None:
-    queue.add_after("slow", 10)
-    queue.add_after("fast", 1)
-    queue.add_after("now", 0)
-    assert await take_all(queue) == ["now"]
-    await advance(0.999)
-    assert len(queue) == 0
-    await advance(0.001)
-    assert await take_all(queue) == ["fast"]
-    await advance(9)
-    assert await take_all(queue) == ["slow"]
-
-
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
     queue.add("a")
     queue.add_after("late", 5)

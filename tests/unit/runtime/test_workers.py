@@ -18,7 +18,6 @@ from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.model import Node
-from ccm.runtime import workers
 from ccm.runtime.borrowed import Borrowed, following
 from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.sync import REMIND_S, until_synced
@@ -112,20 +111,6 @@ async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None
         await advance(1)
         assert crew.since(100) == {"slow": 0, "a": 1}
         assert lent() == 1
-
-
-async def test_a_key_that_hung_before_waits_where_no_worker_can_be_lent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "MOST_LENT", 1)
-    crew = Crew(one=100.0, two=100.0)
-    async with crew.at_work():
-        await crew.hang("one", "two")
-        crew.add("one", "two")
-        await advance(50)
-        crew.add("a")
-        await advance(50)
-        assert crew.since(200) == {"one": 0, "a": 50, "two": 100}
 
 
 async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:

@@ -20,7 +20,6 @@ from ccm.cloud import (
     Credentials,
     Identity,
     InstanceListing,
-    InstanceState,
     InstancesV2,
     Inventory,
     Limits,
@@ -29,7 +28,6 @@ from ccm.cloud import (
     MachineDriver,
     MachineRequest,
     NotFound,
-    Power,
     Rate,
     Route,
     Routes,
@@ -519,24 +517,6 @@ async def test_a_secret_is_not_kept_and_not_cut_in_half() -> None:
 
     (call,) = kept.of(("node", "n1"))
     assert SECRET[:4] not in call.text
-
-
-@pytest.mark.parametrize(
-    ("answer", "word"),
-    [
-        (True, "yes"),
-        (False, "no"),
-        (None, ""),
-        (InstanceState(exists=False), "gone"),
-        (InstanceState(exists=True, power=Power.SHUTDOWN), "shutdown"),
-        (InstanceListing(instances=()), ""),
-    ],
-)
-async def test_an_answer_of_one_word_is_kept(answer: object, word: str) -> None:
-    kept = History()
-    note(kept, answer=answer)
-
-    assert [call.answer for call in kept.of(("node", "n1"))] == [word]
 
 
 async def test_a_call_is_there_while_it_waits_and_while_it_runs() -> None:

@@ -125,19 +125,6 @@ async def test_a_cancelled_caller_ends_after_the_grace() -> None:
     assert handle.abandoned_calls == 1
 
 
-async def test_a_cancellation_in_the_grace_after_a_deadline_is_passed_on() -> None:
-    provider = Stubborn()
-    handle = Handle(cloud("s5", provider), deadline_s=5)
-    caller = asyncio.ensure_future(ensure(handle))
-    await asyncio.sleep(5 + GRACE_S / 2)
-
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-
-    assert handle.abandoned_calls == 1
-
-
 async def test_those_that_may_still_change_something_are_told_apart() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)

@@ -155,18 +155,6 @@ async def hold_listing(env: Environment) -> None:
     await advance(11)
 
 
-async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon() -> None:
-    """Nobody else would ask for a comparison before the safety pass."""
-    deletion = f"delete x {A}"
-    async with running(routes=[made("x", A)], slow=[deletion]) as env:
-        env.node("a", A)
-        await hold_listing(env)
-        await end(env, deletion, "list")
-        await advance(60)
-
-        assert env.cloud.present() == {("a", A)}
-
-
 @pytest.mark.parametrize("listing_first", [False, True])
 async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_anew(
     listing_first: bool,
