@@ -25,8 +25,8 @@ from ccm.testing.builders import CREATED, uninitialized_taint
 from ccm.testing.builders import node as build
 from ccm.testing.clock import VirtualTimeLoop, advance
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster, missing, moved
-from tests.unit.runtime.configmap import Api
+from tests.support.cluster import Cluster, missing, moved
+from tests.support.configmap import Api
 
 MINUTE_S = 60.0
 OWNER = "lease"

@@ -14,9 +14,9 @@ from ccm.model import Node, names
 from ccm.runtime import holds
 from ccm.runtime.deletions import DeletionRecord, held_back
 from ccm.testing.clock import advance
-from tests.unit.controllers.route import world as routes
-from tests.unit.controllers.service.world import World
-from tests.unit.runtime.configmap import Api
+from tests.support import routes
+from tests.support.configmap import Api
+from tests.support.services import World
 
 pytestmark = pytest.mark.virtual_time
 

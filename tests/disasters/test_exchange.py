@@ -17,9 +17,9 @@ from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud
 from tests.disasters.test_balancers_routes import shops
-from tests.unit.controllers.cluster import Cluster, moved
-from tests.unit.controllers.route import world as routes
-from tests.unit.controllers.service.world import FakeDigests, World
+from tests.support import routes
+from tests.support.cluster import Cluster, moved
+from tests.support.services import FakeDigests, World
 
 pytestmark = pytest.mark.virtual_time
 

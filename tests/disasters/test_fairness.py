@@ -33,10 +33,10 @@ from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance, elapsed_s
 from ccm.testing.fakes import FakeCloud
 from tests.handclock import HandClock
+from tests.support.calls import ensure
+from tests.support.cluster import Cluster
+from tests.support.services import FakeBalancers, World
 from tests.unit.app.serving.api import Api
-from tests.unit.cloud.calls.provider import ensure
-from tests.unit.controllers.cluster import Cluster
-from tests.unit.controllers.service.world import FakeBalancers, World
 from tests.waiting import DEADLINE_S
 
 virtual_time = pytest.mark.virtual_time

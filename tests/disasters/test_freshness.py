@@ -35,12 +35,21 @@ from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
-from tests.unit.controllers.cluster import Cluster
-from tests.unit.controllers.nodelifecycle import test_controller as nodelifecycle
-from tests.unit.controllers.route import world as routes
-from tests.unit.controllers.service.world import FakeBalancers, FakeDigests, World, served, started
-from tests.unit.kube.scripted import Server, Step, added, bookmark, node, refused, running
-from tests.unit.kube.test_reflector import LISTED, Recorder
+from tests.support import lifecycle as nodelifecycle
+from tests.support import routes
+from tests.support.cluster import Cluster
+from tests.support.services import FakeBalancers, FakeDigests, World, served, started
+from tests.support.watches import (
+    LISTED,
+    Recorder,
+    Server,
+    Step,
+    added,
+    bookmark,
+    node,
+    refused,
+    running,
+)
 
 pytestmark = pytest.mark.virtual_time
 

@@ -26,7 +26,7 @@ from ccm.runtime.manifest import Manifest
 from ccm.testing import builders
 from ccm.testing.clock import settle
 from ccm.testing.fakes import FakeCloud
-from tests.unit.runtime.configmap import Api
+from tests.support.configmap import Api
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,28 +1,43 @@
-"""A whole life, judged by the vendor's document, and counted."""
+"""Whole lives against the documents, with a limit of calls, and without a token in any text."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import traceback
+from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from ccm import cloud
+from ccm.model import names
+from ccm.sandbox import ports
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
-from ccm.testing.contract_routes import created
+from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_api import Exchange
 from ccm.testing.fake_faults import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import quota
+from providers.hcloud.testing import __main__ as program
+from providers.hcloud.testing import catalog, server
+from providers.hcloud.testing.state import Settings
+from tests import servers
 from tests.hcloud import document
 from tests.hcloud.balancing import EFFECTS, balancer_of, service
 from tests.hcloud.harness import HcloudHarness
+from tests.hcloud.pool import FLAGS, pool
 from tests.hcloud.test_balancer_parts import certificate
+from tests.scenario import harness, pool_needle
+from tests.scenario.harness import EVENTS, Environment, wait_for
+from tests.scenario.pool import MACHINES, installed
 
 
 @pytest.mark.row("hcloud-call-05")
@@ -181,3 +196,109 @@ async def test_nothing_tells_the_token(
     everything = "\n".join([*told, printed.out, printed.err, caplog.text])
     assert "may not do that" in everything
     assert token not in everything
+
+
+QUOTED = "may not do that today"
+REFUSED = ("POST /servers", "POST /load_balancers", "POST /networks/{id}/actions/add_route")
+
+
+@pytest.mark.slow
+@pytest.mark.row("hcloud-call-06")
+async def test_no_word_of_a_run_tells_the_token(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> None:
+    """Logs, objects and events, metrics, and what commands say."""
+    fake = server.Service()
+    program.populate(fake, ["n1"])
+    for operation in REFUSED:
+        message = f"Bearer {fake.token} {QUOTED}"
+        fake.script.add(Fault(operation=operation, code="forbidden", message=message))
+    port = ports.pick_port()
+    more = {**pool_needle.flags(port), "route-shortest-interval": "200ms"}
+    async with (
+        server.serve(fake) as endpoint,
+        harness.open_environment(api_server, tmp_path) as env,
+    ):
+        farm = await installed(env, pool(fake))
+        env.cloud_config.write_text(program.config(endpoint, fake.token))
+        daemon = await env.start_leading(flags={**FLAGS, **more})
+        cidr = "100.64.0.0/24"
+        await env.cluster.register("n1", ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr])
+        await farm.expose(1)
+        await farm.order(1)
+        said = await wait_for(lambda: quoted(env, daemon), "every refusal is told")
+        things = [("service", "default/web-0"), ("node", "n1"), ("machine", "default/m0-0")]
+        said += await pool_needle.commands(env, FLAGS, things, {}) + await pool_needle.metrics(port)
+        assert await daemon.stop() == 0
+        said += daemon.output
+
+    assert said.count(QUOTED) > len(REFUSED)
+    for form in (fake.token, base64.b64encode(fake.token.encode()).decode()[:-4]):
+        assert [line for line in said.splitlines() if form in line] == []
+
+
+async def quoted(env: Environment, daemon: harness.Daemon) -> str:
+    """What the cluster and the log say, once each refusal is in it."""
+    told = await pool_needle.objects(env)
+    machine, events = json.dumps(told[MACHINES]), json.dumps(told[EVENTS])
+    routes = any("route" in line and QUOTED in line for line in daemon.output.splitlines())
+    whole = QUOTED in machine and "web-0" in events and QUOTED in events and routes
+    return f"{json.dumps(told)}\n{daemon.output}" if whole else ""
+
+
+@pytest.fixture
+def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Machines:
+    """Machines of the plainest spec."""
+    found = machine_probes.machines_of(project, harness)
+    found.spec = {"serverType": "cx23", "location": "fsn1"}
+    return found
+
+
+async def test_the_fake_has_the_limits_of_the_real_thing(
+    harness: HcloudHarness, project: cloud.Cloud, machines: machine_probes.Machines
+) -> None:
+    """100 servers and 100 routes a network, and so many targets of each type."""
+    assert project.routes is not None
+    (one,) = await make_nodes(project, harness, 1)
+    full = [{"destination": f"10.7.{each}.0/24", "gateway": "10.0.0.2"} for each in range(100)]
+    harness.network["routes"][:] = full
+    with pytest.raises(cloud.ResourceExhausted):
+        await created(project.routes, one, CIDR)
+    harness.network["routes"].pop()
+    await created(project.routes, one, CIDR)
+    machines.spec = {"serverType": "cx23", "networks": ["k8s"]}
+    harness.network["servers"] += range(90000, 90099)
+    with pytest.raises(cloud.ResourceExhausted):
+        await machines.create(machines.identity())
+
+    assert {one["name"]: one["max_targets"] for one in catalog.BALANCER_TYPES} == {
+        "lb11": 25,
+        "lb21": 75,
+        "lb31": 150,
+    }
+    assert (Settings().requests, Settings().group_servers) == (3600, 10)
+
+
+@pytest.mark.parametrize("asked", ["unknown", "method"])
+async def test_what_the_fake_does_not_know(harness: HcloudHarness, asked: str) -> None:
+    """It says so in the API's words."""
+    url = harness.environ()["HCLOUD_ENDPOINT"]
+    headers = {"Authorization": f"Bearer {harness.service.token}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        ask: Awaitable[Any] = (
+            session.get(f"{url}/isos") if asked == "unknown" else session.put(f"{url}/servers")
+        )
+        response = await ask
+        body = await response.json()
+
+    assert body["error"]["code"] == ("not_found" if asked == "unknown" else "method_not_allowed")
+
+
+async def test_the_fake_may_be_slow(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    harness.service.settings.latency_s = 0.05
+    assert project.inventory is not None
+    began = asyncio.get_running_loop().time()
+
+    await project.inventory.list_instances()
+
+    assert asyncio.get_running_loop().time() - began >= 0.05

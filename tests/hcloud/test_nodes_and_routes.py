@@ -1,18 +1,26 @@
-"""Nodes and routes beyond the contract."""
+"""Nodes and routes, rare answers, and events about what a user should know."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm import cloud
+from ccm.cloud.settings import table
+from ccm.testing import machine_probes
 from ccm.testing.builders import node
+from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_faults import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
-from tests.hcloud.conftest import opened
+from providers.hcloud import client, config, machine_specs, networks, quota, routes
+from tests.hcloud.balancing import UID, balancer_of, only, service, settled
+from tests.hcloud.conftest import Told, in_cluster, opened
 from tests.hcloud.harness import HcloudHarness
 
 
@@ -158,3 +166,435 @@ async def test_a_node_without_address_has_the_one_of_its_server(
 
     assert len(harness.network["routes"]) == 5
     assert harness.service.calls["GET /servers"] == 1
+
+
+@pytest.fixture
+def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Machines:
+    """Machines of the plainest spec."""
+    found = machine_probes.machines_of(project, harness)
+    found.spec = {"serverType": "cx23", "location": "fsn1"}
+    return found
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+async def test_the_answer_is_about_something_else(
+    harness: HcloudHarness, project: cloud.Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing follows from it: not even that the one that was asked about is there."""
+    one, other = await make_nodes(project, harness, 2)
+    held = harness.service.cloud.servers
+    monkeypatch.setitem(held, int(one.provider_id[9:]), held[int(other.provider_id[9:])])
+    assert project.instances is not None
+
+    with pytest.raises(cloud.Unknown, match="asked for"):
+        await project.instances.instance_exists(one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        (cloud.InvalidArgument, "invalid_input json_error invalid_server_type unsupported_error"),
+        (cloud.InvalidArgument, "incompatible_network_type invalid_load_balancer_type"),
+        (cloud.NotFound, "not_found"),
+        (cloud.AlreadyExists, "uniqueness_error source_port_used target_already_defined"),
+        (cloud.PermissionDenied, "forbidden token_readonly"),
+        (cloud.ResourceExhausted, "resource_limit_exceeded resource_unavailable placement_error"),
+        (cloud.ResourceExhausted, "no_subnet_available ip_not_available"),
+        (cloud.FailedPrecondition, "protected server_not_stopped resource_locked"),
+        (cloud.FailedPrecondition, "server_not_attached_to_network"),
+        (cloud.FailedPrecondition, "load_balancer_not_attached_to_network"),
+        (cloud.FailedPrecondition, "targets_without_use_private_ip"),
+        (cloud.RetryAfter, "conflict locked resource_in_use rate_limit_exceeded"),
+        (cloud.DeadlineExceeded, "timeout"),
+        (cloud.Unavailable, "server_error service_error bad_gateway maintenance robot_unavailable"),
+        (cloud.Unauthenticated, "unauthorized"),
+        (cloud.Unknown, "unknown_error"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_the_words_of_the_api(kind: type[cloud.CloudError], codes: str) -> None:
+    assert all(issubclass(client.CODES[code], kind) for code in codes.split())
+
+
+async def test_fields_that_were_wrong_are_named(
+    harness: HcloudHarness, machines: machine_probes.Machines
+) -> None:
+    """An error of the API without them would say nothing."""
+    machines.spec = {"serverType": "cx23", "location": "mars"}
+
+    with pytest.raises(cloud.InvalidArgument, match="location: location not found"):
+        await machines.create_once(machines.identity())
+
+    assert harness.service.cloud.servers == {}
+
+
+@pytest.mark.row("hcloud-config-05")
+async def test_a_network_by_an_id_of_nothing(harness: HcloudHarness) -> None:
+    async with opened(harness, HCLOUD_NETWORK="404404") as project:
+        assert project.inventory is not None
+        with pytest.raises(cloud.FailedPrecondition, match=r"HCLOUD_NETWORK.*404404"):
+            await project.inventory.list_instances()
+
+
+async def test_a_deletion_that_says_nothing_that_can_be_read(harness: HcloudHarness) -> None:
+    made = settled(harness)
+    harness.service.script.add(Fault(kind="garbage", operation="DELETE *"))
+    async with client.open_client(harness.environ()["HCLOUD_ENDPOINT"], harness.service.token) as c:
+        with pytest.raises(cloud.Unknown, match="unreadable"):
+            await c.delete(f"/load_balancers/{made['id']}")
+
+
+@pytest.mark.row("hcloud-call-04")
+async def test_a_limit_of_nothing_is_none() -> None:
+    limiter = quota.HeaderQuota()
+
+    limiter.hear(429, {"RateLimit-Limit": "0", "RateLimit-Remaining": "0"})
+    for text in ("9" * 400, "9" * 5000, "²", "-1"):
+        limiter.hear(429, {"RateLimit-Limit": text, "RateLimit-Remaining": "0"})
+    await limiter.acquire()
+
+    assert limiter._next_at == 0.0
+
+
+# --- settings, networks and routes --------------------------------------------------------------
+
+
+def test_a_duration_below_zero_is_none() -> None:
+    with pytest.raises(ValueError, match="-5s"):
+        config.parse_duration("-5s")
+
+
+async def test_a_route_that_was_never_listed(project: cloud.Cloud) -> None:
+    assert project.routes is not None
+    with pytest.raises(cloud.InvalidArgument, match="never listed"):
+        await project.routes.delete_route(
+            CLUSTER, cloud.Route(destination_cidr=CIDR, target_node="n", name="what")
+        )
+
+
+@pytest.mark.row("hcloud-route-01")
+async def test_the_same_route_was_made_meanwhile(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """The API has no word of its own for it; another refusal stays one."""
+    assert project.routes is not None
+    (one,) = await make_nodes(project, harness, 1)
+    for _ in range(2):
+        await created(project.routes, one, CIDR)
+    assert len(harness.network["routes"]) == 1
+
+    with pytest.raises(cloud.InvalidArgument, match="overlaps"):
+        await created(project.routes, one, "10.0.0.128/25")
+
+
+@pytest.mark.row("hcloud-route-03")
+@pytest.mark.virtual_time
+async def test_a_network_is_given_time_after_a_change() -> None:
+    """The next change of it would be refused, and cost a call."""
+    calls: list[str] = []
+
+    class Api:
+        async def act(self, path: str, _order: object) -> client.Action:
+            calls.append(path)
+            return client.Action(id=1, status="running")
+
+        async def named(self, *_: object) -> client.Network:
+            return client.Network(id=7, name="k8s", ip_range="10.0.0.0/16")
+
+        async def resolved(self, *_: object) -> client.Network:
+            return await self.named()
+
+    api: Any = Api()
+    made = routes.HcloudRoutes(api, networks.Network(api, "k8s"), (), lambda *_: None)
+    began = asyncio.get_running_loop().time()
+    for number in range(2):
+        route = cloud.Route(
+            destination_cidr=f"10.244.{number}.0/24",
+            target_node="n",
+            target_addresses=[cloud.address("InternalIP", "10.0.0.2")],
+        )
+        await made.create_route(CLUSTER, "", route)
+
+    assert len(calls) == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2 * routes.SETTLE_S)
+
+
+# --- machines -----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("hcloud-machine-03")
+def test_what_is_no_text_is_told_without_its_value() -> None:
+    checks: list[Callable[[], Any]] = [
+        lambda: machine_specs.token(cloud.Credentials({"token": b"\xff-s3cret"})),
+        lambda: machine_specs.user_data(b"\xff-s3cret"),
+    ]
+    for check in checks:
+        with pytest.raises(cloud.InvalidArgument) as caught:
+            check()
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.row("hcloud-machine-03")
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"volumes": [10]}, "location"),
+        ({"labels": {"a b": "c"}}, "labels"),
+        ({"labels": {"a": "b c"}}, "labels"),
+        ({"datacenter": "7"}, "datacenter"),
+    ],
+)
+def test_faults_of_a_spec(wrong: dict[str, Any], field: str) -> None:
+    good = cloud.Credentials({"token": b"t"})
+
+    (found,) = machine_specs.problems({"serverType": "cx23", **wrong}, good)
+
+    assert found.field == field
+
+
+@pytest.mark.row("hcloud-machine-03")
+async def test_a_datacenter_of_old_is_its_location(
+    harness: HcloudHarness, machines: machine_probes.Machines
+) -> None:
+    machines.spec = {"serverType": "cx23", "datacenter": "hel1-dc2", "networks": None}
+
+    await machines.create(machines.identity())
+
+    (made,) = harness.service.cloud.servers.values()
+    assert made["location"]["name"] == "hel1"
+
+
+@pytest.mark.row("hcloud-machine-01")
+async def test_what_bears_no_identity_is_nobodys(
+    project: cloud.Cloud, machines: machine_probes.Machines, harness: HcloudHarness
+) -> None:
+    """A pool or a cluster whose name no label could hold has nothing; nothing is asked."""
+    driver: Any = project.machines
+    request = cloud.ListMachinesRequest(
+        cluster="c",
+        pool="p" * 64,
+        provider_spec={},
+        credentials=cloud.Credentials(harness.machine_credentials()),
+    )
+
+    listed = await driver.list_machines(request)
+    nobody = cloud.Identity(cluster="", pool="", name="n", uid="")
+    await driver.delete_machine(machines.request(nobody))
+
+    assert (listed, harness.service.calls.total()) == ([], 0)
+
+
+@pytest.mark.row("hcloud-machine-01")
+@pytest.mark.parametrize("found", ["nobody", "on its way out"])
+async def test_a_name_is_taken_for_a_moment(
+    harness: HcloudHarness, machines: machine_probes.Machines, found: str
+) -> None:
+    who = machines.identity()
+    expected: type[cloud.CloudError] = cloud.AlreadyExists
+    if found == "on its way out":
+        await machines.create(who)
+        (made,) = harness.service.cloud.servers.values()
+        made["status"], expected = "deleting", cloud.RetryAfter
+    fault = Fault(operation="POST /servers", code="uniqueness_error", status=409, count=1)
+    harness.service.script.add(fault)
+
+    with pytest.raises(expected):
+        await machines.create_once(who)
+
+
+@pytest.mark.row("hcloud-machine-01")
+async def test_a_deletion_that_takes_its_time(
+    harness: HcloudHarness, machines: machine_probes.Machines
+) -> None:
+    """It is not over before the server is gone, and its creation time may be any text."""
+    who = machines.identity()
+    made = await machines.create(who)
+    (server,) = harness.service.cloud.servers.values()
+    server["created"] = "some day"
+    (record,) = await machines.listed()
+    harness.service.settings.removal_s = 60.0
+
+    request = machines.request(who, made.provider_id)
+    with pytest.raises(cloud.RetryAfter):
+        await machines.driver.delete_machine(request)
+
+    assert record.created is None
+    harness.service.cloud.settle(all_of_them=True)
+    await machines.delete(who, made.provider_id)
+    assert (harness.service.cloud.servers, await harness.beside_vms()) == ({}, [])
+
+
+UNCONFIGURED, DEPRECATED, FULL = (
+    "LoadBalancerTypeUnconfigured",
+    "LoadBalancerTypeDeprecated",
+    "MaxTargetsReached",
+)
+
+
+@pytest.mark.row("hcloud-balancer-08")
+async def test_a_type_that_nobody_chose_is_told_of_when_it_is_ordered(
+    harness: HcloudHarness,
+) -> None:
+    told = Told()
+    async with in_cluster(harness, told, {}) as project:
+        for wanted in (service("uid-1"), service("uid-1"), service("uid-2", type="lb11")):
+            await ensured(balancer_of(project), wanted, [])
+        assert told.events == [("Service", service("uid-1").name, UNCONFIGURED)]
+        assert "lb11" in told.messages[0]
+        await deleted(balancer_of(project), service("uid-1"))
+        await deleted(balancer_of(project), service("uid-2"))
+        settled(harness, labels={UID: "uid-3"})
+        await ensured(balancer_of(project), service("uid-3"), [])  # somebody else chose it
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb21"}) as project:
+        await ensured(balancer_of(project), service("uid-4"), [])
+
+    assert len(told.events) == 1
+
+
+@pytest.mark.row("hcloud-balancer-08")
+async def test_a_deprecated_type_is_told_of(harness: HcloudHarness) -> None:
+    told, made = Told(), settled(harness, labels={UID: "uid-1"})
+    made["load_balancer_type"] = {
+        **made["load_balancer_type"],
+        "deprecated": "2026-01-30T23:50:00Z",
+    }
+    async with in_cluster(harness, told, {}) as project:
+        await ensured(balancer_of(project), service("uid-1"), [])
+
+    assert [reason for _, _, reason in told.events] == [DEPRECATED]
+
+
+@pytest.mark.row("hcloud-balancer-12")
+async def test_nodes_that_get_no_traffic_are_told_of(harness: HcloudHarness) -> None:
+    told = Told()
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        nodes = await make_nodes(project, harness, 26)
+        await ensured(balancer_of(project), service(), nodes)
+        only(harness)["load_balancer_type"] = {
+            **only(harness)["load_balancer_type"],
+            "max_targets": 20,
+        }
+        members = only(harness)["targets"]
+        only(harness)["targets"] = members[5:]
+        del told.events[:]
+        await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[:20])
+        assert told.events == []
+        only(harness)["targets"] = [{"type": "ip", "ip": {"ip": "192.0.2.1"}}, *members[:19]]
+        robot = node("bm", provider_id="hrobot://1")
+        await balancer_of(project).update_load_balancer(CLUSTER, service(), [*nodes[:20], robot])
+
+    assert told.events == [("Service", service().name, FULL)]
+    assert "too many targets" in told.messages[-1]  # the cloud's word, for we left room
+    assert "26 nodes" in told.messages[0]
+
+
+# --- routes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("hcloud-route-06")
+async def test_a_route_outside_of_the_pods_is_never_touched(harness: HcloudHarness) -> None:
+    """Those of another cluster in the network: listed, and whatever is asked for, left alone."""
+    told, theirs = Told(), {"destination": "10.99.0.0/24", "gateway": "10.0.0.200"}
+    harness.network["routes"].append(theirs)
+    async with in_cluster(harness, told, {}, pods="10.120.0.0/16") as project:
+        assert project.routes is not None
+        (one,) = await make_nodes(project, harness, 1)
+        (listed,) = await project.routes.list_routes(CLUSTER)
+        before = harness.service.writes
+        with pytest.raises(cloud.FailedPrecondition, match="left alone"):
+            await project.routes.delete_route(CLUSTER, listed)
+        assert harness.service.writes == before
+        with pytest.raises(cloud.AlreadyExists, match="left alone"):
+            await created(project.routes, one, theirs["destination"])
+        assert told.events == [("Node", one.name, "ClusterCIDRMisconfigured")]
+        await created(project.routes, one, CIDR)
+        mine = next(
+            one for one in await project.routes.list_routes(CLUSTER) if one.destination_cidr == CIDR
+        )
+        await project.routes.delete_route(CLUSTER, mine)
+
+    assert harness.network["routes"] == [theirs]
+    assert len(told.events) == 1
+
+
+@pytest.mark.row("hcloud-route-06")
+@pytest.mark.parametrize(
+    ("pods", "switched", "said"),
+    [
+        ("10.244.0.0/16", {}, "10.244.0.0/16"),
+        ("10.0.0.0/15, fd00::/48", {}, "10.0.0.0/15"),
+        ("10.0.128.0/17, fd00::/48", {}, ""),
+        ("10.244.0.0/16", {"HCLOUD_NETWORK_ROUTES_ENABLED": "false"}, ""),
+        ("", {}, ""),
+    ],
+    ids=["elsewhere", "wider", "within", "no routes", "no range"],
+)
+async def test_pods_outside_of_the_network_are_told_of_once(
+    harness: HcloudHarness, pods: str, switched: dict[str, str], said: str
+) -> None:
+    with capture_logs() as lines:
+        async with in_cluster(harness, Told(), switched, pods=pods) as project:
+            assert project.inventory is not None
+            await project.inventory.list_instances()
+            await project.inventory.list_instances()
+
+    found = [line["cluster_cidr"] for line in lines if "cluster_cidr" in line]
+    assert found == ([said] if said else [])
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("hcloud-config-04")
+@pytest.mark.parametrize(
+    ("given", "level", "said"),
+    [
+        ({}, "", []),
+        ({"HCLOUD_SERVER_CACHE_MODE": "all"}, "", []),
+        (
+            {
+                "HCLOUD_SERVER_CACHE_MODE": "off",
+                "HCLOUD_SERVER_CACHE_MAX_AGE": "1m",
+                "HCLOUD_DEBUG": "1",
+            },
+            "info",
+            ["HCLOUD_DEBUG", "HCLOUD_SERVER_CACHE_MODE", "HCLOUD_SERVER_CACHE_MAX_AGE"],
+        ),
+        (
+            {"ROBOT_USER": "me", "ROBOT_PASSWORD": "s3cret"},
+            "info",
+            ["ROBOT_USER", "ROBOT_PASSWORD"],
+        ),
+        ({"HCLOUD_TOKEN": "s3cret"}, "warning", []),
+    ],
+    ids=["nothing", "as it is anyway", "modes of a cache", "Robot", "a short token"],
+)
+async def test_settings_that_do_nothing_are_named(
+    harness: HcloudHarness, given: dict[str, str], level: str, said: list[str]
+) -> None:
+    with capture_logs() as lines:
+        async with opened(harness, **given):
+            pass
+
+    ours: list[Any] = [line for line in lines if {"settings", "length"} & line.keys()]
+    assert [line["log_level"] for line in ours] == ([level] if level else [])
+    assert [line.get("settings", []) for line in ours] == ([said] if level else [])
+    assert "s3cret" not in str(lines)
+
+
+@pytest.mark.row("hcloud-config-04")
+def test_the_table_says_which_those_are() -> None:
+    words = {one.name for one in table(config.Config) if one.help.startswith("No effect")}
+    changed = dict.fromkeys(words, "true") | {
+        "HCLOUD_SERVER_CACHE_MODE": "one",
+        "HCLOUD_SERVER_CACHE_MAX_AGE": "1s",
+        "HCLOUD_METRICS_ENABLED": "false",
+        "ROBOT_CACHE_TIMEOUT": "1s",
+        "ROBOT_RATE_LIMIT_WAIT_TIME": "1s",
+        "ROBOT_FORWARD_INTERNAL_IPS": "false",
+    }
+    given = cloud.Context(environ={"HCLOUD_TOKEN": "t", **changed})
+
+    assert set(config.idle(given.settings(config.Config, environment=True))) == words

@@ -14,7 +14,7 @@ from ccm.cloud import Ingress, PortStatus, Status, default_load_balancer_name
 from ccm.model import Service, names
 from tests import servers
 from tests.conformance.service.environment import ServiceEnvironment
-from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
+from tests.support.services import FakeBalancers, FakeDigests
 from tests.waiting import eventually
 
 F = names.FINALIZER_LOAD_BALANCER

@@ -1,4 +1,4 @@
-"""Tables, levels and the fake as a program: what people read and start."""
+"""Guides, tables and commands of the provider."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from providers import stackit
 from providers.stackit import config, machine_specs, reference, refusals, service_annotations
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
+from tests.sandbox.command import carried_out, fake, guided, plain
 
 
 @pytest.mark.parametrize("name", reference.FILES)
@@ -121,3 +122,28 @@ async def test_the_fake_as_a_program_is_a_cloud() -> None:
     assert [one.type for one in found.addresses] == ["InternalIP", "Hostname"]
     assert project.has_cluster_id
     assert "token" in program.variables("http://x", "key.json")["STACKIT_TOKEN_BASEURL"]
+
+
+GUIDE = reference.FOLDER / "README.md"
+
+
+def test_the_first_command(tmp_path: Path) -> None:
+    """Nothing of somebody's real account reaches the daemon."""
+    real = {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": "/nowhere", "STACKIT_NO_AUTH": "perhaps"}
+
+    said = carried_out(tmp_path, guided(GUIDE)[0], {**plain(tmp_path), **real})
+
+    assert said.startswith("done: 3 machines run, 5 nodes initialised, 2 Services served")
+
+
+@pytest.mark.soak
+def test_the_other_commands(tmp_path: Path) -> None:
+    """In the end nothing that machines cost is left."""
+    _, (_, *program), (_, variable), sandbox = guided(GUIDE)
+    name, _, text = variable.partition("=")
+
+    with fake(tmp_path, *program):
+        said = carried_out(tmp_path, sandbox, {**plain(tmp_path), name: text})
+
+    assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
+    assert ", 0 warnings in " in said

@@ -24,7 +24,7 @@ from ccm.kube.resources import NODES
 from ccm.model import Node, NodeAddress, names
 from ccm.model.cidr import parse_ranges
 from tests.conformance.environment import STATUS_PATCH, NodeEnvironment, row
-from tests.unit.controllers.route.world import timed
+from tests.support.routes import timed
 from tests.waiting import due_by, eventually
 
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"

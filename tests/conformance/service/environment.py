@@ -17,7 +17,7 @@ from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
 from tests.conformance.environment import NODES_PATH, Environment
 from tests.faults import Match
-from tests.unit.controllers.service.world import RECORD, FakeBalancers, FakeDigests
+from tests.support.services import RECORD, FakeBalancers, FakeDigests
 from tests.waiting import DEADLINE_S, due_by, eventually
 
 PATH = "/api/v1/namespaces/default/services"

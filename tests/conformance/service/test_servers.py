@@ -6,7 +6,7 @@ import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere
 from tests.conformance.service.environment import ServiceEnvironment, ingress
-from tests.unit.controllers.service.world import F
+from tests.support.services import F
 from tests.waiting import due_by, eventually
 
 ENSURED = [("Normal", "EnsuringLoadBalancer"), ("Normal", "EnsuredLoadBalancer")]

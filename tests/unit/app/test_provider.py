@@ -21,7 +21,7 @@ from ccm.cloud.registry import Opener
 from ccm.cloud.registry import provider as as_provider
 from ccm.testing import clock
 from ccm.testing.builders import node
-from tests.unit.cloud.calls.provider import Provider
+from tests.support.calls import Provider
 
 CLOUD = Cloud(name="paper", has_cluster_id=True)
 HANG = object()

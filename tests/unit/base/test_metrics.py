@@ -56,8 +56,3 @@ def test_exponential_borders_are_multiplied_step_by_step() -> None:
     assert borders[:3] == (0.001, 0.002, 0.004)
     assert borders[-1] == 16.384
     assert metrics.exponential_buckets(1e-8, 10, 3)[2] == 1e-8 * 10 * 10
-
-
-def test_the_process_and_the_interpreter_are_measured() -> None:
-    assert lines("process_cpu_seconds_total")
-    assert lines("python_info")

@@ -13,7 +13,7 @@ from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.kube.client import Page
 from ccm.model import Service
-from tests.unit.controllers.service.world import FakeDigests
+from tests.support.services import FakeDigests
 
 
 def case(*unreadable: str) -> Any:

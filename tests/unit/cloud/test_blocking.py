@@ -12,11 +12,11 @@ import pytest
 
 from ccm.base import clock, metrics
 from ccm.base.fence import Fence, Lapsed
-from ccm.cloud import Status, errors
+from ccm.cloud import Status
 from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
 from ccm.cloud.calls.handle import Handle
 from tests.handclock import HandClock
-from tests.unit.cloud.calls.provider import cloud, ensure
+from tests.support.calls import cloud, ensure
 from tests.waiting import DEADLINE_S
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -30,11 +30,6 @@ async def until(happened: threading.Event) -> None:
 async def test_result_and_arguments_pass() -> None:
     assert await blocking(divmod, 7, 2) == (3, 1)
     assert await blocking(int, "11", base=2) == 3
-
-
-async def test_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError):
-        await blocking(divmod, 1, 0)
 
 
 async def test_it_runs_in_a_thread_with_the_context_of_the_caller() -> None:
@@ -124,23 +119,6 @@ async def test_it_is_told_for_how_long_no_thread_became_free(hand: HandClock) ->
     assert (exhausted(), free()) == ({}, THREADS)
 
 
-async def test_threads_that_come_and_go_do_not_hang(hand: HandClock) -> None:
-    """All are taken all the time, and one is taken anew."""
-    KIND.set("one by one")
-    events = [threading.Event() for _ in range(THREADS + 1)]
-    calls = [asyncio.ensure_future(blocking(event.wait, DEADLINE_S)) for event in events]
-    await asyncio.sleep(0)
-    hand.advance(100)
-    events[0].set()
-    await calls[0]
-
-    assert exhausted() == {"one by one": 0.0}
-
-    for event in events:
-        event.set()
-    await asyncio.gather(*calls)
-
-
 async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
     started, release, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -197,35 +175,6 @@ async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
     release.set()
     await asyncio.gather(*holding)
     assert not ran.is_set()
-
-
-async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> None:
-    release, at_work = threading.Event(), []
-
-    def work() -> None:
-        at_work.append("ensure")
-        release.wait(DEADLINE_S)
-        at_work.remove("ensure")
-
-    async def synchronous() -> Status:
-        await blocking(work)
-        return Status()
-
-    handle = Handle(cloud("threads", synchronous), deadline_s=0.5)
-    with pytest.raises(errors.DeadlineExceeded):
-        await ensure(handle, "uid-1")
-
-    with pytest.raises(errors.Aborted):
-        await ensure(handle, "uid-1")
-    assert at_work == ["ensure"]
-
-    release.set()
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            with contextlib.suppress(errors.Aborted):
-                assert await ensure(handle, "uid-1") == Status()
-                break
-            await asyncio.sleep(0.01)
 
 
 async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:

@@ -22,7 +22,6 @@ from ccm.cloud import (
     MachineRecord,
     MachineRequest,
     MigrationRequest,
-    address,
     errors,
     from_gardener,
 )
@@ -93,21 +92,6 @@ class Origin:
             "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
             "last_known_state": "made",
         }
-
-
-async def test_a_vm_is_created_once_the_creation_is_recorded() -> None:
-    origin = Origin()
-
-    made = await from_gardener(origin).create_machine(STARTED)
-
-    assert made == MachineInfo(
-        provider_id="acme://0",
-        node_name="m-1",
-        addresses=(address("InternalIP", "10.0.0.1"),),
-        last_known_state="made",
-    )
-    assert [what for what, _ in origin.asked] == ["create"]
-    assert threading.get_ident() not in origin.threads
 
 
 async def test_what_the_driver_is_handed_is_what_the_origin_hands_it() -> None:

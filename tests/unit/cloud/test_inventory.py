@@ -164,16 +164,6 @@ async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
     assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
 
 
-async def test_records_without_provider_id_are_found_by_name_only() -> None:
-    listings = Listings(())
-    nameless = InstanceRecord(name="a", power=Power.RUNNING, metadata=InstanceMetadata())
-    listings.records = [nameless]
-    inventory = shared(listings)
-    inventory.note(None, node("a"))
-
-    assert await inventory.find(node("a"), single_requests=5) is nameless
-
-
 @pytest.mark.parametrize(
     ("population", "waiting", "listed"),
     [
@@ -221,20 +211,6 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     assert listings.fetched == 1
     await advance(0.001)
     assert await inventory.find(known("a"), single_requests=1000)
-    assert listings.fetched == 2
-
-
-async def test_nodes_that_come_during_a_wave_are_no_reason_to_pause() -> None:
-    """They are too new for the listing that another one read, and share the next one."""
-    listings = Listings(("early", "late"), requests=3)
-    inventory = shared(listings)
-    early, late = node("early"), node("late")
-    inventory.note(None, early)
-    assert await inventory.find(early, single_requests=9)
-    await advance(1)
-    inventory.note(None, late)
-
-    assert await inventory.find(late, single_requests=9)
     assert listings.fetched == 2
 
 

@@ -182,20 +182,6 @@ async def test_both_failures_are_told_and_the_second_decides_the_class() -> None
     assert str(fake.error) == "busy"
 
 
-async def test_old_interface_asks_one_question_for_addresses() -> None:
-    fake = old(addresses=A3)
-
-    assert await lookup(fake).addresses(WITH_ID) == A3
-    assert fake.calls == ["node-addresses-by-provider-id"]
-
-
-async def test_new_interface_may_have_nothing_to_say() -> None:
-    fake = FakeCloud(metadata=lambda _: None)
-
-    assert await lookup(fake).metadata(WITHOUT_ID) is None
-    assert await lookup(fake).addresses(WITHOUT_ID) is None
-
-
 @pytest.mark.parametrize(
     ("exists", "shutdown", "state", "calls"),
     [

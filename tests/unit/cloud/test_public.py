@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import types
 
 import msgspec
-import pytest
 
 from ccm import cloud
-
-PUBLIC = [(name, getattr(cloud, name)) for name in cloud.__all__]
-INTERFACES = [
-    kind
-    for name, kind in PUBLIC
-    if isinstance(kind, type)
-    and kind.__module__ in ("ccm.cloud.interface", "ccm.cloud.legacy")
-    and name != "Cloud"
-]
 
 
 def test_all_equals_what_can_be_imported() -> None:
@@ -31,18 +20,6 @@ def test_all_equals_what_can_be_imported() -> None:
 
     assert found == set(cloud.__all__)
     assert len(set(cloud.__all__)) == len(cloud.__all__)
-
-
-@pytest.mark.parametrize("kind", INTERFACES)
-def test_every_method_of_an_interface_is_documented(kind: type) -> None:
-    methods = {
-        name: value
-        for name, value in vars(kind).items()
-        if inspect.isfunction(value) and not name.startswith("_")
-    }
-
-    assert methods
-    assert [name for name, method in methods.items() if not method.__doc__] == []
 
 
 def test_every_field_of_a_value_is_documented() -> None:

@@ -82,15 +82,6 @@ def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, h
     assert way.startswith("Another one is a Python package of its own: install it beside the")
 
 
-def test_without_any_provider_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: ())
-
-    with pytest.raises(
-        ProviderError, match=r"Installed providers: none\. Another one is a Python package"
-    ):
-        registry.load("acme")
-
-
 def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> None:
     site.install("ccm-acme", "acme", "acme_one:x")
     site.install("other-acme", "acme", "acme_two:x", v="2.5")
@@ -195,20 +186,6 @@ def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str,
         "Harness.opt_outs instead of overriding cases; then decorate "
         f'{module}:open_cloud with @cloud.provider(sdk="2.0")'
     )
-
-
-async def test_the_decorator_makes_a_context_manager() -> None:
-    closed: list[bool] = []
-
-    @provider(sdk="2.0")
-    async def open_cloud(ctx: Context) -> AsyncIterator[Cloud]:
-        yield Cloud(name=ctx.cluster_name)
-        closed.append(True)
-
-    async with open_cloud(Context(cluster_name="c")) as cloud:
-        assert cloud.name == "c"
-        assert not closed
-    assert closed
 
 
 async def test_a_plain_function_may_hand_on_a_generator_and_nothing_else() -> None:

@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import connector, web
 
-from ccm.base import clock, credentials, redact, tasks, wire
+from ccm.base import clock, redact, tasks, wire
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.fence import Fence
 from ccm.cloud import ConfigError, errors, rest
@@ -303,11 +303,6 @@ async def test_an_authorization_that_no_header_can_carry_is_refused(
     assert server.seen == []
 
 
-async def test_the_longest_credential_goes_into_a_header(server: proxy.Server) -> None:
-    async with opened(server.url, authorization=f"Bearer {'x' * credentials.HEADER_BYTES}"):
-        pass
-
-
 async def test_a_token_is_known_as_long_as_its_client(server: proxy.Server) -> None:
     async with opened(server.url, authorization="Bearer of-two-clients"):
         async with opened(server.url, authorization="Bearer of-two-clients"):
@@ -380,14 +375,6 @@ async def test_a_listing_that_goes_in_circles_is_refused(
 
     with pytest.raises(errors.Unknown, match="never ends"):
         await client.pages("/items", Page, {}, after=after)
-
-
-async def test_environment_proxies_are_not_asked(
-    client: RestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-
-    assert await client.request("GET", "/items") == b"{}"
 
 
 @pytest.mark.virtual_time
@@ -612,12 +599,3 @@ async def test_what_is_sent_is_said_to_be_json_unless_it_is_not(
     kinds = [one.headers.get("Content-Type") for one in server.seen]
     assert kinds == ["application/json", "text/x-form", None]
     assert server.seen[0].headers["X-Request-ID"] == "7"
-
-
-async def test_a_cloud_may_have_statuses_of_its_own(server: proxy.Server) -> None:
-    server.will(proxy.says(["", ""], status=422), proxy.says(["", ""], status=503))
-    statuses = {**rest.STATUSES, 422: errors.InvalidArgument}
-    async with opened(server.url, statuses=statuses) as client:
-        for kind in (errors.InvalidArgument, errors.Unavailable):
-            with pytest.raises(kind):
-                await client.request("GET", "/items")

@@ -1,4 +1,4 @@
-"""A declared cloud config: read with every fault at once, and told to people."""
+"""Configuration of providers: formats, declared settings, secrets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,18 @@ from hypothesis import strategies as st
 
 from ccm import cloud
 from ccm.base import files, redact
-from ccm.cloud import config, settings
+from ccm.cloud import (
+    Aborted,
+    CloudError,
+    ConfigError,
+    Context,
+    Fields,
+    Unavailable,
+    config,
+    settings,
+)
 from ccm.cloud.settings import Setting
+from ccm.testing import builders
 
 
 class Zone(Enum):
@@ -357,3 +367,270 @@ def test_of_a_section_that_is_missing_each_setting_is_named(text: str) -> None:
         cloud.Context(config=text.encode()).settings(Outer)
 
     assert [one.partition(" is")[0] for one in caught.value.faults] == ["inner.host", "name"]
+
+
+SECOND = timedelta(seconds=1)
+
+FORMATS: dict[str, Callable[[Context], Any]] = {
+    "YAML": Context.yaml,
+    "JSON": Context.json,
+    "TOML": Context.toml,
+    "INI": Context.ini,
+}
+IN_EACH_FORM = {
+    "YAML": b"url: http://x\nretries: 3\nverify: false\ntimeout: 30s\n",
+    "JSON": b'{"url": "http://x", "retries": 3, "verify": false, "timeout": "30s"}',
+    "TOML": b'url = "http://x"\nretries = 3\nverify = false\ntimeout = "30s"\n',
+    "INI": b"[acme]\nurl = http://x\nretries = 3\nverify = false\ntimeout = 30s\n",
+}
+
+
+def parsed(form: str, config: bytes) -> Fields:
+    context = Context(config=config)
+    found: Fields = context.ini()["acme"] if form == "INI" else FORMATS[form](context)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_gives_the_same_values(form: str) -> None:
+    fields = parsed(form, IN_EACH_FORM[form])
+
+    assert fields.text("url", required=True) == "http://x"
+    assert fields.integer("retries", 1) == 3
+    assert fields.boolean("verify", True) is False
+    assert fields.duration("timeout", SECOND) == timedelta(seconds=30)
+    fields.done()
+
+
+def test_what_a_merge_brings_may_be_given_once_more() -> None:
+    config = b"all: {b: &b {<<: &a {x: 1}, x: 2}, c: {<<: *b, x: 3}}"
+    found = Context(config=config)._parsed("YAML")
+
+    assert found == {"all": {"b": {"x": 2}, "c": {"x": 3}}}
+
+
+def test_a_fault_in_a_section_names_the_section() -> None:
+    fields = Context(config=b"[acme]\nretries = many\n").ini()["acme"]
+    fields.integer("retries", 1)
+
+    with pytest.raises(ConfigError, match=r"^acme\.retries is 'many'; it must be a whole number$"):
+        fields.done()
+
+
+WRONG: list[tuple[Any, object, str, list[object]]] = [
+    (Fields.integer, 7, "a whole number", ["", "--3", "3.5", "²", "٣", "1_000", 3.0, True, [1]]),
+    (Fields.integer, 7, "a whole number", ["9" * 5000]),
+    (Fields.boolean, True, "true or false", ["yes", "1", 1, 0, ""]),
+    (Fields.duration, SECOND, "a duration above zero", ["0", "0s", "-1s", "30", 30, "", True]),
+    (Fields.duration, SECOND, "a duration above zero", ["1e3s", "9" * 400 + "h"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "default", "wanted", "value"),
+    [(*one, value) for *one, values in WRONG for value in values],
+    ids=lambda each: getattr(each, "__name__", str(each)[:20]),
+)
+def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value: object) -> None:
+    fields = Fields({"n": value})
+
+    assert read(fields, "n", default) == default
+    with pytest.raises(ConfigError, match=f"must be {wanted}"):
+        fields.done()
+
+
+BAD = [
+    ("YAML", b"a: [1, 2", "line 1"),
+    ("YAML", b"a: b\n\tc: d\n", "line 2, column 1: found character '\\t' that cannot start any"),
+    ("YAML", b"a: b: c\n", "line 1, column 5: mapping values are not allowed here"),
+    ("YAML", b"a: 1\nb: {c: 1, c: 2}\n", "c is given twice, again in line 2"),
+    ("YAML", b"a: x\x01", "character 5: special characters are not allowed"),
+    ("YAML", b"\xff\xfe\xfa", None),
+    ("YAML", b"when: 2001-99-99", "a value that is no date or number although it looks like one"),
+    ("YAML", b"n: 0x_", None),
+    ("YAML", b"a: !secret b", "line 1"),
+    ("YAML", b"? [a]\n: b", None),
+    ("YAML", b"[" * 500, None),
+    ("JSON", b"{", None),
+    ("JSON", b"{'a': 1}", "byte 1"),
+    ("JSON", b'{"a": "\xff"}', None),
+    ("JSON", b'{"a":' * 20000, None),
+    ("TOML", b"a = \n", "line 1"),
+    ("TOML", b"a = 1\na = 2\n", "line 2"),
+    ("TOML", b'a = "\xff"', "byte 5 is not UTF-8"),
+    ("TOML", b"a = " + b"[" * 20000, None),
+    ("INI", b"a = 1\n", "line 1"),
+    ("INI", b"[acme]\nhello\n", "line 2"),
+    ("INI", b"[acme]\na = 1\na = 2\n", "line 3"),
+    ("YAML", b"a: 0x" + b"f" * 5000, "line 1, column 4"),
+    ("YAML", b"a: " + b"9" * 5000, None),
+    ("INI", b"[acme]\n\xff = 1\n", "byte 7 is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("form", "config", "place"), BAD, ids=lambda each: str(each)[:20])
+def test_bad_input_is_told_by_its_place(form: str, config: bytes, place: str | None) -> None:
+    context = Context(config=config, source="/etc/acme.conf")
+
+    with pytest.raises(ConfigError) as caught:
+        FORMATS[form](context)
+
+    text = str(caught.value)
+    assert text.startswith(f"/etc/acme.conf is not valid {form}: ")
+    assert (place or "") in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("form", ["YAML", "JSON"])
+@pytest.mark.parametrize("config", [b"[1]", b"3", b'"x"'])
+def test_what_is_no_mapping_is_refused(form: str, config: bytes) -> None:
+    with pytest.raises(ConfigError, match="cloud config must be a mapping of names to values"):
+        FORMATS[form](Context(config=config))
+
+
+@pytest.mark.parametrize(
+    ("form", "config"),
+    [
+        ("YAML", b"token: hunter2: oops\n"),
+        ("YAML", b"token: *hunter2\n"),
+        ("YAML", b"token: !hunter2 x\n"),
+        ("YAML", b'token: "hunter2\n'),
+        ("JSON", b'{"token": hunter2}'),
+        ("TOML", b"token = hunter2\n"),
+        ("INI", b"token = hunter2\n"),
+        ("INI", b"[acme]\ntoken hunter2\n"),
+        ("INI", b"[acme\nhunter2\n"),
+    ],
+)
+def test_a_secret_on_a_bad_line_is_not_shown(form: str, config: bytes) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FORMATS[form](Context(config=config))
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(config=st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
+def test_no_bytes_end_in_a_traceback(form: str, config: bytes) -> None:
+    try:
+        found = FORMATS[form](Context(config=config))
+    except ConfigError:
+        return
+    sections = found.values() if isinstance(found, dict) else [found]
+    for fields in sections:
+        fields.text("a")
+        fields.integer("b", 1)
+        fields.boolean("c", True)
+        fields.duration("d", SECOND)
+
+
+def test_the_log_never_shows_what_was_read_as_a_secret() -> None:
+    fields = Fields({"apiToken": "qwertz-1", "pin": "qwertz-2", "region": "qwertz-3"})
+    values = [fields.text("apiToken"), fields.secret("pin"), fields.text("region")]
+
+    assert values == ["qwertz-1", "qwertz-2", "qwertz-3"]
+    assert [redact.words(value) == value for value in values] == [False, False, True]
+
+
+def test_a_secret_that_is_longer_than_any_credential_is_refused() -> None:
+    fields = Fields({"apiToken": "x" * 300_000})
+    fields.text("apiToken")
+
+    with pytest.raises(ConfigError, match=r"^apiToken is wrong, .* 65536 bytes, .* has 300000$"):
+        fields.done()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        (b" ", "is empty"),
+        (b"\xff", "not text in UTF-8"),
+        (b"x" * 300_000, "token cannot be read: it has more than 65536 bytes"),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_a_secret_file_that_cannot_be_used_is_followed_too(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    context = Context()
+
+    with pytest.raises(ConfigError, match=words):
+        context.secret_file(file)
+
+    assert set(context.followed) == {file}
+
+
+class Refused(Exception):
+    """What an API client raises: its own class, with the status of the answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"refused ({status})")
+        self.status = status
+
+
+class Api:
+    """An API server of some objects; `clients` counts the clients that were made."""
+
+    def __init__(self, **objects: object) -> None:
+        self.objects = {path.replace("__", "/"): body for path, body in objects.items()}
+        self.clients: list[str] = []
+
+    def client(self, name: str) -> Api:
+        self.clients.append(name)
+        return self
+
+    async def request(self, method: str, path: str, **_: object) -> bytes:
+        found = self.objects.get(path.removeprefix("/api/v1/"), 404)
+        if method != "GET" or isinstance(found, int):
+            raise Refused(found if isinstance(found, int) else 405)
+        return msgspec.json.encode(found)
+
+
+async def test_fields_outside_the_model_are_read_when_asked_for() -> None:
+    web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
+    node = {"metadata": {"uid": "uid-n"}, "status": {"images": []}}
+    api = Api(namespaces__default__services__web=web, nodes__n=node)
+    context = Context(clients=api)
+    assert api.clients == []
+
+    assert await context.whole(builders.service()) == web
+    assert await context.whole(builders.node("n")) == node
+    assert len(api.clients) == 1, "each client has a rate of its own"
+
+
+@pytest.mark.parametrize(
+    ("clients", "error"),
+    [
+        (None, Unavailable),
+        (Api(), Aborted),
+        (Api(nodes__n=500), Unavailable),
+        (Api(nodes__n={"metadata": {"uid": "another"}}), Aborted),
+        (Api(nodes__n=[]), Unavailable),
+    ],
+    ids=["no cluster", "gone", "trouble", "another one", "no object"],
+)
+async def test_an_object_that_cannot_be_read_is_no_absence(
+    clients: Api | None, error: type[CloudError]
+) -> None:
+    with pytest.raises(error):
+        await Context(clients=clients).whole(builders.node("n"))
+
+
+@pytest.mark.parametrize(
+    "about", [builders.service(), builders.node("n1")], ids=["Service", "Node"]
+)
+def test_a_provider_warns_of_what_it_serves_all_the_same(about: Any) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Sink:
+        def event(self, *facts: Any) -> None:
+            told.append(facts)
+
+    Context(events=Sink()).warn(about.reference, "TypeUnconfigured", "it is small")
+    Context().warn(about.reference, "TypeUnconfigured", "there is no cluster that could hear it")
+
+    assert told == [(about.reference, "Warning", "TypeUnconfigured", "it is small")]

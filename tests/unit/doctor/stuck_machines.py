@@ -28,8 +28,8 @@ from ccm.runtime.account import Answer
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext
 from ccm.testing.clock import settle
+from tests.support.configmap import Api
 from tests.unit.controllers.machines import CLUSTER, World
-from tests.unit.runtime.configmap import Api
 
 FLAGS = ("--cloud-provider=fake", f"--cluster-id={CLUSTER}")
 M0 = "default/m0"

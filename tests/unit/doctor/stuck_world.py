@@ -30,10 +30,10 @@ from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext
 from ccm.testing.clock import advance, settle
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster
-from tests.unit.controllers.route.world import FakeRoutes
-from tests.unit.controllers.service.world import World
-from tests.unit.runtime.configmap import Api
+from tests.support.cluster import Cluster
+from tests.support.configmap import Api
+from tests.support.routes import FakeRoutes
+from tests.support.services import World
 
 FLAGS = ("--cloud-provider=fake", "--cluster-cidr=10.120.0.0/16", "--cluster-name=c1")
 

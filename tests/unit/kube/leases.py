@@ -14,7 +14,7 @@ from ccm.kube.client import WatchEvent
 from ccm.model import Lease, LeaseSpec, ObjectMeta
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import elapsed_s
-from tests.unit.kube.scripted import event
+from tests.support.watches import event
 
 NAMESPACE = "kube-system"
 NAME = "ccm"

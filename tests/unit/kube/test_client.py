@@ -1,26 +1,35 @@
-"""Typed calls: paths, parameters, bodies and content types as the API conventions want them."""
+"""Typed calls, and decoding of what the server answers."""
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from ccm.base.throttle import Unlimited
-from ccm.kube import errors
+from ccm.kube import decode, errors, exec_plugin, metrics, outgoing, resources
 from ccm.kube.client import Client, Resource
-from ccm.kube.resources import LEASES, NODES
-from ccm.model import Lease, LeaseSpec, Node, ObjectMeta
-from tests.unit.kube.proxy import (
-    Server,
-    a_status,
-    connect,
-    no_answer,
-    says,
-    sends,
-    streams,
+from ccm.kube.decode import WatchEvent
+from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
+from ccm.model import (
+    Lease,
+    LeaseSpec,
+    Node,
+    ObjectMeta,
+    configmap,
+    event,
+    lease,
+    meta,
+    node,
+    service,
 )
+from tests.benchmarks.decoding import node_list
+from tests.unit.kube.proxy import Server, a_status, connect, no_answer, says, sends, streams
 
 NODE = {"metadata": {"name": "n1", "resourceVersion": "5"}}
 LEASE = {"metadata": {"name": "ccm", "namespace": "kube-system"}}
@@ -41,13 +50,6 @@ def leases(client: Client) -> Resource[Lease]:
     return client.resource(LEASES)
 
 
-async def test_a_client_appends_its_name_to_the_user_agent(server: Server, client: Client) -> None:
-    assert await client.raw("GET", "/version") == b"{}"
-
-    expected = "ccm/1.0 (linux/amd64) kubernetes/abc1234/node-controller"
-    assert server.seen[0].headers["User-Agent"] == expected
-
-
 async def test_each_client_has_its_own_limiter(server: Server) -> None:
     class Counting(Unlimited):
         turns = 0
@@ -65,15 +67,6 @@ async def test_each_client_has_its_own_limiter(server: Server) -> None:
         await Client(transport, name="three").raw("GET", "/version")
 
     assert (one.turns, two.turns) == (1, 1)
-
-
-async def test_get_reads_one_object(server: Server, nodes: Resource[Node]) -> None:
-    server.will(says(NODE))
-
-    node = await nodes.get("n1")
-
-    assert (node.name, node.resource_version) == ("n1", "5")
-    assert server.seen[0].target == "/api/v1/nodes/n1"
 
 
 async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[Node]) -> None:
@@ -255,12 +248,335 @@ async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Nod
     assert first.key == "n1"
 
 
-async def test_a_silent_watch_is_given_up(server: Server, nodes: Resource[Node]) -> None:
-    server.will(streams(_line("ADDED", NODE), hold=True))
+def _node(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": f"rv-{name}"}, **more}
 
-    async with nodes.watch(timeout_s=60, idle_timeout_s=0.1) as events:
-        await anext(events)
-        with no_answer("silent"):
-            await anext(events)
 
-    assert "resourceVersion" not in server.seen[0].query
+def _event_line(event: str, body: Any) -> bytes:
+    return json.dumps({"type": event, "object": body}).encode()
+
+
+def _malformed_count() -> float:
+    found: Any = metrics.malformed("nodes")
+    return float(found._value.get())
+
+
+def test_a_page_with_one_malformed_node_keeps_the_others() -> None:
+    items = [_node(f"n{number}") for number in range(500)]
+    items[77] = _node("bad", spec={"taints": "none"})
+    before = _malformed_count()
+
+    page = decode.decode_page(
+        NODES,
+        json.dumps(
+            {"metadata": {"resourceVersion": "9", "continue": "next"}, "items": items}
+        ).encode(),
+    )
+
+    assert len(page.items) == 499
+    assert page.malformed_keys == ["bad"]
+    assert (page.resource_version, page.continue_) == ("9", "next")
+    assert "bad" not in {node.name for node in page.items}
+    assert _malformed_count() - before == 1
+
+
+@pytest.mark.parametrize(
+    "taint", [{"key": "k"}, {"key": "k", "value": ""}], ids=["no effect", "no effect, a value"]
+)
+def test_a_node_with_gaps_is_not_malformed(taint: dict[str, str]) -> None:
+    node = _node("n", spec={"taints": [taint]}, status={"conditions": [{"type": "Ready"}]})
+
+    page = decode.decode_page(NODES, json.dumps({"items": [node]}).encode())
+
+    assert not page.malformed_keys
+    assert page.items[0].taints[0].key == "k"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"items": 5}',
+        b'{"items": [{"metadata": 1}',
+        b'{"metadata": {"resourceVersion": "\xff"}}',
+    ],
+)
+def test_what_is_no_list_is_no_answer(body: bytes) -> None:
+    with no_answer("garbage"):
+        decode.decode_page(NODES, body)
+
+
+def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
+    body = (
+        b'{"items": [{"metadata": {"namespace": "blue", "name": "n", "labels": 5}},'
+        b' {"metadata": {"namespace": "blue", "labels": 5}},'
+        b' {"metadata": {"name": "\xff"}}, {"metadata": {"name": "n"}}]}'
+    )
+
+    page = decode.decode_page(NODES, body)
+
+    assert [node.name for node in page.items] == ["n"]
+    assert page.malformed_keys == ["blue/n", "", ""]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>502</html>",
+        b'{"type": "ADDED", "object": {"metadata":',
+        b'{"object": {}}',
+        b'{"type": "ERROR", "object": []}',
+        b'{"type": "BOOKMARK", "object": {"metadata": 3}}',
+        b'{"kind": "Status", "code": 500}',
+        b'{"type": "\xff", "object": {}}',
+    ],
+)
+def test_a_line_that_is_no_event_is_trouble_with_the_connection(line: bytes) -> None:
+    with no_answer("garbage"):
+        decode.decode_event(NODES, line)
+
+
+@pytest.mark.parametrize("event", ["MODIFIED", "DELETED", "SURPRISE"])
+@pytest.mark.parametrize(
+    ("head", "key", "version"),
+    [
+        ({"name": "n1", "resourceVersion": "8", "labels": 5}, "n1", "8"),
+        ("gone", "", ""),
+    ],
+    ids=["readable", "unreadable"],
+)
+def test_a_malformed_object_is_told_by_key_and_version(
+    event: str, head: object, key: str, version: str
+) -> None:
+    before = _malformed_count()
+
+    found = decode.decode_event(NODES, _event_line(event, {"metadata": head}))
+
+    assert found == WatchEvent(
+        type="MALFORMED", object=None, resource_version=version, key=key, wire_type=event
+    )
+    assert _malformed_count() - before == 1
+
+
+def test_what_is_kept_is_less_than_a_third() -> None:
+    body = node_list(500)
+
+    assert _held_bytes(_decode, body) < _held_bytes(json.loads, body) / 3
+
+
+def _held_bytes(work: Callable[[bytes], Any], body: bytes) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        held = work(body)
+        size, _ = tracemalloc.get_traced_memory()
+        assert held
+        return size
+    finally:
+        tracemalloc.stop()
+
+
+def _decode(body: bytes) -> Any:
+    return decode.decode_page(NODES, body)
+
+
+KINDS: list[Kind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
+
+_MODELS = {
+    "Cause": "V1StatusCause",
+    "Envelope": "V1WatchEvent",
+    "Event": "CoreV1Event",
+    "EventSource": "V1EventSource",
+    "ObjectReference": "V1ObjectReference",
+    "PortStatus": "V1PortStatus",
+}
+"""Types whose name in the official client is not theirs with `V1` before it."""
+
+_NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "Named", "NameMeta", "RawList"}
+"""Types that no kind of the API has."""
+
+_LISTS_AND_MAPS = (msgspec.inspect.ListType, msgspec.inspect.DictType)
+
+
+_MODULES = (meta, node, service, lease, event, configmap, resources, errors, exec_plugin)
+
+
+def _wire_types() -> Iterator[type[meta.Wire]]:
+    """Every wire type of the model and of this layer, bases and generic ones apart."""
+    skipped = (meta.Wire, meta.KubeObject, resources.ItemList, resources.Change)
+    for module in _MODULES:
+        for found in vars(module).values():
+            ours = isinstance(found, type) and found.__module__ == module.__name__
+            if ours and issubclass(found, meta.Wire) and found not in skipped:
+                yield found
+
+
+def test_null_lists_and_maps_decode() -> None:
+    needed = {"metadata": {}, "type": "", "object": {}, "port": 80, "protocol": ""}
+    tried = 0
+    for wire_type in _wire_types():
+        required = {item.encode_name for item in msgspec.structs.fields(wire_type) if item.required}
+        minimal = {name: needed[name] for name in required}
+        info = msgspec.inspect.type_info(wire_type)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for item in info.fields:
+            if any(isinstance(part, _LISTS_AND_MAPS) for part in getattr(item.type, "types", ())):
+                msgspec.convert({**minimal, item.encode_name: None}, wire_type)
+                tried += 1
+
+    assert tried >= 9
+
+
+def test_fields_are_spelled_as_the_server_spells_them() -> None:
+    from kubernetes.client import models  # heavy: nobody else needs it
+
+    for each in _wire_types():
+        if each.__name__ not in _NOT_THERE:
+            model = getattr(models, _MODELS.get(each.__name__, f"V1{each.__name__}"))
+            ours = {item.encode_name for item in msgspec.structs.fields(each)}
+            assert ours <= {"kind", *model.attribute_map.values()}, each
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_a_page_with_null_items_is_empty(kind: Kind[Any]) -> None:
+    page = kind.page.decode(b'{"metadata": {"resourceVersion": "5"}, "items": null}')
+
+    assert page.items is None
+    assert page.metadata.resource_version == "5"
+
+
+def test_kinds_know_their_paths() -> None:
+    assert NODES.path() == "/api/v1/nodes"
+    assert NODES.path(name="n1", subresource="status") == "/api/v1/nodes/n1/status"
+    assert NODES.path(name="../secrets?x#y%") == "/api/v1/nodes/..%2Fsecrets%3Fx%23y%25"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    assert LEASES.path(namespace="kube-system", name="ccm") == f"{leases}/ccm"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "expected"),
+    [
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Gone),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.TooManyRequests),
+        (500, "InternalError", errors.ServerError),
+        (504, "Timeout", errors.ServerError),
+        (400, "BadRequest", errors.ApiError),
+    ],
+)
+def test_a_status_becomes_the_error_of_its_code(
+    status: int, reason: str, expected: type[errors.ApiError]
+) -> None:
+    body = json.dumps(a_status(status, reason, "because")).encode()
+
+    error = errors.from_response(status, {}, body)
+
+    assert type(error) is expected
+    assert (error.status, error.reason, error.message) == (status, reason, "because")
+    assert str(error) == f"because ({status} {reason})"
+
+
+def test_already_exists_is_a_conflict() -> None:
+    assert issubclass(errors.AlreadyExists, errors.Conflict)
+
+
+def test_causes_and_wait_come_from_the_details() -> None:
+    status = a_status(504, "Timeout")
+    status["details"] = {
+        "retryAfterSeconds": 7,
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "m", "field": "f"}],
+    }
+
+    error = errors.from_response(504, {}, json.dumps(status).encode())
+
+    assert error.retry_after == 7
+    assert error.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
+    assert not error.has_cause("Other")
+    assert error.causes[0].field == "f"
+
+
+def test_the_header_wins_over_the_details() -> None:
+    status = a_status(429, "TooManyRequests") | {"details": {"retryAfterSeconds": 7}}
+
+    error = errors.from_response(429, {"Retry-After": "3"}, json.dumps(status).encode())
+
+    assert error.retry_after == 3
+
+
+@pytest.mark.parametrize("seconds", ["86400", "9" * 5000], ids=["a day", "no end"])
+def test_a_server_is_waited_for_five_minutes_at_most(seconds: str) -> None:
+    details = {"details": {"retryAfterSeconds": 86400}}
+    body = json.dumps(a_status(429, "TooManyRequests") | details).encode()
+
+    assert errors.retry_after_seconds({"Retry-After": seconds}) == 300
+    assert errors.from_response(429, {"Retry-After": seconds}, b"").retry_after == 300
+    assert errors.from_response(429, {}, body).retry_after == 300
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "²"])
+def test_only_whole_seconds_count_as_retry_after(text: str) -> None:
+    assert errors.retry_after_seconds({"Retry-After": text}) is None
+
+
+def test_a_proxys_page_is_not_shown() -> None:
+    body = b"<html><body>" + b"x" * 10_000 + b"</body></html>"
+
+    error = errors.from_response(502, {"Content-Type": "text/html"}, body)
+
+    assert type(error) is errors.ServerError
+    assert error.message == "the server answered 502 without a Status"
+    assert error.reason == "InternalError"
+
+
+def test_a_plain_text_is_shown_short_and_on_one_line() -> None:
+    body = b"Too many requests,\n\x1b[31m try later " + b"y" * 1000
+
+    error = errors.from_response(429, {"Content-Type": "text/plain; charset=utf-8"}, body)
+
+    assert type(error) is errors.TooManyRequests
+    assert "Too many requests, [31m try later" in error.message
+    assert len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\xfe", b"[]", b'{"kind": "Node"}', b'{"kind": "Status", "code": "x"}']
+)
+def test_a_body_that_is_no_status_still_gives_the_error_of_the_code(body: bytes) -> None:
+    assert isinstance(errors.from_response(404, {}, body), errors.NotFound)
+
+
+def test_a_status_in_a_watch_is_judged_by_its_own_code() -> None:
+    gone = errors.from_status(errors.Status(kind="Status", code=410, reason="Expired"))
+    bare = errors.from_status(errors.Status(kind="Status"))
+
+    assert isinstance(gone, errors.Gone)
+    assert isinstance(bare, errors.ServerError)
+
+
+def test_missing_credentials_count_as_unreachable() -> None:
+    error = errors.NoCredentials("none")
+
+    assert isinstance(error, errors.Unreachable)
+    assert error.kind == "credentials"
+
+
+def test_half_a_character_is_mended() -> None:
+    sent = outgoing.encode({"status": {"conditions": [{"message": "no \udcff"}]}})
+
+    assert json.loads(sent) == {"status": {"conditions": [{"message": "no ?"}]}}
+
+
+def test_an_annotation_of_that_name_is_left_as_it_is() -> None:
+    body = {"metadata": {"annotations": {"note": "token: abcdefgh"}}, "message": "token: abcdefgh"}
+
+    sent = json.loads(outgoing.encode(body))
+
+    assert sent["metadata"] == body["metadata"]
+    assert sent["message"] == "token: [redacted]"

@@ -35,13 +35,6 @@ class Traffic:
                 group.create_task(self.request(number, seconds))
 
 
-async def test_fast_answers_need_few_at_once() -> None:
-    traffic = Traffic()
-    await traffic.send(40, 0.001)
-    assert traffic.most == CONCURRENCY
-    assert traffic.order == list(range(40))
-
-
 async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() -> None:
     traffic = Traffic()
     await traffic.send(1000, 1.0)

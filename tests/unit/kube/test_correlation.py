@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from ccm.kube.correlation import COMBINED_PREFIX, Correlator, Verdict, stamped
 from ccm.model.event import Event, EventSource
 from ccm.model.meta import ObjectMeta, ObjectReference
@@ -59,17 +57,6 @@ def test_the_same_event_is_counted_up_under_its_first_name() -> None:
     assert second.event.name == first.event.name
     assert second.event.first_timestamp == "2026-01-01T00:00:00Z"
     assert second.event.last_timestamp == "2026-01-01T00:00:05Z"
-
-
-@pytest.mark.parametrize(
-    "difference",
-    [{"node": "other"}, {"reason": "Other"}, {"type_": "Warning"}, {"component": "other"}],
-    ids=lambda difference: next(iter(difference)),
-)
-def test_events_that_differ_are_events_of_their_own(difference: dict[str, str]) -> None:
-    stream = Stream()
-    stream.expect()
-    assert not stream.expect(**difference).repeated
 
 
 def test_the_tenth_different_message_combines_them() -> None:

@@ -19,12 +19,11 @@ from ccm.kube.events import QUEUE_SIZE, EventRecorder
 from ccm.model.event import Event
 from ccm.model.meta import ObjectReference
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.kube.scripted import api_error, refused
+from tests.support.watches import api_error, refused
 
 pytestmark = pytest.mark.virtual_time
 
 NODE = ObjectReference(kind="Node", api_version="v1", name="node-1", uid="u1", resource_version="9")
-LEASE = ObjectReference(kind="Lease", namespace="kube-system", name="ccm")
 
 
 class Sink:
@@ -115,15 +114,6 @@ async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sin
     assert event.count == 2
 
 
-async def test_names_are_unique_even_when_time_stands_still(sink: Sink) -> None:
-    for reason in ("A", "B", "C"):
-        sink.recorder.event(LEASE, "Normal", reason, "m")
-    await advance(0)
-    assert len(sink.events) == 3
-    # They lie beside what they are about.
-    assert {event.namespace for event in sink.events.values()} == {"kube-system"}
-
-
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])
 async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str, sink: Sink) -> None:
     sink.recorder.event(ObjectReference(kind="Node", name=name), "Normal", "R", "m")
@@ -141,17 +131,6 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
     assert 0 < at[1] < 10
     assert [later - at[1] for later in at[1:]] == pytest.approx([10.0 * n for n in range(11)])
     assert sink.count("undelivered") == 1
-
-
-async def test_events_survive_an_outage(sink: Sink) -> None:
-    sink.fault = lambda verb: refused()
-    sink.recorder.event(NODE, "Normal", "A", "m")
-    sink.recorder.event(NODE, "Normal", "B", "m")
-    await advance(60)
-    sink.fault = lambda verb: None
-    await advance(10)
-    assert [event.reason for event in sink.events.values()] == ["A", "B"]
-    assert sink.count("created") == 2
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])

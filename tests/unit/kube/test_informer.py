@@ -1,32 +1,352 @@
-"""Informers: handlers, order, resync, and one informer per kind."""
+"""Reflector and informer, in virtual time."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube import errors
 from ccm.kube.informer import Informer, Informers
-from ccm.kube.reflector import Settings
+from ccm.kube.reflector import Reflector, Settings
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.kube.scripted import (
+from tests.support.watches import (
+    LISTED,
+    STEADY,
+    Recorder,
     Server,
+    Step,
     added,
     api_error,
     bookmark,
     deleted,
+    first_page,
+    malformed,
     modified,
     node,
     page,
+    refused,
     running,
 )
 
 pytestmark = pytest.mark.virtual_time
 
-PAGES = Settings(watch_list=False)
+
+FOREVER = 1e9
+PAGES = Settings(watch_list=False, backoff=STEADY)
+
+
+@contextlib.asynccontextmanager
+async def following(
+    server: Server, settings: Settings
+) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
+    sink = Recorder()
+    reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))
+    async with running(reflector.run()):
+        yield reflector, sink
+    assert server.open_watches == 0
+
+
+def gaps(server: Server) -> list[float]:
+    """Seconds between two watches."""
+    at = [call.at for call in server.of("watch")]
+    return [later - earlier for earlier, later in itertools.pairwise(at)]
+
+
+def initial(*objects: Node, version: int) -> list[Step]:
+    return [*(added(obj) for obj in objects), bookmark(version, end=True)]
+
+
+async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
+    server = Server(
+        watches=[[*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert sink.completed == [0]
+        assert reflector.version == "7"
+        await advance(2)
+        assert sink.upserts == ["a@3", "b@5", "a@9"]
+        first, second = server.calls
+        assert (first.verb, first.version, first.initial) == ("watch", "", True)
+        assert 300 <= first.timeout_s <= 600
+        assert (second.verb, second.version, second.initial) == ("watch", "9", False)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
+    server = Server(
+        watches=[api_error(status), [2.0, api_error(410)], [FOREVER]],
+        lists=[
+            first_page([node("a", 1)], 5),
+            page([node("b", 2)], 5),
+            page([node("a", 1)], 9),
+        ],
+    )
+    async with following(server, LISTED) as (_, sink):
+        assert sink.completed == [0]
+        await advance(60)
+        assert [(call.token, call.limit) for call in server.of("list")] == [
+            ("", 500),
+            ("more", 500),
+            ("", 500),
+        ]
+        assert server.versions == ["", "5", "9"]
+        assert [call.initial for call in server.of("watch")] == [True, False, False]
+        assert sink.removed == [("b", None)]
+
+
+async def test_a_kind_that_is_not_there_yet_is_asked_for_by_watch_list_again() -> None:
+    server = Server(watches=[api_error(404), [*initial(node("a", 1), version=5), FOREVER]])
+    async with following(server, LISTED) as (_, sink):
+        await advance(60)
+        assert sink.upserts == ["a@1"]
+        assert [call.initial for call in server.calls] == [True, True]
+
+
+CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("watch", "listed_at"),
+    [([added(node("a", 1)), FOREVER], 10), (CHATTER, 60)],
+    ids=["and falls silent", "and chatters"],
+)
+async def test_a_server_that_ignores_watch_list_is_listed(
+    watch: list[Step], listed_at: float
+) -> None:
+    server = Server(watches=[watch], lists=[page([node("a", 200)], 200)])
+    async with following(server, LISTED) as (_, sink):
+        await advance(listed_at - 0.1)
+        assert sink.completed == []
+        await advance(0.2)
+        assert sink.completed == [listed_at]
+        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
+
+
+async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
+    server = Server()
+    cut = errors.Unreachable("reset", kind="reset")
+    server.watches = [
+        [*initial(node("a", 1), node("b", 2), version=3), api_error(410)],
+        [added(node("a", 1)), cut],
+        initial(node("a", 1), node("c", 5), version=6),
+    ]
+    async with following(server, LISTED) as (_, sink):
+        await advance(1)
+        assert sink.removed == []
+        await advance(5)
+        assert sink.removed == [("b", None)]
+        assert set(sink.objects) == {"a", "c"}
+
+
+async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
+    server = Server(
+        lists=[page([], 10)],
+        watches=[
+            [added(node("a", 11)), 5.0],
+            [5.0, bookmark(20)],
+            [5.0, errors.Unreachable("reset", kind="reset")],
+            [FOREVER],
+        ],
+    )
+    async with following(server, PAGES) as (_, sink):
+        await advance(60)
+        assert server.versions == ["10", "11", "20", "20"]
+        assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
+        assert len(server.of("list")) == 1
+        assert sink.upserts == ["a@11"]
+
+
+@pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
+async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
+    server = Server(
+        lists=[
+            page([node("a", 1), node("b", 2), node("c", 3)], 10),
+            page([node("a", 1), node("b", 12), node("d", 13)], 20),
+        ]
+    )
+    gone = api_error(410)
+    server.watches = [gone if as_status else [3.0, gone]]
+    async with following(server, PAGES) as (reflector, sink):
+        await advance(10)
+        assert sink.removed == [("c", None)]
+        assert set(sink.objects) == {"a", "b", "d"}
+        assert reflector.version == "20"
+        assert reflector.trouble_since is None
+
+
+@pytest.mark.parametrize(
+    ("watches", "pauses"),
+    [
+        ([refused()] * 10, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30]),
+        ([*[refused()] * 3, [130.0, bookmark(11), refused()]], [0.8, 1.6, 3.2, 130.8]),
+    ],
+    ids=["without end", "short again after two quiet minutes"],
+)
+async def test_failures_back_off_and_watches_resume(
+    watches: list[Any], pauses: list[float]
+) -> None:
+    server = Server(lists=[page([], 10)], watches=[*watches])
+    async with following(server, PAGES):
+        await advance(200)
+        assert gaps(server) == pytest.approx(pauses)
+        assert set(server.versions[:-1]) == {"10"}
+
+
+async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
+    server = Server(lists=[page([], 10) for _ in range(100)], watches=[[] for _ in range(300)])
+    async with following(server, PAGES):
+        await advance(5)
+        assert len(server.of("watch")) <= 4
+        await advance(595)
+        assert min(gaps(server)[10:]) == pytest.approx(30)
+
+
+async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
+    server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
+    async with following(server, PAGES) as (_, sink):
+        await advance(30)
+        assert server.versions == ["10", "10", "10", "90"]
+        assert sink.removed == [("a", None)]
+
+
+async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
+    server = Server(lists=[page([], 10), page([], 4)])
+    body = (
+        b'{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",'
+        b'"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}'
+    )
+    server.watches = [errors.from_response(504, {}, body), [FOREVER]]
+    async with following(server, PAGES):
+        await advance(5)
+        assert server.versions == ["10", "4"]
+
+
+async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=3),
+                malformed("a", 8),
+                2.0,
+                api_error(410),
+            ],
+            [
+                malformed("a", 8, "ADDED"),
+                *initial(node("c", 9), version=10),
+                malformed("c", 11, "DELETED"),
+                2.0,
+            ],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.version == "8"
+        await advance(4)
+        assert sink.removed == [("b", None), ("c", None)]
+        assert set(sink.objects) == {"a"}
+        assert reflector.version == "11"
+
+
+async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
+    server = Server(
+        lists=[
+            page([node("a", 1), node("b", 1), node("c", 1)], 10),
+            page([node("a", 1)], 20, malformed=["b"]),
+        ],
+        watches=[api_error(410)],
+    )
+    async with following(server, PAGES) as (_, sink):
+        await advance(2)
+        assert set(sink.objects) == {"a", "b"}
+        assert sink.removed == [("c", None)]
+
+
+@pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
+async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
+    settings: Settings,
+) -> None:
+    server = Server()
+    both = [node("a", 1), node("b", 1)]
+    if settings is PAGES:
+        server.lists = [page(both, 10), page([node("a", 1)], 20, malformed=[""])]
+        server.watches = [api_error(410)]
+    else:
+        server.watches = [
+            [*initial(*both, version=10), api_error(410)],
+            [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
+        ]
+    async with following(server, settings) as (reflector, sink):
+        await advance(2)
+        assert reflector.version == "20"
+        assert set(sink.objects) == {"a", "b"}
+        assert sink.removed == []
+
+
+async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
+    server = Server(
+        lists=[page([node(f"n{n}", n + 1) for n in range(5000)], 6000)],
+        watches=[[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]],
+    )
+    sink = Recorder()
+    reflector = Reflector(server, sink, resource="nodes", settings=PAGES)
+    worker = spawn(reflector.run(), name="reflector")
+    turns = 0
+    while len(sink.upserts) < 7000:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 7000 / 500
+    await cancel_and_join(worker)
+
+
+async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
+    server = Server(
+        lists=[page([], 10)], watches=[[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
+    )
+    async with following(server, PAGES) as (reflector, _):
+        start = clock.monotonic()
+        assert reflector.last_contact == start
+        await advance(4)
+        assert reflector.last_contact == start + 4
+        await advance(1.5)
+        assert reflector.trouble_since == start + 5
+        await advance(4)
+        assert reflector.trouble_since is None
+
+
+async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=5),
+                *(malformed(key, 6) for key in ("a", "b", "c")),
+                1.0,
+                modified(node("a", 7)),
+                malformed("b", 8, "DELETED"),
+                1.0,
+                api_error(410),
+            ],
+            [malformed("d", 9, "ADDED"), *initial(node("a", 7), version=9), FOREVER],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.undecodable == {"a", "b", "c"}
+        assert set(sink.objects) == {"a", "b"}
+        await advance(1)
+        assert reflector.undecodable == {"c"}
+        await advance(10)
+        assert reflector.undecodable == {"d"}
+
+
+PAGED = Settings(watch_list=False)
 
 
 class Listener:
@@ -104,7 +424,7 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
         ],
         watches=[api_error(410)],
     )
-    informer = informer_of(server, settings=PAGES)
+    informer = informer_of(server, settings=PAGED)
     listener = listen(informer)
     async with running(informer.run()):
         listener.heard.clear()
@@ -114,7 +434,7 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
 
 async def test_a_failing_handler_stops_nobody() -> None:
     server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
-    informer = informer_of(server, settings=PAGES)
+    informer = informer_of(server, settings=PAGED)
 
     def broken(obj: Node, initial: bool) -> None:
         raise RuntimeError(obj.name)
@@ -127,7 +447,7 @@ async def test_a_failing_handler_stops_nobody() -> None:
 
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
     server = Server(lists=[page([node("a", 1)], 10)], watches=[[5.0, modified(node("a", 11))]])
-    informer = informer_of(server, settings=PAGES)
+    informer = informer_of(server, settings=PAGED)
     async with running(informer.run()):
         late = listen(informer)
         assert late.heard == ["add a@1 initial"]
@@ -142,7 +462,7 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
 
 async def test_a_resync_delivers_everything_again_from_the_store() -> None:
     server = Server(lists=[page([node(f"n{n}", n + 1) for n in range(1200)], 2000)])
-    informer = informer_of(server, settings=PAGES, resync_s=600)
+    informer = informer_of(server, settings=PAGED, resync_s=600)
     listener = listen(informer)
     async with running(informer.run()):
         listener.heard.clear()
@@ -169,7 +489,7 @@ class Client:
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([node("b", 1)], 10)])
     client = Client(server)
-    informers = Informers(client, settings=PAGES)
+    informers = Informers(client, settings=PAGED)
     async with running(informers.run()):
         first = informers.of(NODES)
         assert informers.of(NODES) is first

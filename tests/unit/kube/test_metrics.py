@@ -1,4 +1,4 @@
-"""The client's metrics carry the names, labels and borders of the Go components."""
+"""Metrics and the store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 from ccm.base.metrics import exposition
 from ccm.kube import metrics
+from ccm.kube.store import Store
+from ccm.model import Service
+from ccm.testing.builders import service
 
 _SECONDS = [0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60]
 _BYTES = [64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216]
@@ -49,3 +52,17 @@ def test_counters_have_go_s_labels_and_nothing_is_created() -> None:
 
 def test_children_are_made_once() -> None:
     assert metrics.requests("200", "GET", "h") is metrics.requests("200", "GET", "h")
+
+
+def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
+    store: Store[Service] = Store()
+    first, second, other = service("a"), service("a"), service("a", namespace="other")
+    for obj in (first, second, other):
+        store.put(obj)
+    listed = store.list()
+    assert store.get("default/a") is second
+    assert store.pop("default/a") is second
+    assert store.pop("default/a") is None
+    assert (len(store), list(store), list(store.keys())) == (1, [other], ["other/a"])
+    assert "default/a" not in store
+    assert listed == [second, other]

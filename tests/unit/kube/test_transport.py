@@ -1,24 +1,37 @@
-"""The transport: what is sent, what is repeated, what is raised, what is counted."""
+"""The transport: requests, streams, connections and TLS sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gzip
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from ccm.base import clock
 from ccm.base.fence import Fence
+from ccm.base.keypair import KeyPair
 from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
-from ccm.kube import credentials, errors
-from ccm.kube.credentials import Fixed
+from ccm.kube import credentials, errors, tls, transport
+from ccm.kube.concurrency import CONCURRENCY
+from ccm.kube.credentials import Credential, Fixed
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
 from tests.handclock import HandClock
 from tests.shifted import advance
 from tests.unit.kube.proxy import (
+    CERTS,
+    Answer,
     Server,
     connect,
     cuts,
@@ -27,8 +40,10 @@ from tests.unit.kube.proxy import (
     says,
     sends,
     serve,
+    server_context,
     streams,
 )
+from tests.waiting import DEADLINE_S
 
 
 def _metric(name: str, **labels: str) -> float:
@@ -206,24 +221,6 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     assert failed == 1
 
 
-@pytest.mark.usefixtures("hand")
-async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
-    server.will(streams(b"half an ans", then=cuts))
-
-    assert await server.transport.do("GET", "/x") == b"{}"
-
-
-async def test_refused_connections_are_not_repeated_here(hand: HandClock) -> None:
-    async with serve() as gone:
-        pass
-
-    async with connect(gone.url) as transport:
-        with no_answer("refused"):
-            await transport.do("GET", "/x")
-
-    assert hand.naps == []
-
-
 async def test_a_slow_answer_times_out(server: Server) -> None:
     server.will(streams(b"begun", hold=True))
 
@@ -231,21 +228,6 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
         await server.transport.do("GET", "/x", timeout_s=0.1)
 
     assert len(server.seen) == 1
-
-
-@pytest.mark.usefixtures("hand")
-async def test_what_is_no_http_is_garbage() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
-        writer.close()
-
-    listening = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-
-    async with listening, connect(f"http://127.0.0.1:{port}") as transport:
-        with no_answer("garbage"):
-            await transport.do("GET", "/x")
 
 
 class Rotating:
@@ -386,3 +368,359 @@ async def test_a_wire_that_only_reads_sends_nothing_else(server: Server, method:
             pass
 
     assert {one.method for one in server.seen} == {"GET"}
+
+
+async def _read(transport: Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
+    async with transport.stream("/watch", idle_timeout_s=idle_timeout_s) as lines:
+        return [line async for line in lines]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (b"one\ntwo\n", b"three\n"),
+        (b"o", b"ne", b"\n", b"two\nth", b"ree", b"\n"),
+        (b"one\n\n\ntwo\nthree",),
+    ],
+    ids=["whole lines", "pieces", "empty lines and no end"],
+)
+async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, ...]) -> None:
+    server.will(streams(*chunks))
+
+    assert await _read(server.transport) == [b"one", b"two", b"three"]
+
+
+async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
+    line = b"x" * (2 * 1024 * 1024 + 1000)
+    server.will(streams(b"first\n" + line + b"\nlast\n"))
+
+    assert await _read(server.transport) == [b"first", line, b"last"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (streams(*[b"x" * 500] * 4), "garbage"),
+        (streams(b"one\n", hold=True), "silent"),
+        (streams(b"one\n", then=cuts), "reset"),
+    ],
+    ids=["a line without an end", "silent", "cut"],
+)
+async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
+    server: Server, monkeypatch: pytest.MonkeyPatch, answer: Answer, kind: str
+) -> None:
+    monkeypatch.setattr(transport, "MAX_LINE", 1000)
+    server.will(answer)
+    with no_answer(kind):
+        await _read(server.transport, idle_timeout_s=0.2)
+
+
+async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
+    server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
+
+    with pytest.raises(errors.Gone):
+        await _read(server.transport)
+    with pytest.raises(errors.ServerError):
+        await _read(server.transport)
+
+
+async def test_a_server_that_never_begins_its_answer_times_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    monkeypatch.setattr(transport, "WATCH_START_TIMEOUT_S", 0.1)
+    server.will(never)
+
+    with no_answer("timeout"):
+        await _read(server.transport, idle_timeout_s=20)
+
+
+async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
+    ended = asyncio.Event()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"tick\n")
+                if request.transport is None or request.transport.is_closing():
+                    break
+                await asyncio.sleep(0.01)
+        ended.set()
+        return response
+
+    server.will(answer)
+
+    async with server.transport.stream("/", idle_timeout_s=5) as lines:
+        assert await anext(lines) == b"tick"
+    async with asyncio.timeout(DEADLINE_S):
+        await ended.wait()
+
+
+async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
+    """The number of connections has no limit, so watches never starve the writes."""
+    server.will(*[streams(b"one\n", hold=True)] * 120)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(120):
+            lines = await stack.enter_async_context(server.transport.stream("/", idle_timeout_s=20))
+            assert await anext(lines) == b"one"
+        assert await server.transport.do("PATCH", "/x", timeout_s=5) == b"{}"
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class Line:
+    """A server that says what it is told, a saying for each request, whatever it is asked.
+
+    Attributes:
+        heads: the first lines of the requests.
+        connections: how many were opened.
+    """
+
+    def __init__(self, *sayings: bytes) -> None:
+        self.heads: list[str] = []
+        self.connections = 0
+        self._sayings = list(sayings)
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while saying := (await self._heard(reader)):
+                writer.write(saying)
+        writer.close()
+
+    async def _heard(self, reader: asyncio.StreamReader) -> bytes:
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[0])
+        return self._sayings.pop(0)
+
+
+@contextlib.asynccontextmanager
+async def _talking(line: Line) -> AsyncIterator[Transport]:
+    listening = await asyncio.start_server(line.talk, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening, connect(f"http://127.0.0.1:{port}") as transport:
+        yield transport
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_what_meets_the_end_of_a_kept_connection_is_sent_again(method: str) -> None:
+    """A renewal of the Lease does not fail because the server closes what was idle."""
+    line = Line(OK, b"", OK)
+    async with _talking(line) as transport:
+        await transport.do("GET", "/first")
+        assert await transport.do(method, "/x", urgent=True) == b"{}"
+
+    assert line.heads[1:] == [f"{method} /x HTTP/1.1"] * 2
+    assert line.connections == 2
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST"])
+async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None:
+    line = Line(OK, b"", OK)
+    async with _talking(line) as transport:
+        await transport.do("GET", "/first")
+        with no_answer("reset"):
+            await transport.do(method, "/x")
+
+    assert line.heads[1:] == [f"{method} /x HTTP/1.1"]
+
+
+async def test_one_connection_serves_requests_one_after_the_other() -> None:
+    line = Line(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK, OK, OK)
+    async with _talking(line) as transport:
+        answers = [await transport.do("GET", f"/{number}") for number in range(3)]
+
+    assert answers == [b"{}"] * 3
+    assert line.connections == 1
+
+
+async def test_what_was_not_read_to_its_end_is_never_taken_for_the_next_answer(
+    server: Server,
+) -> None:
+    server.will(streams(b"of the first", hold=True), sends(b"of the second"))
+
+    with no_answer("timeout"):
+        await server.transport.do("PATCH", "/first", timeout_s=0.1)
+
+    assert await server.transport.do("PATCH", "/second") == b"of the second"
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\0"])
+async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
+    smuggled = Fixed(Credential(header=f"Bearer t{end}X-Remote-User: root"))
+    async with connect(server.url, credentials=smuggled) as transport:
+        with no_answer("garbage"):
+            await transport.do("PATCH", "/x", body=b"{}")
+
+    assert server.seen == []
+
+
+async def test_what_is_no_http_is_said_in_one_line() -> None:
+    async with _talking(Line(b"SSH-2.0-OpenSSH\r\n\r\n")) as transport:
+        with pytest.raises(errors.Unreachable) as caught:
+            await transport.do("PATCH", "/x")
+
+    assert str(caught.value).endswith(
+        ": Bad status line: Expected HTTP/, RTSP/ or ICE/: b'SSH-2.0-OpenSSH'"
+    )
+
+
+def _trusting(authority: str, **settings: Any) -> TlsSettings:
+    return TlsSettings(authorities=(CERTS / f"{authority}.pem").read_bytes(), **settings)
+
+
+def _client(name: str) -> KeyPair:
+    return KeyPair(
+        chain=(CERTS / f"{name}.pem").read_bytes(), key=(CERTS / f"{name}.key.pem").read_bytes()
+    )
+
+
+@contextlib.asynccontextmanager
+async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
+    """A server that speaks TLS, and a transport to it."""
+    async with (
+        serve(server_context("server-one", clients=clients)) as server,
+        connect(server.url, **settings) as server.transport,
+    ):
+        yield server
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _trusting("authority-one", server_name="apiserver.test"),
+        TlsSettings(insecure=True),
+    ],
+    ids=["by its name", "any on demand"],
+)
+async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
+    async with _secured(tls=settings) as server:
+        assert await server.transport.do("GET", "/") == b"{}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _trusting("authority-two"),
+        _trusting("authority-one", server_name="other.test"),
+        TlsSettings(),
+    ],
+    ids=["another authority", "another name", "none of the system's"],
+)
+async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
+    async with _secured(tls=settings) as server:
+        with no_answer("tls"):
+            await server.transport.do("GET", "/")
+
+    assert server.seen == []
+
+
+async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() -> None:
+    go_on = asyncio.Event()
+
+    async def two_lines(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one\n")
+        await go_on.wait()
+        await response.write(b"two\n")
+        return response
+
+    settings = _trusting("authority-one", certificate=_client("client-a"))
+    async with _secured("authority-one", tls=settings) as server:
+        transport = server.transport
+        server.will(two_lines)
+        async with transport.stream("/watch", idle_timeout_s=10) as lines:
+            first = await anext(lines)
+            await transport.do("GET", "/early")
+            rotated = _trusting("authority-one", certificate=_client("client-b"))
+            transport.adopt(replace(transport.config, tls=rotated))
+            await transport.do("GET", "/late")
+            go_on.set()
+            second = await anext(lines)
+
+    assert (first, second) == (b"one", b"two")
+    assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
+
+
+async def test_unusable_settings_are_an_error() -> None:
+    async with connect("https://127.0.0.1:1", tls=TlsSettings(authorities=b"none")) as transport:
+        with no_answer("tls"):
+            await transport.do("GET", "/")
+
+
+class _Changing:
+    """Credentials whose certificate is replaced by the test."""
+
+    def __init__(self) -> None:
+        self.name = "client-a"
+
+    async def current(self) -> Credential:
+        return Credential(certificate=_client(self.name))
+
+    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+        return False
+
+
+async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on() -> None:
+    settings = _trusting("authority-one")
+    source = _Changing()
+
+    async with _secured("authority-one", tls=settings, credentials=source) as server:
+        await server.transport.do("GET", "/")
+        source.name = "client-b"
+        await server.transport.do("GET", "/")
+
+    assert server.peers == ["daemon-a", "daemon-b"]
+
+
+def test_a_key_that_does_not_fit_is_an_error() -> None:
+    certificate = KeyPair(chain=_client("client-a").chain, key=_client("client-b").key)
+
+    with pytest.raises(ssl.SSLError):
+        tls.build_context(TlsSettings(certificate=certificate))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_a_key_never_touches_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+
+    tls.build_context(TlsSettings(certificate=_client("client-a")))
+
+
+def test_a_key_is_not_printed() -> None:
+    assert "PRIVATE" not in repr(TlsSettings(certificate=_client("client-a")))
+
+
+BUSY = 2 * CONCURRENCY
+
+
+async def test_an_urgent_request_waits_behind_nobody() -> None:
+    held = asyncio.Event()
+    open_now = 0
+
+    async def slow(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal open_now
+        open_now += 1
+        if request.path != "/lease":
+            await held.wait()
+        open_now -= 1
+        return web.json_response({})
+
+    async with serve() as server, connect(server.url) as transport:
+        server.will(*[slow] * (BUSY + 1))
+        others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
+        while open_now < CONCURRENCY:
+            await asyncio.sleep(0)
+
+        assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
+
+        assert open_now < BUSY, "the others went in although all slots were taken"
+        held.set()
+        await asyncio.gather(*others)

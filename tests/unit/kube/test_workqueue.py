@@ -36,23 +36,6 @@ async def take_all(queue: Queue) -> list[str]:
     return taken
 
 
-async def test_keys_come_in_order_and_only_once(queue: Queue) -> None:
-    for key in ("a", "b", "a", "c", "b"):
-        queue.add(key)
-    assert await take_all(queue) == ["a", "b", "c"]
-
-
-async def test_a_key_added_while_in_work_comes_back_when_done(queue: Queue) -> None:
-    queue.add("a")
-    assert await queue.get() == "a"
-    queue.add("a")
-    queue.add("a")
-    assert len(queue) == 0
-    queue.done("a")
-    assert await take_all(queue) == ["a"]
-    assert len(queue) == 0
-
-
 async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
     first = asyncio.create_task(queue.get())
     second = asyncio.create_task(queue.get())
@@ -62,31 +45,6 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) ->
     assert await asyncio.wait_for(second, 1) == "a"
     assert first.cancelled()
     queue.done("a")
-
-
-async def test_a_delayed_key_comes_when_it_is_due(queue: Queue) -> None:
-    queue.add_after("slow", 10)
-    queue.add_after("fast", 1)
-    queue.add_after("now", 0)
-    assert await take_all(queue) == ["now"]
-    await advance(0.999)
-    assert len(queue) == 0
-    await advance(0.001)
-    assert await take_all(queue) == ["fast"]
-    await advance(9)
-    assert await take_all(queue) == ["slow"]
-
-
-@pytest.mark.parametrize("delays", [(5.0, 2.0), (2.0, 5.0)], ids=["shortened", "not lengthened"])
-async def test_of_several_delays_the_earliest_wins(
-    queue: Queue, delays: tuple[float, float]
-) -> None:
-    for delay in delays:
-        queue.add_after("a", delay)
-    await advance(2)
-    assert await take_all(queue) == ["a"]
-    await advance(10)
-    assert await take_all(queue) == []
 
 
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
@@ -107,14 +65,6 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queu
         await queue.get()
     await advance(10)
     assert len(queue) == 0
-
-
-async def test_shut_down_wakes_every_idle_worker(queue: Queue) -> None:
-    workers = [asyncio.create_task(queue.get()) for _ in range(3)]
-    await settle()
-    queue.shut_down()
-    results = await asyncio.gather(*workers, return_exceptions=True)
-    assert [type(result) for result in results] == [ShutDown] * 3
 
 
 async def test_metrics_count_as_in_client_go() -> None:
@@ -309,11 +259,3 @@ async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(
         *("small/0", "b/1", *(f"small/{n}" for n in range(1, 6)))
     ]
     assert [at for at, key in enumerate(found) if key.startswith("crowd")] == [3, 8, 9, 10, 11]
-
-
-async def test_the_namespaces_take_turns_in_the_background_too(queue: Queue) -> None:
-    for key in ("a/1", "a/2", "b/1"):
-        queue.add(key, background=True)
-    queue.add("a/2")
-
-    assert [await queue.get() for _ in range(3)] == ["a/2", "a/1", "b/1"]

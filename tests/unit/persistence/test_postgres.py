@@ -70,12 +70,6 @@ def changed(config: PostgresConfig, **settings: Any) -> PostgresStore:
     return PostgresStore(msgspec.structs.replace(config, **settings))
 
 
-async def test_certificate_and_password_are_right(config: PostgresConfig) -> None:
-    async with opened(PostgresStore(config)) as store:
-        key = await store.put_object(NAME, thing())
-        assert await store.get_object(NAME, KIND, key) == thing()
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

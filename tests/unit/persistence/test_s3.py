@@ -265,16 +265,6 @@ async def test_another_write_under_way(bucket_url: str, config: S3Config) -> Non
         await store.put_versioned(NAME, thing("new"), expect=ABSENT)
 
 
-async def test_long_outage_is_told(bucket_url: str, config: S3Config) -> None:
-    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=3600) as store:
-        key = await store.put_object(NAME, thing(size=1))
-        proxy.refuses = 100
-        with pytest.raises(errors.BackendUnavailable):
-            await store.put_object(NAME, thing(size=2))
-        proxy.refuses = 0
-        assert await store.get_object(NAME, KIND, key) == thing(size=1)
-
-
 async def test_missing_bucket_is_told(bucket_url: str, config: S3Config) -> None:
     gone = msgspec.structs.replace(config, bucket="no-such-bucket")
     with pytest.raises(errors.BackendDead, match="no-such-bucket"):

@@ -1,4 +1,4 @@
-"""Classes of errors, when their work is tried again, and how the end of an outage spreads."""
+"""Errors: their classes, retries and reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ccm.base.backoff import Exponential
 from ccm.base.bucket import Bucket
 from ccm.cloud import errors as cloud
-from ccm.cloud.errors import InvalidArgument, Retry, Unavailable
+from ccm.cloud.errors import CloudError, Internal, InvalidArgument, Retry, RetryAfter, Unavailable
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
     AFTER_JITTER,
@@ -25,6 +25,7 @@ from ccm.runtime.backoff import (
     classify,
     default_backoff,
 )
+from ccm.runtime.reports import FailureReports
 
 DOWN = classify(Unavailable("no"))
 WRONG = classify(InvalidArgument("no"))
@@ -136,28 +137,6 @@ def test_one_that_recovers_from_an_outage_ends_it_for_the_others() -> None:
     assert not backoff.in_outage
 
 
-def test_one_that_recovers_from_something_else_ends_no_outage() -> None:
-    backoff = made()
-    backoff.failed("a", WRONG, 0.0)
-    backoff.failed("b", DOWN, 0.0)
-
-    assert backoff.recovered("a", 0.5) == ()
-
-    assert backoff.waits("b", 0.5)
-
-
-def test_a_release_ends_all_pauses() -> None:
-    backoff = made()
-    backoff.failed("a", WRONG, 0.0)
-    backoff.failed("b", DOWN, 0.0)
-
-    assert backoff.release() == ["a", "b"]
-
-    assert not backoff.waits("a", 0.0)
-    assert not backoff.in_outage
-    assert backoff.failed("b", DOWN, 0.0) == 1
-
-
 def test_the_default_is_the_longer_of_key_and_bucket() -> None:
     backoff = default_backoff()
     delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
@@ -239,3 +218,47 @@ def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
 
     assert backoff.busy_s("a", 200.0) == 0.0
     assert backoff.failed("a", after(1.0), 200.0) <= 1.0 + AFTER_JITTER
+
+
+def due(reports: FailureReports[str], error: CloudError, now: float, key: str = "a") -> bool:
+    return reports.is_due(key, error, classify(error), now)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_new"),
+    [
+        (InvalidArgument("size"), InvalidArgument("size"), False),
+        (InvalidArgument("size"), InvalidArgument("name"), True),
+        (Internal("request 1"), Internal("request 2"), False),
+        (Internal("x"), InvalidArgument("x"), True),
+    ],
+)
+def test_a_new_cause_is_reported_at_once_and_a_known_one_later(
+    first: CloudError, second: CloudError, is_new: bool
+) -> None:
+    reports: FailureReports[str] = FailureReports()
+
+    assert due(reports, first, 0.0)
+    assert due(reports, second, 1.0) is is_new
+    assert not due(reports, second, 299.0)
+    assert due(reports, second, 301.0)
+
+
+def test_what_is_no_failure_is_reported_when_it_lasts() -> None:
+    reports: FailureReports[str] = FailureReports()
+    busy = RetryAfter("busy", seconds=1)
+
+    assert [now for now in range(0, 700, 10) if due(reports, busy, float(now))] == [60, 360, 660]
+    due(reports, Internal("x"), 700.0)
+    assert not due(reports, busy, 710.0)
+
+
+def test_keys_are_reported_apart_and_forgotten() -> None:
+    reports: FailureReports[str] = FailureReports()
+    for key in "abc":
+        assert due(reports, Internal("x"), 0.0, key)
+
+    reports.forget("a")
+    reports.keep("ab")
+
+    assert [due(reports, Internal("x"), 1.0, key) for key in "abc"] == [True, False, True]

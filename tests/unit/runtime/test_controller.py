@@ -137,17 +137,6 @@ async def running(
         assert len(controller.queue) == 0, "it takes nothing in any more"
 
 
-async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
-    works = Works()
-    works.took_s = 1
-    async with running(works, workers=3) as queue:
-        for number in range(10):
-            queue.add(str(number))
-        await advance(10)
-    assert works.peak == 3
-    assert len(works.when) == 10
-
-
 @pytest.mark.parametrize(
     ("answer", "times"),
     [
@@ -169,20 +158,6 @@ async def test_the_class_of_the_error_decides_when_a_key_returns(
         queue.add("a")
         await advance(105)
     assert works.times("a") == times
-
-
-@pytest.mark.parametrize("answer", [Result(after_s=25), RetryAfter("busy", seconds=25)])
-async def test_many_that_are_told_the_same_time_do_not_come_back_together(answer: object) -> None:
-    keys = [str(number) for number in range(100)]
-    works = Works(**dict.fromkeys(keys, answer))
-    async with running(works) as queue:
-        for key in keys:
-            queue.add(key)
-        await advance(24.9)
-        assert works.when == [(key, 0) for key in keys]
-        await advance(5.2)
-    second = [works.times(key)[1] for key in keys]
-    assert len(set(second)) > 90, "25 to 30 seconds later"
 
 
 async def test_what_failed_comes_back_in_the_background() -> None:
@@ -237,21 +212,6 @@ async def test_never_forgets_the_failures_before() -> None:
         await advance(1000)
         assert works.times("a") == [0, 1, 3, 7]
         assert works.controller.backoff.failures("a") == 0
-
-
-async def test_success_begins_the_count_anew() -> None:
-    works = Works(a=PermissionDenied("no"))
-    async with running(works) as queue:
-        queue.add("a")
-        await advance(80)  # tried at 0 and 30; the next would come at 90
-        works.answers["a"] = DONE
-        await advance(20)
-        works.answers["a"] = PermissionDenied("no")
-        queue.add("a")
-        await advance(29)
-        assert works.times("a") == [0, 30, 90, 100]
-        await advance(2)
-        assert works.times("a")[-1] == 130
 
 
 async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""Workers: one is lent for each that is held up, and goes when that one comes back."""
+"""Workers and their turns: overflow, passes, waits, shared informers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,16 @@ from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import Group, cancel_and_join, spawn
-from ccm.runtime import workers
+from ccm.kube.informer import Informer
+from ccm.kube.resources import NODES
+from ccm.model import Node
+from ccm.runtime.borrowed import Borrowed, following
+from ccm.runtime.passtimer import PassTimer
+from ccm.runtime.sync import REMIND_S, until_synced
+from ccm.runtime.turns import Turn
 from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Workers
 from ccm.testing.clock import advance, elapsed_s, settle
+from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
 
@@ -93,16 +101,6 @@ async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
         assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
 
 
-async def test_each_is_replaced_when_it_has_lasted_as_long_as_the_first() -> None:
-    crew = Crew(2, one=100.0, two=100.0, a=100.0)
-    async with crew.at_work():
-        crew.add("one")
-        await advance(10)
-        crew.add("two", "a", "b")
-        await advance(80)
-        assert crew.since(0) == {"one": 0, "two": 10, "a": 30, "b": 40}
-
-
 async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
     crew = Crew(slow=100.0, a=10.0)
     async with crew.at_work():
@@ -113,32 +111,6 @@ async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None
         await advance(1)
         assert crew.since(100) == {"slow": 0, "a": 1}
         assert lent() == 1
-
-
-async def test_a_key_that_hung_before_waits_where_no_worker_can_be_lent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "MOST_LENT", 1)
-    crew = Crew(one=100.0, two=100.0)
-    async with crew.at_work():
-        await crew.hang("one", "two")
-        crew.add("one", "two")
-        await advance(50)
-        crew.add("a")
-        await advance(50)
-        assert crew.since(200) == {"one": 0, "a": 50, "two": 100}
-
-
-async def test_one_of_several_free_workers_may_be_given_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "MOST_LENT", 0)
-    crew = Crew(2, one=100.0, two=100.0)
-    async with crew.at_work():
-        await crew.hang("one", "two")
-        crew.add("one", "two", "a")
-        await advance(100)
-        assert crew.since(200) == {"one": 0, "a": 0, "two": 100}
 
 
 async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
@@ -232,3 +204,134 @@ async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
         crew.add(*crew.lasts)
         await advance(0)
         assert len(crew.began) == count, "workers are as many as at the start"
+
+
+async def test_waiting_takes_no_turn() -> None:
+    free, at_once, most = asyncio.Semaphore(2), 0, 0
+
+    async def work() -> None:
+        nonlocal at_once, most
+        async with Turn(free) as turn:
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(1)
+            at_once -= 1
+            async with turn.put_down():
+                await asyncio.sleep(100)
+            at_once += 1
+            most = max(most, at_once)
+            at_once -= 1
+
+    began = asyncio.get_running_loop().time()
+    async with Group() as group:
+        for number in range(10):
+            group.start(work(), name=str(number))
+
+    assert most == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(105)
+
+
+async def test_an_error_goes_on_with_the_turn() -> None:
+    free = asyncio.Semaphore(1)
+    async with Turn(free) as turn:
+        with pytest.raises(ValueError, match="x"):
+            async with turn.put_down():
+                raise ValueError("x")
+        assert free.locked()
+
+    assert not free.locked()
+
+
+async def test_a_cancellation_waits_for_nobody() -> None:
+    free = asyncio.Semaphore(1)
+
+    async def work() -> None:
+        async with Turn(free) as turn, turn.put_down():
+            await asyncio.sleep(1000)
+
+    task = spawn(work(), name="work")
+    await settle()
+    async with Turn(free):
+        await cancel_and_join(task)
+        assert free.locked()
+
+    assert not free.locked()
+
+
+@pytest.mark.parametrize(("joins", "ends"), [(False, 3), (True, 4)])
+async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
+    """Two keys at 0 s, one more at 1 s; they are finished at 2, 3 and 4 s."""
+    seen: list[float] = []
+    timer = PassTimer(seen.append)
+    timer.started(["a", "b"], joins=joins)
+    await advance(1)
+    timer.started(["b", "c"], joins=joins)
+    for key in ("a", "b", "c"):
+        await advance(1)
+        timer.finished(key)
+    assert seen == [ends]
+
+
+class Slow:
+    """A cache that is complete after some time."""
+
+    def __init__(self, complete_after_s: float) -> None:
+        self._left_s = complete_after_s
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        waited = min(timeout_s, self._left_s)
+        await asyncio.sleep(waited)
+        self._left_s -= waited
+        if self._left_s > 0:
+            raise TimeoutError("the cache of things is not complete yet")
+
+
+@pytest.mark.parametrize(("takes_s", "reminders"), [(0, 0), (REMIND_S, 0), (2.5 * REMIND_S, 2)])
+async def test_it_waits_and_says_what_for(takes_s: float, reminders: int) -> None:
+    with capture_logs() as lines:
+        await until_synced(Slow(takes_s), who="test")
+
+    assert elapsed_s() == takes_s
+    assert [line["error"] for line in lines] == [
+        "the cache of things is not complete yet"
+    ] * reminders
+
+
+PATH = "/api/v1/nodes"
+
+
+def informer(server: Server) -> Informer[Node]:
+    return Informer(server.client().resource(NODES), resource=NODES.plural)
+
+
+async def test_the_first_starts_it_and_the_last_ends_it() -> None:
+    server = Server()
+    server.put(PATH, {"metadata": {"name": "a"}})
+    cache = Borrowed(lambda: informer(server))
+    async with AsyncExitStack() as first:
+        mine = await first.enter_async_context(cache.use())
+        async with cache.use() as other:
+            await mine.wait_synced(1)
+            assert mine is other
+            assert mine.store.get("a") is not None
+        assert len(server.watches) == 1
+    assert (len(server.watches), server.opened[PATH]) == (0, 1)
+
+    async with cache.use() as again:
+        await again.wait_synced(1)
+        assert again is not mine
+    assert (len(server.watches), server.opened[PATH]) == (0, 2)
+
+
+async def test_an_error_of_its_user_ends_it_too() -> None:
+    server = Server()
+
+    async def user() -> None:
+        async with following(informer(server)):
+            await settle()
+            assert len(server.watches) == 1
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        await user()
+    assert len(server.watches) == 0

@@ -22,8 +22,8 @@ from ccm.runtime.controller import Controller
 from ccm.serving.health import Check
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
+from tests.support.calls import cloud
 from tests.unit.app.serving.api import Api
-from tests.unit.cloud.calls.provider import cloud
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,41 +1,50 @@
-"""The handle: deadline, rate, metrics, errors, exchange, cancellation, wrappers."""
+"""The handle and the history of its calls."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from ccm.base import clock, metrics
+from ccm.base import clock, metrics, redact
 from ccm.base.drain import Drain
 from ccm.base.fence import Fence, Lapsed
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.throttle import bucket
 from ccm.cloud import (
     Cloud,
     Credentials,
     Identity,
-    InstanceStates,
+    InstanceListing,
     InstancesV2,
+    Inventory,
     Limits,
+    ListMachinesRequest,
     LoadBalancer,
     MachineDriver,
     MachineRequest,
+    NotFound,
     Rate,
     Route,
     Routes,
+    Unavailable,
     errors,
 )
-from ccm.cloud.calls import capabilities
+from ccm.cloud.calls import capabilities, history
 from ccm.cloud.calls.handle import OUTCOMES, Handle
+from ccm.cloud.calls.history import Call, History
 from ccm.cloud.operation import DECLARED, Operation, operation
-from ccm.testing.builders import node
-from ccm.testing.clock import elapsed_s
-from tests.unit.cloud.calls.provider import Counting, Provider, cloud
+from ccm.testing.builders import node, service
+from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.testing.fakes import FakeCloud
+from tests.support.calls import Counting, Provider, cloud
 
 pytestmark = pytest.mark.virtual_time
+
 
 NODE = node("node0", provider_id="fake://1")
 ROUTE = Route(destination_cidr="10.0.0.0/24", target_node="n1")
@@ -258,30 +267,6 @@ async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
         assert caught.value.__cause__ is cause
 
 
-async def test_the_provider_can_be_exchanged_under_a_running_controller() -> None:
-    leave = asyncio.Event()
-
-    async def slow() -> bool:
-        await leave.wait()
-        return True
-
-    async def no() -> bool:
-        return False
-
-    old, new = Provider(slow), Provider(no)
-    handle = Handle(old.cloud("before"))
-    view = handle.observe(lambda *_: None)
-    under_way = asyncio.ensure_future(view.call(EXISTS, NODE))
-    await asyncio.sleep(0)
-    handle.swap(new.cloud("after"))
-
-    assert not await view.call(EXISTS, NODE)
-    assert view.name == "after"
-    leave.set()
-    assert await under_way
-    assert old.asked == new.asked == ["instance_exists"]
-
-
 async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_for() -> None:
     stopping, seen = Drain(), []
     stopping.govern()
@@ -304,16 +289,6 @@ async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_f
     )
     assert seen == [(expected, 1, [])]
     assert provider.asked == ["create_route"]
-
-
-async def test_an_exchanged_provider_brings_its_own_rate() -> None:
-    handle = Handle(cloud("slow", yes, limits=Limits(rate=Rate(qps=0.1, burst=1))))
-    await handle.call(EXISTS, NODE)
-
-    handle.swap(cloud("fast", yes))
-    await handle.call(EXISTS, NODE)
-
-    assert elapsed_s() == 0
 
 
 async def swallow() -> bool:
@@ -386,20 +361,6 @@ async def test_each_call_asks_its_namesake(method: Callable[..., Any]) -> None:
     assert provider.asked == [method.__name__]
 
 
-async def test_an_interface_beside_another_may_be_missing_alone() -> None:
-    class Plain:
-        async def instance_exists(self, _: object) -> bool:
-            return True
-
-    plain: Any = Plain()
-    handle = Handle(Cloud(name="plain", instances=plain))
-
-    assert handle.offers(InstancesV2)
-    assert not handle.offers(InstanceStates)
-    with pytest.raises(errors.Unimplemented, match="instance states"):
-        await handle.call(InstanceStates.instance_state, NODE)
-
-
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [(KeyError("x"), errors.Internal), (errors.OutOfRange("x"), errors.OutOfRange)],
@@ -439,3 +400,144 @@ async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
     assert elapsed_s() == 10
     assert isinstance(refused.value.__cause__, Lapsed)
     assert provider.asked == [method.__name__]
+
+
+SECRET = "hunter2-hunter2"
+
+M0 = Identity(cluster="c", pool="small", name="m0", uid="u")
+OF: Mapping[str, Any] = {"provider_spec": {}, "credentials": Credentials({})}
+
+
+def note(
+    kept: History,
+    name: str = "n1",
+    verb: str = "instance_exists",
+    error: Exception | None = None,
+    answer: object = None,
+) -> None:
+    """One call about a node."""
+    operation = Operation(
+        verb=verb, subject="", arguments={"node": node(name)}, deadline_s=60.0, change=False
+    )
+    with contextlib.suppress(Unavailable, NotFound), kept.begin(operation) as entry:
+        entry.running()
+        if error is not None:
+            raise error
+        entry.answered(answer)
+
+
+def shown(kept: History, name: str = "n1") -> list[tuple[str, str, int]]:
+    return [(call.verb, call.state, call.times) for call in kept.of(("node", name))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({"node": node("n1")}, ("node", "n1")),
+        ({"cluster_name": "c", "service": service("web"), "nodes": ()}, ("service", "default/web")),
+        (
+            {"cluster_name": "c", "route": Route(destination_cidr="10.0.0.0/24", target_node="n2")},
+            ("node", "n2"),
+        ),
+        ({"node_name": "n3"}, ("node", "n3")),
+        ({"provider_id": "sim://1"}, ("provider-id", "sim://1")),
+        ({"req": MachineRequest(identity=M0, **OF)}, ("machine", "m0")),
+        ({"req": ListMachinesRequest(cluster="c", pool="small", **OF)}, ("pool", "small")),
+        ({"cluster_name": "c"}, history.NOBODY),
+    ],
+    ids=["node", "Service", "route", "name", "provider ID", "machine", "pool", "listing"],
+)
+def test_a_call_is_about_what_its_arguments_name(
+    arguments: Mapping[str, object], key: history.Key
+) -> None:
+    assert history.about(arguments) == key
+
+
+async def test_calls_that_end_alike_are_one() -> None:
+    kept = History()
+    for _ in range(20):
+        note(kept, answer=True)
+        await advance(1.0)
+    for _ in range(3):
+        note(kept, error=Unavailable("503"))
+    note(kept, answer=True)
+
+    assert shown(kept) == [
+        ("instance_exists", "ok", 20),
+        ("instance_exists", "Unavailable", 3),
+        ("instance_exists", "ok", 1),
+    ]
+
+
+async def test_an_error_is_one_line_whatever_the_cloud_says() -> None:
+    kept = History()
+    note(kept, error=Unavailable("<html>\n\tBad\x1b[31m Gateway\n</html>"))
+    note(kept, error=Unavailable("again"))
+
+    assert [(call.text, call.times) for call in kept.of(("node", "n1"))] == [("again", 2)]
+    assert history.text_of(Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
+
+
+async def test_few_are_kept_of_each_object_and_of_few_objects() -> None:
+    kept = History(most_keys=3)
+    for number in range(20):
+        note(kept, verb=f"verb-{number}")
+    for name in ("n2", "n3", "n4"):
+        note(kept, name)
+
+    assert len(kept.of(("node", "n2"))) == 1
+    assert kept.of(("node", "n1")) == ()
+    for number in range(20):
+        note(kept, "n4", verb=f"verb-{number}")
+    assert [call.verb for call in kept.of(("node", "n4"))] == [
+        f"verb-{number}" for number in range(20 - history.EACH, 20)
+    ]
+
+
+async def test_texts_have_a_limit_each_and_together() -> None:
+    kept = History(most_text=1000)
+    for number in range(10):
+        note(kept, f"n{number}", error=Unavailable(f"{number} {'x' * 1000}"))
+
+    lengths = [sum(len(call.text) for call in kept.of(("node", f"n{n}"))) for n in range(10)]
+    assert lengths == [0] * 7 + [history.LONGEST] * 3
+    # What makes room is counted no more, else nothing would be kept in the end.
+    for number in range(50):
+        error = Unavailable(f"{number} {'y' * 1000}")
+        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
+        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
+    assert len(kept.of(("node", "n9"))) in (2, 3)
+
+
+async def test_a_secret_is_not_kept_and_not_cut_in_half() -> None:
+    redact.know(SECRET)
+    kept = History()
+    note(kept, error=Unavailable(f"{'x' * (history.LONGEST - 8)}{SECRET}"))
+    redact.forget(SECRET)
+
+    (call,) = kept.of(("node", "n1"))
+    assert SECRET[:4] not in call.text
+
+
+async def test_a_call_is_there_while_it_waits_and_while_it_runs() -> None:
+    """Through the handle, which outlives the exchange of its provider."""
+
+    class Slow(FakeCloud):
+        async def list_instances(self) -> InstanceListing:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    slow = Slow(listing=InstanceListing(instances=()))
+    handle = Handle(slow.cloud(), limiter=bucket(0.1, 1), deadline_s=100.0)
+    calls = [spawn(handle.call(Inventory.list_instances), name="call") for _ in range(2)]
+    await settle()
+    states = [call.state for call in handle.history.of(history.NOBODY)]
+    await advance(10.0)
+    later: list[Call] = [*handle.history.of(history.NOBODY)]
+    handle.swap(FakeCloud().cloud())
+    await cancel_and_join(*calls)
+
+    assert states == ["running", "waiting"]
+    assert [call.began for call in later][1] - later[0].began == 10.0
+    (last,) = handle.history.of(history.NOBODY)
+    assert (last.state, last.times) == ("canceled", 2)

@@ -14,11 +14,10 @@ from ccm.base import metrics
 from ccm.cloud import InstancesV2, LoadBalancer, Route, Routes, Service, Status, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.inflight import GRACE_S, MOST_ABANDONED, REMARKABLE_S
-from ccm.cloud.operation import READ_S
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
-from tests.unit.cloud.calls.provider import ENSURE, Counting, Provider, cloud, ensure
+from tests.support.calls import ENSURE, Counting, Provider, cloud, ensure
 
 pytestmark = pytest.mark.virtual_time
 
@@ -55,10 +54,6 @@ async def _nobody_outlives_a_test() -> AsyncIterator[None]:
     yield
     while Stubborn.made:
         Stubborn.made.pop().leave.set()
-
-
-async def forever() -> None:
-    await asyncio.sleep(1e6)
 
 
 async def fine() -> Status:
@@ -127,35 +122,6 @@ async def test_a_cancelled_caller_ends_after_the_grace() -> None:
         await caller
 
     assert elapsed_s() == pytest.approx(GRACE_S)
-    assert handle.abandoned_calls == 1
-
-
-async def test_whoever_is_cancelled_twice_waits_for_nothing() -> None:
-    provider = Stubborn()
-    handle = Handle(cloud("s4", provider))
-    caller = asyncio.ensure_future(ensure(handle))
-    await settle()
-
-    caller.cancel()
-    await settle()
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-
-    assert elapsed_s() == 0
-    assert handle.abandoned_calls == 1
-
-
-async def test_a_cancellation_in_the_grace_after_a_deadline_is_passed_on() -> None:
-    provider = Stubborn()
-    handle = Handle(cloud("s5", provider), deadline_s=5)
-    caller = asyncio.ensure_future(ensure(handle))
-    await asyncio.sleep(5 + GRACE_S / 2)
-
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-
     assert handle.abandoned_calls == 1
 
 
@@ -254,17 +220,3 @@ async def test_a_call_that_takes_long_is_said_while_it_lasts() -> None:
         await looking
 
     assert len(about(lines, "took long has ended")) == 1
-
-
-async def test_a_call_in_good_time_is_not_worth_a_word() -> None:
-    async def prompt() -> Status:
-        await asyncio.sleep(REMARKABLE_S - 1)
-        return Status()
-
-    with capture_logs() as lines:
-        await ensure(Handle(cloud("s11", prompt)))
-        with pytest.raises(errors.DeadlineExceeded):
-            await ensure(Handle(cloud("s11", forever), deadline_s=5))
-
-    assert about(lines, "takes long") == []
-    assert READ_S > REMARKABLE_S

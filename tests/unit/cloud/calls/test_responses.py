@@ -1,40 +1,59 @@
-"""Answers of wrong kinds are told from answers."""
+"""Answers of providers: their types, quotes of secrets, and offered capabilities."""
 
 from __future__ import annotations
 
+import base64
+import functools
 import ipaddress
-from collections.abc import Callable
+import json
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ccm.base import redact
 from ccm.cloud import (
+    Cloud,
+    Credentials,
+    Driver,
     Identity,
-    Internal,
-    LoadBalancer,
-    LoadBalancerDigests,
-    MachineDriver,
-    MachineInfo,
-    MachineRecord,
-    Routes,
-    SpecValidation,
-)
-from ccm.cloud.calls import responses
-from ccm.cloud.interface import InstanceStates, InstancesV2, Inventory
-from ccm.cloud.legacy import Instances, Zones
-from ccm.cloud.types import (
     Ingress,
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
+    InstancesByPower,
     InstanceState,
+    InstanceStates,
+    InstancesV2,
+    Internal,
+    Inventory,
+    LoadBalancer,
+    LoadBalancerDigests,
     LoadBalancerRecord,
+    MachineDriver,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    Node,
     Power,
     Route,
+    Routes,
+    SpecValidation,
     Status,
     Zone,
     address,
+    errors,
 )
+from ccm.cloud.calls import quotes, responses
+from ccm.cloud.calls.capabilities import incomplete
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.operation import Operation
 
 FULL = InstanceMetadata(
     provider_id="a://1",
@@ -153,3 +172,294 @@ def test_only_true_and_false_are_decisions(method: Callable[..., object], answer
     """A forgotten return must not read as an absence."""
     with pytest.raises(Internal, match=f"answered {answer!r}, not True or False"):
         responses.verify(method, answer)
+
+
+OWNER = Identity(
+    cluster="ours", pool="workers-of-the-shop", name="shop-workers-7f9c4-x2k9p", uid="u-1"
+)
+DATA = """#cloud-config
+hostname: shop-workers-7f9c4-x2k9p
+write_files:
+- path: /etc/join
+  content: |
+    kubeadm join --token letter.sonlyletterswith --hash sha256:1234
+users: [{name: ops, passwd: "correct horse battery"}]
+"""
+
+
+def request(data: bytes = DATA.encode(), **spec: Any) -> MachineRequest:
+    return MachineRequest(
+        identity=OWNER, provider_spec=spec, credentials=Credentials({}), user_data=data
+    )
+
+
+def operation(req: MachineRequest) -> Operation:
+    return Operation(
+        verb="create_machine", subject="u-1", arguments={"req": req}, deadline_s=60.0, change=True
+    )
+
+
+def shown(text: str, req: MachineRequest) -> str:
+    error = errors.InvalidArgument(text)
+    quotes.mask(error, operation(req))
+    return str(error)
+
+
+QUOTATIONS: dict[str, Callable[[str], str]] = {
+    "whole": str,
+    "json": lambda text: json.dumps(text)[1:-1],
+    "repr": lambda text: repr(text)[1:-1],
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64-cut": lambda text: base64.b64encode(text.encode()).decode()[40:110],
+    "head": lambda text: text[:40],
+    "middle": lambda text: text[60:150],
+    "tail": lambda text: text[-40:],
+}
+
+
+@pytest.mark.parametrize("where", ["user_data", "userData"])
+@pytest.mark.parametrize("form", QUOTATIONS)
+def test_a_quotation_is_masked(form: str, where: str) -> None:
+    quoted = QUOTATIONS[form](DATA)
+    req = request() if where == "user_data" else request(b"", userData=DATA)
+
+    text = shown(f"POST /servers: bad user data: {quoted} (at 3)", req)
+
+    assert text.startswith("POST /servers: bad user data: ")
+    assert text.endswith(" (at 3)")
+    assert redact.MASK in text
+    for piece in (quoted[at : at + quotes.PIECE] for at in range(len(quoted) - quotes.PIECE)):
+        assert piece not in text or piece[1:-1] in OWNER.name
+    for word in ("write_files", "kubeadm", "horse"):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "server shop-workers-7f9c4-x2k9p of pool workers-of-the-shop: name is already used",
+        "quota of 10 servers is used up",
+        "create_machine took longer than 300 s",
+        "hostname: is bad",
+    ],
+)
+def test_other_words_stay(text: str) -> None:
+    error = errors.InvalidArgument(text)
+
+    assert not quotes.mask(error, operation(request()))
+    assert str(error) == text
+
+
+@given(st.text(min_size=60), st.integers(0, 40), st.integers(quotes.PIECE, 60), st.text())
+def test_every_piece_is_found_wherever_it_is_cut(
+    data: str, start: int, size: int, around: str
+) -> None:
+    piece = data[start : start + size]
+    if len(piece) < quotes.PIECE or piece in around + around:
+        return
+
+    assert piece not in shown(f"{around}{piece}{around}", request(data.encode()))
+
+
+@pytest.mark.parametrize("data", ["ab" * (1 << 19), " " * (1 << 20), "random"])
+@pytest.mark.parametrize(
+    "text", ["ab" * 9000, " " * 18000, "abababab random "], ids=lambda value: repr(value)[:24]
+)
+def test_hostile_user_data_costs_little(data: str, text: str) -> None:
+    if data == "random":
+        data = random.Random(1).randbytes(1 << 19).hex()
+    before = time.process_time()
+
+    shown(text * (1 + 9000 // len(text)), request(data.encode()))
+
+    assert time.process_time() - before < 4
+
+
+class Quoting(Driver[None]):
+    """Refuses a creation in the words of its request, or in its own with those as the cause."""
+
+    def __init__(self, *, in_cause: bool) -> None:
+        super().__init__(None)
+        self._in_cause = in_cause
+
+    async def create_machine(self, req: MachineRequest) -> Any:
+        error = RuntimeError(f"rejected: {req.user_data.decode()}")
+        if self._in_cause:
+            raise errors.Internal("rejected") from error
+        raise error
+
+
+@pytest.mark.parametrize("in_cause", [False, True])
+async def test_neither_the_error_nor_its_causes_nor_the_history_quote_user_data(
+    in_cause: bool,
+) -> None:
+    driver: Any = Quoting(in_cause=in_cause)
+    handle = Handle(Cloud(name="fake", machines=driver))
+
+    with pytest.raises(errors.Internal) as caught:
+        await handle.call(MachineDriver.create_machine, request())
+
+    (call,) = handle.history.of(("machine", OWNER.name))
+    for text in ("".join(traceback.format_exception(caught.value)), call.text):
+        assert "rejected" in text
+        assert "correct horse" not in text
+        assert "sonlyletterswith" not in text
+
+
+def test_a_request_shows_no_user_data() -> None:
+    assert "correct horse" not in repr(request(userData=DATA))
+
+
+class OldInstances:
+    async def instance_exists(self, node: Node) -> bool:
+        return True
+
+    async def instance_shutdown(self, node: Node) -> bool:
+        return False
+
+    async def instance_metadata(self, node: Node) -> None:
+        return None
+
+
+class Balancers:
+    def get_load_balancer_name(self, cluster_name: str, service: object) -> str:
+        return ""
+
+    async def get_load_balancer(self, cluster_name: str, service: object) -> None: ...
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: object, nodes: object
+    ) -> None: ...
+
+    async def update_load_balancer(
+        self, cluster_name: str, service: object, nodes: object
+    ) -> None: ...
+
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: object) -> None: ...
+
+
+def of(field: str, base: type, **methods: object) -> Cloud:
+    """A cloud with one object, of a class that has these methods too."""
+    fields: dict[str, Any] = {field: type("Acme", (base,), methods)()}
+    return Cloud(name="acme", **fields)
+
+
+async def one_too_few(self: object, service: object) -> None: ...
+
+
+async def named(self: object, cluster_name: str, service: object) -> str:
+    return ""
+
+
+def answers(self: object, node: Node) -> bool:
+    return True
+
+
+class Unensured(Balancers):
+    ensure_load_balancer: Any = None
+
+
+@pytest.mark.parametrize(
+    ("cloud", "fault"),
+    [
+        (
+            of("routes", object, list_routes=named, create_route=named),
+            "routes: Acme.delete_route is missing; write it",
+        ),
+        (
+            of("load_balancer", Unensured, ensure_loadbalancer=one_too_few),
+            "load_balancer: Acme.ensure_load_balancer is missing; is ensure_loadbalancer misspelt?",
+        ),
+        (
+            of("instances", OldInstances, instance_exists=True),
+            "instances: Acme.instance_exists is missing; write it",
+        ),
+        (
+            of("instances", OldInstances, instance_exists=answers),
+            "instances: Acme.instance_exists cannot be awaited; write `async def`",
+        ),
+        (
+            of("load_balancer", Balancers, get_load_balancer_name=named),
+            "load_balancer: Acme.get_load_balancer_name has to be awaited; write `def`",
+        ),
+        (
+            of("load_balancer", Balancers, get_load_balancer=one_too_few),
+            "Acme.get_load_balancer does not take its arguments; they are (cluster_name, service)",
+        ),
+        (
+            of("instances", OldInstances, instance_state=answers),
+            "instances: Acme.instance_state cannot be awaited; write `async def`",
+        ),
+        (
+            of("load_balancer", Balancers, list_load_balancers=one_too_few),
+            "load_balancer: Acme.load_balancer_digest is missing; write it",
+        ),
+    ],
+    ids=lambda value: value.rpartition(": ")[2] if isinstance(value, str) else "",
+)
+def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
+    assert [told for told in incomplete(cloud) if told.endswith(fault)]
+
+
+def test_all_faults_are_told_at_once() -> None:
+    cloud = of("routes", object)
+
+    assert incomplete(cloud) == [
+        f"routes: Acme.{method} is missing; write it"
+        for method in ("create_route", "delete_route", "list_routes")
+    ]
+
+
+class OldPower(InstancesByPower):
+    async def instance_power(self, node: Node) -> Any: ...
+
+    async def instance_metadata(self, node: Node) -> None: ...
+
+
+def decorated(act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """As a decorator of a vendor does it: the outer function is not async."""
+
+    @functools.wraps(act)
+    def outer(*given: Any, **named: Any) -> Awaitable[Any]:
+        return act(*given, **named)
+
+    return outer
+
+
+def in_thread(act: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """The other way about."""
+
+    @functools.wraps(act)
+    async def outer(*given: Any, **named: Any) -> Any:
+        return act(*given, **named)
+
+    return outer
+
+
+class Question:
+    async def __call__(self, node: Node) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        Cloud(name="bare"),
+        of("instances", OldPower),
+        of(
+            "instances",
+            OldInstances,
+            instance_exists=decorated(OldInstances.instance_exists),
+        ),
+        of("instances", OldInstances, instance_exists=in_thread(answers)),
+        of("instances", OldInstances, instance_state=Question()),
+        of(
+            "instances",
+            OldInstances,
+            instance_state=staticmethod(functools.partial(named, 0, "")),
+        ),
+        of("clusters", object),
+    ],
+    ids=["bare", "by power", "decorated", "in thread", "object", "partial", "not called"],
+)
+def test_what_can_be_called_is_complete(cloud: Cloud) -> None:
+    assert incomplete(cloud) == []

@@ -9,7 +9,6 @@ import pytest
 
 from ccm.base import metrics
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import Unavailable
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import InstanceMetadata, address
@@ -21,7 +20,7 @@ from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance, elapsed_s
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster, missing, moved
+from tests.support.cluster import Cluster, missing, moved
 
 pytestmark = pytest.mark.virtual_time
 
@@ -77,20 +76,6 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
     result = await controller(cluster, cloud()).sync_node("node0")
 
     assert (result, cluster.requests) == (DONE, ["PATCH", "GET"])
-
-
-async def test_one_cause_is_told_once_a_minute_and_another_at_once() -> None:
-    fake = cloud(metadata_error=Unavailable("first"))
-    cluster = Cluster(build(taints=[U]))
-
-    async with cluster.running(controller(cluster, fake).controller):
-        await advance(50)
-        assert cluster.events == [("InitializationFailed", "Initialization failed: first")]
-        fake.metadata_error = Unavailable("second")
-        await advance(40)
-        assert cluster.events[1:] == [("InitializationFailed", "Initialization failed: second")]
-        await advance(90)
-        assert cluster.events[2:] == [("InitializationFailed", "Initialization failed: second")]
 
 
 async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:

@@ -10,7 +10,7 @@ from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import plan
 from ccm.model import Node, NodeAddress, Taint, names
 from ccm.testing.builders import node, uninitialized_taint
-from tests.unit.controllers.cluster import patched
+from tests.support.cluster import patched
 
 U = uninitialized_taint()
 OURS = ("fake",)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from structlog.testing import capture_logs
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unauthenticated, Unavailable
+from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unavailable
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.ownership import Ownership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
@@ -25,21 +23,14 @@ from ccm.testing.builders import node as build
 from ccm.testing.builders import shutdown_taint
 from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster
-from tests.unit.runtime.configmap import Api
+from tests.support.cluster import Cluster
+from tests.support.configmap import Api
+from tests.support.lifecycle import ready, running, silent
 
 pytestmark = pytest.mark.virtual_time
 
 TROUBLE = "node could not be processed, retrying"
 OVER = "all nodes can be processed again"
-
-
-def silent(name: str) -> Node:
-    return build(name, provider_id=f"fake://{name}", uid=f"uid-{name}", ready="Unknown")
-
-
-def ready(name: str) -> Node:
-    return build(name, provider_id=f"fake://{name}", uid=f"uid-{name}", ready="True")
 
 
 class Cloudy(FakeCloud):
@@ -57,23 +48,6 @@ class Cloudy(FakeCloud):
 
     def questions(self, name: str) -> int:
         return self.asked.count(("instance-exists", f"fake://{name}"))
-
-
-@asynccontextmanager
-async def running(fake: FakeCloud, **rules: Any) -> AsyncIterator[Cluster]:
-    cluster = Cluster()
-    rules = {"ownership": Ownership(schemes=("fake",)), "allow_mass": True, **rules}
-    made = NodeLifecycleController(
-        nodes=cluster.informer,
-        api=cluster,
-        lookup=InstanceLookup(Handle(fake.cloud())),
-        slots=DeletionRecord(Api(), namespace="kube-system", owner="lease"),
-        holds=Holds("Node", cluster),
-        events=cluster,
-        settings=Settings(workers=4, rules=Rules(**rules)),
-    )
-    async with cluster.running(made.controller):
-        yield cluster
 
 
 def said(lines: list[Any], text: str, level: str | None = None) -> int:
@@ -100,44 +74,6 @@ async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
 
     assert said(lines, TROUBLE, "warning") == 2
     assert said(lines, OVER) == 2
-
-
-async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
-    fake = Cloudy(a=Unavailable("down"))
-    fake.delay_s = 1.0
-    async with running(fake) as cluster:
-        with capture_logs() as lines:
-            cluster.put(silent("a"))
-            await advance(0.5)
-            cluster.drop("a")
-            await advance(2)
-
-    assert fake.questions("a") == 1
-    assert said(lines, TROUBLE) == 0
-
-
-async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_once() -> None:
-    fake = Cloudy(a=Unavailable("down"), b=Unavailable("down"))
-    async with running(fake) as cluster:
-        cluster.put(silent("a"))
-        await advance(60)  # by now a is left alone for minutes
-        before = fake.questions("a")
-        cluster.put(silent("b"))
-        await advance(1)
-        fake.errors.clear()
-        await advance(11)
-
-    assert fake.questions("a") > before
-
-
-async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
-    fake = Cloudy(a=Unauthenticated("no"))
-    async with running(fake) as cluster:
-        cluster.put(silent("a"))
-        await advance(29)
-        assert fake.questions("a") == 1
-        await advance(10)
-        assert fake.questions("a") == 2
 
 
 async def test_a_node_said_to_be_elsewhere_is_asked_about_again_with_back_off() -> None:

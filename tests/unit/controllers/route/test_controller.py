@@ -1,21 +1,22 @@
-"""When routes are compared, and what becomes of the calls; in virtual time."""
+"""The route controller in virtual time, with failures and random faults."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ccm.base.metrics import REGISTRY
-from ccm.cloud.errors import Unavailable
+from ccm.cloud.errors import InvalidArgument, RetryAfter, Unavailable
 from ccm.cloud.types import address
 from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
 from ccm.testing import builders
-from ccm.testing.clock import advance
-from tests.unit.controllers.cluster import moved
-from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
+from ccm.testing.clock import advance, elapsed_s
+from tests.support.cluster import moved
+from tests.support.routes import A, B, Environment, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,20 +44,6 @@ async def test_a_new_node_has_its_route_soon() -> None:
         await advance(0.5)
 
         assert env.cloud.present() == {("a", A)}
-
-
-async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
-    async with running() as env:
-        await advance(60)
-        env.cloud.log.clear()
-        env.node("a")
-        await advance(5)
-        assert env.cloud.log == []
-
-        env.node("a", A)
-        await advance(0.5)
-
-        assert env.cloud.changes() == [f"create a {A}"]
 
 
 @pytest.mark.row("route-when-08")
@@ -166,18 +153,6 @@ async def hold_listing(env: Environment) -> None:
     """Let the next comparison begin, and its listing take long."""
     env.cloud.slow.add("list")
     await advance(11)
-
-
-async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon() -> None:
-    """Nobody else would ask for a comparison before the safety pass."""
-    deletion = f"delete x {A}"
-    async with running(routes=[made("x", A)], slow=[deletion]) as env:
-        env.node("a", A)
-        await hold_listing(env)
-        await end(env, deletion, "list")
-        await advance(60)
-
-        assert env.cloud.present() == {("a", A)}
 
 
 @pytest.mark.parametrize("listing_first", [False, True])
@@ -295,22 +270,6 @@ async def test_a_deletion_waits_in_vain_when_its_node_cannot_be_decoded_any_more
         assert env.cloud.present() == {("lost", B)}
 
 
-async def test_calls_whose_turn_has_not_come_are_left_to_the_next_comparison() -> None:
-    nodes = {"a": A, "b": B}
-    async with running(nodes, slow=[f"create a {A}"], concurrency=1, interval_s=1) as env:
-        env.node("c", "10.120.2.0/24")
-        env.cloud.faults["list"] = Unavailable("down")
-        await advance(20)
-        env.cloud.open[f"create a {A}"].set()
-        await advance(1)
-        assert env.cloud.changes() == [f"create a {A}"]
-        assert ("b", "True", "NoRouteCreated") not in env.conditions
-
-        env.cloud.faults.clear()
-        await advance(200)
-        assert len(env.cloud.present()) == 3
-
-
 @pytest.mark.parametrize("becomes", [None, "10.120.2.0/24"], ids=["gone", "of another range"])
 async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
     becomes: str | None,
@@ -324,28 +283,6 @@ async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
         await advance(30)
 
         assert env.cloud.changes() == [f"create a {A}"] + [f"create b {becomes}"] * bool(becomes)
-
-
-async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
-    async with running({"a": A}) as env:
-        env.drop("a")
-        env.node("a", A, uid="other")
-        await advance(30)
-
-        assert env.conditions == [("a", "False", "RouteCreated")] * 2
-
-
-async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
-    async with running() as env:
-        env.refuse = moved
-        env.node("a", A)
-        await advance(11)
-        assert env.cloud.present() == {("a", A)}
-        assert env.conditions == []
-        env.refuse = lambda: None
-        await advance(10)
-
-        assert env.conditions == [("a", "False", "RouteCreated")]
 
 
 async def test_changed_addresses_delete_before_they_create() -> None:
@@ -506,3 +443,101 @@ async def test_a_condition_that_meets_a_conflict_is_not_written_to_another_s_nod
 
         assert env.requests == ["PATCH status", "GET"]
         assert [status for _, status, _ in env.conditions] == ["False"]
+
+
+@pytest.mark.row("route-fail-02")
+async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
+    async with running({"a": A}, faults={"create": Unavailable("later")}) as env:
+        assert env.conditions == [("a", "True", "NoRouteCreated")]
+        assert env.told == [("a", "Warning", "FailedToCreateRoute")]
+        await advance(60)
+        tries = len(env.cloud.changes())
+        assert 4 <= tries <= 7
+        assert len(env.told) == tries
+
+        env.cloud.faults.clear()
+        await advance(70)
+
+        assert env.cloud.present() == {("a", A)}
+        assert env.conditions[1:] == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.row("route-fail-02")
+async def test_a_failed_deletion_is_tried_again() -> None:
+    fault = {"delete": Unavailable("later")}
+    async with running(routes=[made("gone", A)], faults=fault) as env:
+        assert env.told == []
+        env.cloud.faults.clear()
+
+        await advance(5)
+
+        assert env.cloud.routes == []
+
+
+@pytest.mark.row("route-fail-03")
+async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
+    async with running({"a": A}, faults={"create": RetryAfter("busy", seconds=42)}) as env:
+        env.cloud.faults.clear()
+        await advance(41)
+        assert len(env.cloud.changes()) == 1
+        await advance(11)
+
+        assert len(env.cloud.changes()) == 2
+        assert env.told == []
+
+
+async def test_a_hopeless_creation_is_not_hammered() -> None:
+    async with running({"a": A}, faults={"create": InvalidArgument("no")}) as env:
+        await advance(590)
+
+        assert len(env.cloud.changes()) == 1
+
+
+@pytest.mark.row("route-fail-04")
+async def test_a_listing_that_fails_changes_nothing() -> None:
+    async with running({"a": A}, faults={"list": Unavailable("no")}) as env:
+        await advance(100)
+
+        assert env.cloud.changes() == []
+        assert env.conditions == []
+        assert 3 <= len(env.cloud.at) <= 8
+
+
+CIDRS = (A, B, "10.120.2.0/24")
+NODES = ("a", "b", "c")
+LATENCIES_S = (0, 0.5, 3, 9)
+PAUSES_S = (0, 0.1, 1, 5, 11, 30)
+SOON_S = 90.0
+"""Some comparisons, and far less than a safety pass."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_routes_are_right_soon_after(seed: int) -> None:
+    rng = random.Random(seed)
+    log = []
+    async with running(concurrency=rng.choice((1, 2, 200))) as env:
+        for _ in range(rng.randint(5, 40)):
+            name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
+            log.append(f"{elapsed_s():.1f} {name} {cidrs}")
+            if cidrs:
+                env.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
+            else:
+                env.drop(name)
+            env.cloud.latency_s = rng.choice(LATENCIES_S)
+            await advance(rng.choice(PAUSES_S))
+        env.cloud.latency_s = 0
+        await advance(SOON_S)
+
+        nodes = env.informer.store.list()
+        wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
+        conditions = [
+            (condition.status, condition.reason)
+            for node in nodes
+            for condition in node.status.conditions or ()
+        ]
+        assert env.cloud.present() == wanted, log
+        assert len(env.cloud.routes) == len(wanted), log
+        assert conditions == [("False", "RouteCreated")] * len(nodes), log
+        calls = len(env.cloud.log)
+        await advance(400)
+        assert len(env.cloud.log) == calls, log

@@ -19,7 +19,7 @@ from ccm.cloud.errors import (
     RetryAfter,
 )
 from ccm.kube.errors import Forbidden
-from tests.unit.controllers.service.world import F, World, served, started
+from tests.support.services import F, World, served, started
 
 pytestmark = pytest.mark.virtual_time
 

@@ -1,13 +1,21 @@
-"""Changes of nodes: what they cost, and who becomes a member when."""
+"""Members of load balancers: changes of nodes, health, bursts."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
 from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
-from ccm.model import names
-from tests.unit.controllers.service.world import World, autoscaler_taint, served, started
+from ccm.controllers.service import nodes as nodes_module
+from ccm.controllers.service.bursts import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
+from ccm.model import NodeCondition, names
+from ccm.runtime.massguard import DOUBT_S
+from ccm.testing.clock import advance, elapsed_s
+from tests.support.services import F, World, autoscaler_taint, served, started
 
 pytestmark = pytest.mark.virtual_time
 
@@ -60,14 +68,6 @@ async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
             await world.pass_time(0.5)
 
         assert [round(at - began, 1) for at in world.balancers.at] == [10, 20]
-
-
-async def test_the_burst_window_can_be_set() -> None:
-    async with served(quiet_s=0.2, longest_wait_s=1) as world:
-        world.node("n1")
-        await world.pass_time(0.25)
-
-        assert world.balancers.of("update") == [("web", ("n1",))]
 
 
 @pytest.mark.parametrize(
@@ -216,21 +216,6 @@ async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> 
         assert world.balancers.of("update") == [("web", ("n1", "n2"))]
 
 
-async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> None:
-    async with started("n1", slow="ensure") as world:
-        world.service()
-        await world.pass_time(5)
-        world.node("n2")
-        await world.pass_time(0.5)
-        world.balancers.release.set()
-        world.node("n3")
-        await world.pass_time(0.5)
-        world.node("n4")
-        await world.pass_time(1000)
-
-        assert world.balancers.of("update") == [("web", ("n1", "n2", "n3", "n4"))]
-
-
 @pytest.mark.row("service-burst-01")
 async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
     async with served("n1") as world:
@@ -305,3 +290,216 @@ async def test_metrics_of_a_change_of_nodes() -> None:
         assert sample("service_controller_nodesync_latency_seconds_count") - passes == 1
         name = "service_controller_update_loadbalancer_host_latency_seconds_count"
         assert sample(name) - each == 1
+
+
+UNCHECKED = {"load_balancers_check_health": False}
+TERMINATING = [NodeCondition(type=names.CONDITION_TERMINATING, status="True")]
+
+
+def unchecked(*nodes: str, **settings: Any) -> AbstractAsyncContextManager[World]:
+    return served(*nodes, cloud=UNCHECKED, **settings)
+
+
+def members(world: World) -> list[Sequence[str]]:
+    return [given for _, given in world.balancers.of("update")]
+
+
+@pytest.mark.row("service-health-01")
+@pytest.mark.parametrize("status", ["False", "Unknown"])
+async def test_a_node_that_is_not_ready_is_no_member_until_it_is(status: str) -> None:
+    async with unchecked("n1", "n2", "n3") as world:
+        world.node("n2", ready=status)
+        await world.pass_time(2)
+        assert members(world) == [("n1", "n3")]
+        world.forget()
+        world.node("n2", ready=status, labels={"a": "b"})
+        await world.pass_time(60)
+        assert world.balancers.log == []
+
+        world.node("n2")
+        await world.pass_time(20)
+        assert members(world) == [("n1", "n2", "n3")]
+
+
+@pytest.mark.row("service-health-01")
+async def test_a_terminating_node_leaves_the_members_of_policy_cluster_only() -> None:
+    async with unchecked("n1", "n2") as world:
+        world.service("local", externalTrafficPolicy="Local")
+        await world.pass_time(60)
+        world.forget()
+        world.node("n2", conditions=TERMINATING)
+        await world.pass_time(60)
+        assert world.balancers.log == [("update", "web", ("n1",))]
+        world.forget()
+
+        world.node("n2", conditions=TERMINATING, ready="False")
+        await world.pass_time(60)
+        assert world.balancers.log == [("update", "local", ("n1",))]
+
+
+@pytest.mark.row("service-health-02")
+async def test_where_health_is_checked_neither_counts_nor_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served("n1", "n2") as world:
+        monkeypatch.setattr(nodes_module, "is_fit", lambda *_, **__: pytest.fail("a look"))
+        world.node("n1", ready="False")
+        world.node("n2", conditions=TERMINATING)
+        await world.pass_time(60)
+
+        assert world.balancers.log == []
+
+
+@pytest.mark.row("service-health-03")
+async def test_the_last_ready_members_stay() -> None:
+    async with unchecked("n1", "n2") as world:
+        for name in ("n1", "n2"):
+            world.node(name, ready="Unknown")
+            await world.pass_time(100)
+        assert members(world) == [("n2",)]
+
+        world.node("n1")
+        await world.pass_time(100)
+        assert members(world)[-1] == ("n1",)
+
+
+@pytest.mark.row("service-health-03")
+async def test_an_api_server_that_loses_all_its_nodes_changes_no_members() -> None:
+    every = [f"n{number:02}" for number in range(20)]
+    async with unchecked(*every) as world:
+        for name in every:
+            world.node(name, ready="Unknown")
+            await world.pass_time(1.5)
+        await world.pass_time(1000)
+        assert [each for each in members(world) if len(each) < 14] == []
+        kept = members(world)[-1] if members(world) else tuple(every)
+
+        for name in every:
+            world.node(name)
+        await world.pass_time(100)
+        assert (members(world) or [tuple(every)])[-1] == tuple(every)
+        assert len(kept) >= 14
+
+
+@pytest.mark.row("service-health-03")
+async def test_many_that_stay_lost_leave_after_a_while() -> None:
+    every = [f"n{number:02}" for number in range(10)]
+    async with unchecked(*every) as world:
+        for name in every[:4]:
+            world.node(name, ready="Unknown")
+        await world.pass_time(DOUBT_S - 5)
+        assert members(world) == []
+
+        await world.pass_time(30)
+        assert members(world) == [tuple(every[4:])]
+
+
+@pytest.mark.row("service-health-03")
+async def test_a_start_while_no_node_is_known_to_be_ready_keeps_the_members() -> None:
+    world = World(cloud=UNCHECKED)
+    for name in ("n1", "n2"):
+        world.node(name, ready="Unknown")
+    world.node("n3", ready="False")
+    world.service(finalizers=[F])
+    async with world.running():
+        await world.pass_time(60)
+        assert world.balancers.of("ensure") == [("web", ("n1", "n2"))]
+
+        world.node("n2")
+        await world.pass_time(60)
+        assert members(world) == [("n2",)]
+
+
+def collecting() -> tuple[Bursts, list[float]]:
+    acts: list[float] = []
+    return Bursts(lambda: acts.append(elapsed_s()), quiet_s=1, longest_s=10), acts
+
+
+async def test_an_act_follows_the_pause_and_never_comes_too_late() -> None:
+    changes, acts = collecting()
+    await advance(5)
+    assert acts == []
+
+    changes.note()
+    await advance(0.6)
+    changes.note()
+    await advance(5)
+    assert acts == [pytest.approx(6.6)]
+
+    for _ in range(30):
+        changes.note()
+        await advance(0.5)
+    await advance(5)
+    assert acts[1:] == [pytest.approx(20.6), pytest.approx(26.1)]
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.05, 1), (2, 20), (30, LONGEST_REST_S)])
+async def test_a_dear_pass_is_followed_by_a_rest_in_proportion(
+    took_s: float, rest_s: float
+) -> None:
+    changes, acts = collecting()
+    changes.passes()
+    await advance(took_s)
+    changes.passed(took_s)
+
+    changes.note()
+    await advance(100)
+
+    assert acts == [pytest.approx(took_s + rest_s)]
+
+
+async def test_a_pass_that_hangs_holds_up_the_next_for_a_minute_only() -> None:
+    changes, acts = collecting()
+    changes.passes()
+
+    changes.note()
+    await advance(1000)
+
+    assert acts == [LONGEST_REST_S]
+
+
+async def test_a_node_that_goes_away_waits_for_neither_rest_nor_wave() -> None:
+    changes, acts = collecting()
+    changes.passes()
+    changes.wave(goes_on=True)
+    changes.note()
+    await advance(5)
+
+    for _ in range(10):
+        changes.note(leaves=True)
+        changes.wave(goes_on=True)
+        await advance(1)
+
+    assert acts == [15]
+
+
+async def test_a_wave_of_initialisation_is_one_burst() -> None:
+    changes, acts = collecting()
+    for number in range(100):
+        changes.wave(goes_on=number < 99)
+        changes.note()
+        await advance(3)
+
+    assert acts == [pytest.approx(99 * 3)]
+
+
+async def test_a_node_that_is_never_initialised_holds_up_others_for_a_moment_only() -> None:
+    changes, acts = collecting()
+    changes.wave(goes_on=True)
+    changes.note()
+    await advance(100)
+    assert acts == [10]
+
+    changes.note()
+    await advance(100)
+    assert acts == [10, 101]
+
+
+async def test_a_wave_without_end_is_cut() -> None:
+    changes, acts = collecting()
+    for _ in range(700):
+        changes.wave(goes_on=True)
+        changes.note()
+        await advance(1)
+
+    assert acts == [LONGEST_WAVE_S]

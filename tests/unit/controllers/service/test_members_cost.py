@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ccm.controllers.service import nodes as nodes_module
-from tests.unit.controllers.service import world as world_module
-from tests.unit.controllers.service.world import World
+from tests.support import services as world_module
+from tests.support.services import World
 
 pytestmark = pytest.mark.virtual_time
 

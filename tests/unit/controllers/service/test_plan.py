@@ -15,7 +15,7 @@ from ccm.controllers.service.record import Record, State
 from ccm.model import Taint, names
 from ccm.model.patches import StaleObject
 from ccm.testing.builders import node
-from tests.unit.controllers.service.world import F, autoscaler_taint
+from tests.support.services import F, autoscaler_taint
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,7 @@ import pytest
 
 from ccm.cloud import errors
 from ccm.kube.errors import ServerError
-from tests.unit.controllers.service.world import F, World
+from tests.support.services import F, World
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,7 +10,7 @@ import pytest
 
 from ccm.base import clock
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
-from tests.unit.controllers.service.world import FakeDigests, World, started
+from tests.support.services import FakeDigests, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -98,15 +98,6 @@ async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
         assert world.balancers.calls == ["list"] * 4 + ["ensure"] * 3
 
 
-async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
-    async with restarted(3, faults={"list": RetryAfter("busy", seconds=20)}) as world:
-        await world.pass_time(19)
-        world.balancers.faults.clear()
-        await world.pass_time(600)
-
-        assert world.balancers.calls == ["list", "list"]
-
-
 @pytest.mark.parametrize(
     "trouble",
     [{"slow": "list"}, {"faults": {"list": RetryAfter("busy", seconds=3600)}}],
@@ -133,18 +124,6 @@ async def test_a_service_that_was_never_served_does_not_wait_for_the_listing() -
         assert world.address("new")
 
 
-async def test_people_do_not_wait_for_the_listing() -> None:
-    async with restarted(3, slow="list") as world:
-        world.service("new")
-        world.change("s1", ports=OTHER_PORT)
-        await world.pass_time(10)
-        assert world.balancers.calls == ["list", "ensure", "ensure"]
-
-        world.balancers.release.set()
-        await world.pass_time(600)
-        assert len(world.balancers.of("ensure")) == 2
-
-
 async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> None:
     elsewhere = ImplementedElsewhere("not ours")
     faults = {"digest s0": Internal("boom"), "digest s1": elsewhere}
@@ -152,18 +131,6 @@ async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> N
         await world.pass_time(600)
 
         assert world.balancers.log == [("list", "", ()), ("ensure", "s0", ("n1", "n2"))]
-
-
-async def test_a_provider_without_a_digest_is_asked_to_ensure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = await settled(1)
-    monkeypatch.setattr(FakeDigests, "load_balancer_digest", lambda *_: "")
-
-    async with world.running():
-        await world.pass_time(600)
-
-        assert world.balancers.calls == ["list", "ensure"]
 
 
 async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
@@ -229,21 +196,6 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
 
         assert sorted(name for _, name, _ in world.balancers.log) == ["s0", "s1", "s2", "s3"]
         assert (world.events, world.patches) == ([], [])
-
-
-async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
-    async with started("n1", drift_period_s=100) as world:
-        world.service()
-        await world.pass_time(1)
-        world.balancers.faults["ensure"] = Internal("boom")
-        await world.pass_time(125)
-        world.balancers.faults.clear()
-        world.forget()
-
-        world.change(loadBalancerIP="192.0.2.9")
-        await world.pass_time(1)
-
-        assert world.reasons() == ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
 
 
 async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ccm.base.backoff import Exponential
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
+from ccm.kube.reflector import Settings
 from ccm.model import Node
 from ccm.model.meta import KubeObject
 from ccm.testing import builders
 from ccm.testing.clock import advance, elapsed_s
 
 T = TypeVar("T", bound=KubeObject)
+STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
+LISTED = Settings(backoff=STEADY)
 Step = WatchEvent[Node] | Exception | float
 """An event, a failure, or seconds of silence."""
 
@@ -173,3 +177,27 @@ class Server:
 
     def of(self, verb: str) -> list[Call]:
         return [call for call in self.calls if call.verb == verb]
+
+
+class Recorder:
+    """A sink that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Node] = {}
+        self.removed: list[tuple[str, str | None]] = []
+        self.upserts: list[str] = []
+        self.completed: list[float] = []
+
+    def keys(self) -> Collection[str]:
+        return self.objects.keys()
+
+    def upsert(self, obj: Node) -> None:
+        self.objects[obj.key] = obj
+        self.upserts.append(f"{obj.key}@{obj.resource_version}")
+
+    def remove(self, key: str, last: Node | None = None) -> None:
+        self.objects.pop(key, None)
+        self.removed.append((key, last.resource_version if last else None))
+
+    def complete(self) -> None:
+        self.completed.append(elapsed_s())

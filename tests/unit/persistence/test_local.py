@@ -1,23 +1,26 @@
-"""Names of objects and instances: none is lost, none taken for another, none changes by itself."""
+"""Storage on this machine: names, modes, SQLite."""
 
 from __future__ import annotations
 
 import random
+import sqlite3
+import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ccm.base import redact
 from ccm.persistence import errors, postgres, registry, s3
-from ccm.persistence.interface import (
-    MachineId,
-    PersistenceProviderStatus,
-    new_machine_id,
-)
+from ccm.persistence.credentials import text_of
+from ccm.persistence.errors import BackendUnavailable
+from ccm.persistence.interface import MachineId, PersistenceProviderStatus, new_machine_id
 from ccm.persistence.keys import checked, encode, instance_name, key_of
 from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
+from tests.unit.persistence.helpers import KIND, LOCAL, NAME, opened, thing
 
 
 def test_keys_of_many_names_never_clash() -> None:
@@ -120,3 +123,107 @@ def test_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(errors.BackendDead, match=r"kube-ccm\[s3\]"):
         registry.load("s3")
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_modes(tmp_path: Path, kind: str) -> None:
+    async with opened(LOCAL[kind](tmp_path)) as store:
+        await store.put_object(NAME, thing())
+
+        for path in (tmp_path / "store", *(tmp_path / "store").rglob("*")):
+            wanted = 0o700 if path.is_dir() else 0o600
+            assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("is_folder", [True, False])
+async def test_wider_modes_are_refused(tmp_path: Path, kind: str, is_folder: bool) -> None:
+    async with opened(LOCAL[kind](tmp_path)) as store:
+        await store.put_object(NAME, thing())
+    inside = next(path for path in (tmp_path / "store").rglob("*") if path.is_file())
+    (tmp_path / "store" if is_folder else inside).chmod(0o755)
+
+    with pytest.raises(errors.BackendDead, match=r"mode 755.*chmod"):
+        async with opened(LOCAL[kind](tmp_path)):
+            pass
+
+
+async def test_links_are_refused(tmp_path: Path) -> None:
+    async with opened(LOCAL["file"](tmp_path)) as store:
+        await store.put_object(NAME, thing())
+    (file,) = tmp_path.rglob("one.json")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(errors.BackendDead, match="symbolic link"):
+        async with opened(LOCAL["file"](tmp_path)):
+            pass
+
+
+async def test_second_process_is_refused(tmp_path: Path) -> None:
+    async with opened(LOCAL["file"](tmp_path)):
+        with pytest.raises(errors.BackendDead, match="in use by another process"):
+            async with opened(LOCAL["file"](tmp_path)):
+                pass
+    async with opened(LOCAL["file"](tmp_path)):
+        pass
+
+
+class NoLog(sqlite3.Connection):
+    """On a file system that cannot share memory, where there is no write-ahead log."""
+
+    def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+        return super().execute(sql.replace("journal_mode=WAL", "journal_mode"), *given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "synchronous"),
+    [(sqlite3.Connection, "wal", 2), (NoLog, "delete", 3)],
+    ids=["with-a-log-full", "without-one-extra"],
+)
+async def test_what_is_acknowledged_is_on_disk(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[sqlite3.Connection],
+    mode: str,
+    synchronous: int,
+) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *at, **how: connect(*at, **how, factory=kind))
+    async with opened(LOCAL["sqlite"](tmp_path)) as store:
+        held: Any = store._instances[NAME].store
+        found = [
+            await held._worker.run(held._pragma, one) for one in ("journal_mode", "synchronous")
+        ]
+        assert found == [mode, synchronous]
+        key = await store.put_object(NAME, thing())
+        assert await store.get_object(NAME, KIND, key) == thing()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("PRAGMA application_id=7", "database of another program"),
+        ("PRAGMA user_version=2", r"schema 2, this version knows 1; upgrade"),
+    ],
+)
+async def test_other_databases_are_refused(tmp_path: Path, statement: str, said: str) -> None:
+    async with opened(LOCAL["sqlite"](tmp_path)):
+        pass
+    with closing(sqlite3.connect(tmp_path / "store" / "x.db")) as db:
+        db.execute(statement)
+
+    with pytest.raises(errors.BackendDead, match=said):
+        async with opened(LOCAL["sqlite"](tmp_path)):
+            pass
+
+
+def test_a_credential_is_known_and_one_that_is_too_long_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("of-a-bucket\n")
+    assert text_of(file) == "of-a-bucket"
+    assert redact.words("of-a-bucket") == redact.MASK
+
+    file.write_text("x" * 300_000)
+    with pytest.raises(BackendUnavailable, match="key cannot be read: it has more than 65536"):
+        text_of(file)

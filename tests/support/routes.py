@@ -22,7 +22,7 @@ from ccm.model import ObjectReference
 from ccm.model.cidr import parse_ranges
 from ccm.runtime.deletions import DeletionRecord
 from ccm.testing import builders
-from tests.unit.controllers.cluster import Cluster
+from tests.support.cluster import Cluster
 
 A, B = "10.120.0.0/24", "10.120.1.0/24"
 RANGES = parse_ranges("10.120.0.0/16")
