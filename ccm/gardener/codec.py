@@ -19,7 +19,7 @@ from ccm.gardener.types import ClassNodeTemplate, MachineClass
 from ccm.machines.classes import ClassView
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.settings import Names
-from ccm.model import ObjectReference, Secret
+from ccm.model import Secret
 from ccm.model import names as kubernetes
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.names import STATUS_FALSE
@@ -287,17 +287,6 @@ def preserve_patch(obj: Machine, until: datetime | None) -> Patch:
     """The patch of the status that says until when the machine is kept; None: no longer."""
     found = {"currentStatus": {"preserveExpiryTime": _text(until)}}
     return {"metadata": same_object(obj) | same_version(obj), "status": found}
-
-
-def reference(obj: Machine) -> ObjectReference:
-    """What an event about a machine names."""
-    return ObjectReference(
-        kind="Machine",
-        api_version=f"{names.GROUP}/{names.VERSION}",
-        namespace=obj.namespace,
-        name=obj.name,
-        uid=obj.uid,
-    )
 
 
 def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:

@@ -210,8 +210,8 @@ class CRDGuard:
         if not self._blocked:
             text = f"{cause(self._kind)}; {advice(self._kind)}"
             _log.warning("deletions blocked, their CRD was deleted", crd=crd.name)
-            self._events.event(_reference(CRDS, crd), WARNING, REASON_DELETION_HELD, text)
-        self._blocked[obj.uid] = about = _reference(self._kind, obj)
+            self._events.event(CRDS.reference(crd), WARNING, REASON_DELETION_HELD, text)
+        self._blocked[obj.uid] = about = self._kind.reference(obj)
         self._holds.hold(about, REASON, "")
 
     def _release(self, uid: str) -> None:
@@ -233,16 +233,6 @@ def advice(kind: Kind[Any]) -> str:
         'recover the objects as "A deleted CustomResourceDefinition" in manifests/README.md says; '
         f"or, to delete their VMs: kubectl annotate crd {name_of(kind)} "
         f"{ANNOTATION_ALLOW_DELETION}=true"
-    )
-
-
-def _reference(kind: Kind[Any], obj: KubeObject) -> ObjectReference:
-    return ObjectReference(
-        kind=kind.kind,
-        api_version=kind.api_version,
-        namespace=obj.namespace,
-        name=obj.name,
-        uid=obj.uid,
     )
 
 

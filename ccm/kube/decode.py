@@ -15,8 +15,8 @@ import msgspec
 
 from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import logger
-from ccm.kube import errors, metrics
-from ccm.kube.resources import Bookmark, Envelope, Kind, Named, NameMeta, RawList
+from ccm.kube import errors, metrics, nesting
+from ccm.kube.resources import Bookmark, Envelope, Kind, ListMeta, Named, NameMeta, RawList
 from ccm.model import names
 from ccm.model.meta import KubeObject, ObjectMeta
 
@@ -89,7 +89,7 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
     """
     try:
         page = kind.page.decode(body)
-    except (msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return _decode_items(kind, body)
     except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
@@ -124,7 +124,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
 def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
     """A line that is no change of a well-formed object; `fault` says why."""
     try:
-        envelope = _ENVELOPE.decode(line)
+        envelope = _envelope(line)
         if envelope.type == "ERROR":
             raise errors.from_status(errors.STATUS.decode(envelope.object))
         if envelope.type == "BOOKMARK":
@@ -143,7 +143,7 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
 
 def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
     try:
-        page = _RAW_LIST.decode(body)
+        page = _raw_list(body)
     except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     items: list[T] = []
@@ -164,7 +164,7 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
 def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
     """Count and log an object we cannot decode; its name as far as readable."""
     try:
-        head = _NAMED.decode(raw).metadata
+        head = _name(raw)
     except UNDECODABLE:
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
@@ -175,6 +175,33 @@ def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> Name
         error=str(problem),
     )
     return head
+
+
+def _raw_list(body: bytes) -> RawList:
+    try:
+        return _RAW_LIST.decode(body)
+    except RecursionError:
+        found = nesting.members(body)
+        items = nesting.split(found.get(b'"items"', b""))
+        metadata = msgspec.json.decode(found.get(b'"metadata"', b""), type=ListMeta)
+        return RawList(metadata=metadata, items=[msgspec.Raw(one) for one in items])
+
+
+def _envelope(line: bytes) -> Envelope:
+    try:
+        return _ENVELOPE.decode(line)
+    except RecursionError:
+        found = nesting.members(line)
+        kind = msgspec.json.decode(found.get(b'"type"', b""), type=str)
+        return Envelope(type=kind, object=msgspec.Raw(found.get(b'"object"', b"")))
+
+
+def _name(raw: msgspec.Raw) -> NameMeta:
+    try:
+        return _NAMED.decode(raw).metadata
+    except RecursionError:
+        metadata = nesting.members(bytes(raw)).get(b'"metadata"', b"")
+        return msgspec.json.decode(metadata, type=NameMeta)
 
 
 def _garbage(kind: Kind[T], problem: Exception) -> errors.Unreachable:

@@ -28,7 +28,7 @@ from ccm.model import (
     Service,
     VolumeAttachment,
 )
-from ccm.model.meta import KubeObject, ObjectMeta, Wire
+from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -143,6 +143,16 @@ class Kind(Generic[T]):
     def api_version(self) -> str:
         """As written in `apiVersion:`."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    def reference(self, obj: KubeObject) -> ObjectReference:
+        """Return the reference by which an Event names an object of the kind."""
+        return ObjectReference(
+            kind=self.kind,
+            api_version=self.api_version,
+            namespace=obj.namespace,
+            name=obj.name,
+            uid=obj.uid,
+        )
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The encoded path of a collection, an object or a subresource.

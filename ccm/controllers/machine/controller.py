@@ -24,6 +24,7 @@ from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.controllers.machine.update import Updater
 from ccm.gardener import codec, names
 from ccm.gardener.crdguard import CRDGuard
+from ccm.gardener.kinds import MACHINES
 from ccm.gardener.types import MachineClass
 from ccm.gardener.world import World
 from ccm.machines.creation import Outcome
@@ -255,7 +256,7 @@ class MachineController:
                 raise StaleObject
             self._told(machine, written.obj)
             if outcome.is_invalid and written.changed:
-                about, text = codec.reference(written.obj), wanted.description
+                about, text = MACHINES.reference(written.obj), wanted.description
                 self._events.event(about, WARNING, names.REASON_INVALID, text)
         self._pause(machine, outcome)
         return outcome

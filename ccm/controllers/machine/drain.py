@@ -20,14 +20,14 @@ from ccm.controllers.machine.attachments import Attachments
 from ccm.controllers.machine.budgets import Budgets
 from ccm.controllers.machine.evictions import Evictions, Failed, Tools
 from ccm.gardener import names
+from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import World
 from ccm.kube.client import Client
 from ccm.kube.informer import Informer
 from ccm.kube.resources import BUDGETS, PODS
 from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
-from ccm.model import Node, ObjectReference
-from ccm.model.machines import Machine
+from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.recorder import Recorder
 
@@ -209,7 +209,7 @@ class Drainer:
         """An event, once for what is said again and again."""
         if self._events is not None and entry.told != text:
             entry.told = text
-            self._events.event(_reference(entry.task.machine), kind, reason, text)
+            self._events.event(MACHINES.reference(entry.task.machine), kind, reason, text)
 
     def _node_changed(self, node: Node) -> None:
         for entry in self._drains.values():
@@ -230,13 +230,3 @@ def _settle(entry: _Entry) -> None:
     if entry.notice is not None:
         entry.notice.cancel()
         entry.notice = None
-
-
-def _reference(machine: Machine) -> ObjectReference:
-    return ObjectReference(
-        kind="Machine",
-        api_version=f"{names.GROUP}/{names.VERSION}",
-        namespace=machine.metadata.namespace,
-        name=machine.name,
-        uid=machine.uid,
-    )

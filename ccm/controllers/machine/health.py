@@ -12,7 +12,8 @@ from dataclasses import replace
 from ccm.base import clock, log, redact
 from ccm.cloud.errors import CloudError, NotOwned
 from ccm.controllers.machine import metrics
-from ccm.gardener import codec, names
+from ccm.gardener import names
+from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import deletion, health, nodesync, preservation, replacing
@@ -231,7 +232,9 @@ class Health:
         self._held.add(machine.key)
         self._log.warning("machine is not replaced yet", machine=machine.key, reason=why)
         text = f"Its node is sick, and it is not replaced yet: {why}"
-        self._events.event(codec.reference(machine), WARNING, names.REASON_REPLACEMENT_HELD, text)
+        self._events.event(
+            MACHINES.reference(machine), WARNING, names.REASON_REPLACEMENT_HELD, text
+        )
 
     def tell(self, before: Machine, after: Machine) -> None:
         """The machine is in another phase."""
@@ -240,7 +243,7 @@ class Health:
             # It has joined: that is no news of anybody's health, and there are many.
             return
         if (found := _TOLD.get(after.phase)) is not None:
-            self._events.event(codec.reference(after), *found, after.status.description)
+            self._events.event(MACHINES.reference(after), *found, after.status.description)
 
     # --- its node ---------------------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class Health:
         """Return whether the node may be changed, and tell if it is another machine's."""
         if self._world.owns_node(machine, node):
             return True
-        about = codec.reference(machine)
+        about = MACHINES.reference(machine)
         if not deletion.is_its_node(machine, node):
             said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
             self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, said)

@@ -13,7 +13,8 @@ from ccm.base import clock, log
 from ccm.controllers.machine import plan
 from ccm.controllers.machine.health import Health, sooner
 from ccm.controllers.machine.remove import Drains
-from ccm.gardener import codec, names
+from ccm.gardener import names
+from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import World
 from ccm.machines import preservation
 from ccm.machines.creation import SHORT_S
@@ -167,4 +168,4 @@ class Preserver:
             reason = names.REASON_PRESERVED
             text = f"It is kept until {format_time(until)}, even if it fails"
         self._log.info("preservation of machine changed", machine=machine.key, after=text)
-        self._events.event(codec.reference(machine), NORMAL, reason, text)
+        self._events.event(MACHINES.reference(machine), NORMAL, reason, text)

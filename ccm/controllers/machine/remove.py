@@ -26,6 +26,7 @@ from ccm.cloud.machines import (
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Tokens
 from ccm.gardener import codec, names
+from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, NotFound
@@ -446,7 +447,7 @@ class _DeleteFlow:
         return wait
 
     def _tell(self, reason: str, text: str) -> None:
-        self._events.event(codec.reference(self._machine), WARNING, reason, text)
+        self._events.event(MACHINES.reference(self._machine), WARNING, reason, text)
 
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
         """What the cloud says of the VM; None: nothing. Raises CloudError."""

@@ -16,10 +16,11 @@ from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import SpecValidation
 from ccm.controllers.machineclass import metrics, plan
 from ccm.gardener import names
+from ccm.gardener.kinds import MACHINE_CLASSES
 from ccm.gardener.types import MachineClass, ObjectCondition
 from ccm.gardener.world import World
 from ccm.machines.classes import ClassView
-from ccm.model import ObjectReference, Secret
+from ccm.model import Secret
 from ccm.model.machines import Machine
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch
@@ -124,7 +125,9 @@ class MachineClassController:
 
         if await self._write_condition(obj, wanted) and faults:
             self._log.warning("machine class cannot be used", key=obj.key, error=wanted.message)
-            self._events.event(_reference(obj), WARNING, wanted.reason, wanted.message)
+            self._events.event(
+                MACHINE_CLASSES.reference(obj), WARNING, wanted.reason, wanted.message
+            )
 
     async def _write_condition(self, obj: MachineClass, wanted: ObjectCondition) -> bool:
         """Write the condition of a class; return whether it is new.
@@ -232,13 +235,3 @@ class MachineClassController:
 
     def _add(self, kind: str, key: str) -> None:
         self.controller.queue.add(f"{kind} {key}")
-
-
-def _reference(obj: MachineClass) -> ObjectReference:
-    return ObjectReference(
-        kind=_CLASS,
-        api_version=f"{names.GROUP}/{names.VERSION}",
-        namespace=obj.namespace,
-        name=obj.name,
-        uid=obj.uid,
-    )

@@ -21,7 +21,7 @@ from ccm.machines.inplace import Move, NodeStep, Update
 from ccm.machines.replicas import Member
 from ccm.machines.rollout import Change, Making, Plan
 from ccm.machines.settings import Settings
-from ccm.model import Node, ObjectReference
+from ccm.model import Node
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import as_controller, controller_uid
@@ -161,14 +161,9 @@ class Calls:
         """Record an event."""
         if event is None:
             return
-        reference = ObjectReference(
-            kind=MACHINE_DEPLOYMENTS.kind,
-            api_version=MACHINE_DEPLOYMENTS.api_version,
-            namespace=obj.namespace,
-            name=obj.name,
-            uid=obj.uid,
+        self._events.event(
+            MACHINE_DEPLOYMENTS.reference(obj), event.kind, event.reason, event.message
         )
-        self._events.event(reference, event.kind, event.reason, event.message)
 
     def shown(self, key: str) -> None:
         """The cache shows a set, or that it is gone."""

@@ -20,7 +20,6 @@ from ccm.gardener.world import World
 from ccm.kube.resources import Kind
 from ccm.machines import overshoot
 from ccm.machines.overshoot import Margins, Stock, Verdict
-from ccm.model import ObjectReference
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
@@ -199,17 +198,9 @@ class MachineOvershootController:
             self._log.warning("no more machines are made", key=obj.key, reason=f"{reason}: {text}")
         else:
             self._log.info("machines are made again", key=obj.key)
-        reference = ObjectReference(
-            kind=kind.kind,
-            api_version=kind.api_version,
-            namespace=obj.namespace,
-            name=obj.name,
-            uid=obj.uid,
-        )
         level = WARNING if frozen else NORMAL
-        self._events.event(
-            reference, level, word, f"{kind.kind} {obj.name} {what}: {reason}, {text}"
-        )
+        message = f"{kind.kind} {obj.name} {what}: {reason}, {text}"
+        self._events.event(kind.reference(obj), level, word, message)
 
     # --- when -------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
 from ccm.controllers.machinesafety import metrics, plan
 from ccm.gardener import names
+from ccm.gardener.kinds import MACHINE_CLASSES
 from ccm.gardener.types import MachineClass
 from ccm.gardener.world import World
 from ccm.kube.decode import Page
@@ -27,7 +28,7 @@ from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import orphans
 from ccm.machines.classes import ClassView
 from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
-from ccm.model import Node, ObjectReference
+from ccm.model import Node
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.patches import Patch
@@ -226,7 +227,9 @@ class MachineSafetyController:
         metrics.ORPHANS_DELETED.inc()
         self._log.info("VM without Machine deleted", provider_id=provider_id)
         text = f"VM {provider_id} ({identity.name}) belonged to no Machine"
-        self._events.event(_reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text)
+        self._events.event(
+            MACHINE_CLASSES.reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text
+        )
 
     def _tell(self, obj: MachineClass, found: Judgement, decision: Decision) -> None:
         """Tell people of what is left alone, once for as long as it is."""
@@ -234,7 +237,7 @@ class MachineSafetyController:
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, reason=text)
-            self._events.event(_reference(obj), WARNING, texts[text], text)
+            self._events.event(MACHINE_CLASSES.reference(obj), WARNING, texts[text], text)
 
     # --- nodes ------------------------------------------------------------------------------
 
@@ -331,13 +334,3 @@ def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
         ("stranger", sum(len(one.strangers) for one, _ in found)),
     ):
         metrics.VMS.labels(kind).set(count)
-
-
-def _reference(obj: MachineClass) -> ObjectReference:
-    return ObjectReference(
-        kind=names.CLASS_KIND,
-        api_version=f"{names.GROUP}/{names.VERSION}",
-        namespace=obj.namespace,
-        name=obj.name,
-        uid=obj.uid,
-    )

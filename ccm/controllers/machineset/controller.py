@@ -28,7 +28,7 @@ from ccm.gardener.world import World
 from ccm.kube.errors import KubeError
 from ccm.machines import replicas, setbacks
 from ccm.machines.replicas import Counts, Member, Scaling, Wanted
-from ccm.model import Node, ObjectReference, Secret, selectors
+from ccm.model import Node, Secret, selectors
 from ccm.model.machines import Kind, Machine, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
@@ -159,7 +159,9 @@ class MachineSetController:
 
         if (await self._write.change(obj, Step(said, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
-            self._events.event(self._reference(obj), WARNING, condition.reason, condition.message)
+            self._events.event(
+                MACHINE_SETS.reference(obj), WARNING, condition.reason, condition.message
+            )
 
     async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
         """The machines of a set, as they are or as we left them."""
@@ -281,7 +283,7 @@ class MachineSetController:
             return
         now, is_create = clock.now(), kind is Kind.CREATE
         memory.last = plan.operation(kind, done, error, now)
-        who = self._reference(obj)
+        who = MACHINE_SETS.reference(obj)
         if done:
             reason = names.REASON_CREATED if is_create else names.REASON_DELETED
             self._events.event(who, NORMAL, reason, plan.told(kind, done))
@@ -324,15 +326,6 @@ class MachineSetController:
         """Come back at that time, and no later; None = when something changes."""
         if seconds is not None:
             self.controller.queue.add_after(obj.key, seconds)
-
-    def _reference(self, obj: MachineSet) -> ObjectReference:
-        return ObjectReference(
-            kind=MACHINE_SETS.kind,
-            api_version=MACHINE_SETS.api_version,
-            namespace=obj.namespace,
-            name=obj.name,
-            uid=obj.uid,
-        )
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
         """A machine, kept for as long as it is, whatever clock jumps."""

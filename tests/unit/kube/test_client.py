@@ -580,3 +580,33 @@ def test_an_annotation_of_that_name_is_left_as_it_is() -> None:
 
     assert sent["metadata"] == body["metadata"]
     assert sent["message"] == "token: [redacted]"
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_000])
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_an_object_nested_too_deeply_keeps_no_other_from_being_read(
+    levels: int, where: str
+) -> None:
+    """The API server stores it, and a tenant may create it."""
+    spec = '{"a\\"]}": [' * levels + "1" + "]}" * levels
+    head = {"name": "bad", "namespace": "n", "resourceVersion": "7"}
+    bad = f'{{"metadata": {json.dumps(head)}, "x": {spec}}}'
+    good = '{"metadata": {"name": "good", "resourceVersion": "6"}}'
+    items = f"{bad}, {good}" if where == "first" else f"{good}, {bad}"
+    body = f'{{"items": [{items}], "metadata": {{"resourceVersion": "9"}}}}'.encode()
+
+    page = decode.decode_page(NODES, body)
+    event = decode.decode_event(NODES, f'{{"type": "MODIFIED", "object": {bad}}}'.encode())
+
+    assert [one.name for one in page.items] == ["good"]
+    assert (page.malformed_keys, page.resource_version) == (["n/bad"], "9")
+    assert (event.type, event.key, event.resource_version) == ("MALFORMED", "n/bad", "7")
+
+
+@pytest.mark.parametrize("levels", [1_100])
+@pytest.mark.parametrize("end", ["", "]", '"', "}}}}"])
+def test_what_is_nested_too_deeply_and_cut_off_is_no_list(levels: int, end: str) -> None:
+    with no_answer("garbage"):
+        decode.decode_page(NODES, ('{"items": [' * levels + end).encode())
+    with no_answer("garbage"):
+        decode.decode_event(NODES, ('{"object": [' * levels + end).encode())
