@@ -145,6 +145,13 @@ async def test_a_vm_that_was_ordered_runs_once_it_booted_unless_it_never_joins()
         assert await calls.running() == {"booted": made["booted"].id}
 
 
+async def test_a_refusal_is_trouble(admin: cloud.Admin) -> None:
+    await admin.place(["a"])
+
+    with pytest.raises(cloud.CloudTrouble, match="HTTP 409"):
+        await admin.place(["a"])
+
+
 async def test_a_cloud_that_is_gone_is_trouble() -> None:
     service = server.Service(token="t")
     async with server.serve(service) as url:
