@@ -235,7 +235,7 @@ class TrustCases:
 
             assert len(await provider.get_all_objects(first, KIND)) == 100
             found.append(longest())
-            if found[-1] <= 0.05:
+            if not 0.05 < found[-1] <= 1.0:  # no machine is so busy for a whole second
                 break
         assert min(found) <= 0.05
 

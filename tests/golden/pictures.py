@@ -83,7 +83,7 @@ def flags() -> Iterator[str]:
     lines = [_flag(program, flag) for program, known in tables.items() for flag in known.values()]
     idle = {options.PROGRAM: options.IDLE} | {name: one.idle for name, one in COMMANDS.items()}
     for program, names in idle.items():
-        lines += (f"{program} --{name}: no effect" for name in names)
+        lines += (f"{program} --{name}: no effect" for name in names if name not in tables[program])
     return iter(sorted(lines))
 
 
@@ -118,8 +118,8 @@ def metrics() -> Iterator[str]:
         if hasattr(each, "_upper_bounds")
     }
     for name, kind in sorted(kinds.items()):
-        if name.startswith(("process_", "python_")):
-            continue  # of the library, as the platform has them
+        if name.startswith(("process_", "python_", "test_")):
+            continue  # of the library, as the platform has them, and of other tests
         of = ",".join(sorted(labels.get(name, ())))
         le = f" le={borders[name]}" if name in borders else ""
         yield f"{name} {kind} {{{of}}}{le}"
