@@ -12,6 +12,8 @@ import importlib
 import inspect
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -101,7 +103,19 @@ def _flag(program: str, flag: Flag) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """Each family of the registry: name, type, labels, and the borders of a histogram."""
+    """Each family of the registry: name, type, labels, and the borders of a histogram.
+
+    Read in a process of its own: other tests and what they import declare metrics, too.
+    """
+    code = "from tests.golden import pictures; print(*pictures.declared_metrics(), sep='\\n')"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return iter(found.stdout.splitlines())
+
+
+def declared_metrics() -> Iterator[str]:
+    """What `metrics` reads, in this process."""
     from ccm.base import metrics as registry
 
     for name in sorted(_declaring()):
@@ -118,8 +132,8 @@ def metrics() -> Iterator[str]:
         if hasattr(each, "_upper_bounds")
     }
     for name, kind in sorted(kinds.items()):
-        if name.startswith(("process_", "python_", "test_")):
-            continue  # of the library, as the platform has them, and of other tests
+        if name.startswith(("process_", "python_")):
+            continue  # of the library, as the platform has them
         of = ",".join(sorted(labels.get(name, ())))
         le = f" le={borders[name]}" if name in borders else ""
         yield f"{name} {kind} {{{of}}}{le}"
