@@ -31,7 +31,7 @@ write the timestamps, in whole seconds; etcd warns where clocks differ by more t
 GATHER_TURNS = 10
 """Turns of the event loop before a read, so that it serves all deletions that arrive together."""
 
-INTERVAL_S = 0.5
+INTERVAL_S = 0.05
 """Minimum time between two reads of a CRD."""
 
 CONFIRM_S = 5.0
