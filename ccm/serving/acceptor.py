@@ -149,7 +149,7 @@ class Acceptor:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            callers = []
+            callers, pause_s = [], 0.0
             try:
                 callers.append(await loop.sock_accept(listener))
                 # uvloop would take in one caller in each of its rounds: too few in a crowd.
@@ -162,12 +162,12 @@ class Acceptor:
                 is_short = error.errno in _SHORTAGES
                 if is_short:
                     self._shortage.goes_on(error=error.strerror)
-                await asyncio.sleep(_PAUSE_S if is_short else PACE_S)
+                pause_s = _PAUSE_S if is_short else PACE_S
             else:
                 self._shortage.is_over()
             for caller, address in callers:
                 self._admit(caller, origin_of(address[0]))
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_s)
 
     def _admit(self, caller: socket.socket, origin: str) -> None:
         loop = asyncio.get_running_loop()
