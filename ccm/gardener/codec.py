@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,7 @@ from ccm.base.durations import parse_duration
 from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
 from ccm.gardener import types as documents
+from ccm.gardener.templates import texts
 from ccm.gardener.types import ClassNodeTemplate, MachineClass
 from ccm.machines.classes import ClassView
 from ccm.machines.replicas import DEFAULT_PRIORITY
@@ -128,8 +128,8 @@ def machine(obj: documents.Machine) -> Machine:
         creation_started=_creation_started(obj),
         origins=_origins(obj),
         unhealthy_conditions=unhealthy or None,
-        node_labels=_texts(template.get("labels")),
-        node_annotations=_texts(template.get("annotations")),
+        node_labels=texts(template.get("labels")),
+        node_annotations=texts(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
         force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
         force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
@@ -191,7 +191,7 @@ def machine_class(
         origin=_origin(obj, data),
         is_held=names.FINALIZER in obj.finalizers,
         imports=frozenset(one.strip() for one in imports.split(",")) - {""},
-        extra_capacity=_texts(template.virtual_capacity),
+        extra_capacity=texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
         # Not that of the object: what we write on it ourselves is nothing new.
         version=(obj.uid, spec, credentials.digest, imports, *faults),
@@ -417,13 +417,6 @@ def _positive(text: str) -> float | None:
     """
     seconds = _seconds(text)
     return seconds if seconds is not None and seconds > 0 else None
-
-
-def _texts(found: Any) -> Mapping[str, str]:
-    """A map of texts out of what nobody checks."""
-    if not isinstance(found, Mapping):
-        return {}
-    return {str(key): str(value) for key, value in found.items() if value is not None}
 
 
 def _camel(name: str) -> str:

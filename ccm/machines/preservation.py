@@ -20,7 +20,7 @@ import msgspec
 from ccm.machines.draining import DrainTask
 from ccm.machines.settings import Names, Settings, effective
 from ccm.model import Node, NodeCondition, Taint
-from ccm.model.machines import Machine, MachineStatus, Phase
+from ccm.model.machines import Machine, MachineStatus, Phase, Preserve
 from ccm.model.meta import KubeObject
 from ccm.model.names import (
     ANNOTATION_SCALE_DOWN_DISABLED,
@@ -33,7 +33,8 @@ from ccm.model.node import taints_value
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time
 
-NOW, WHEN_FAILED, BY_US, NEVER = "now", "when-failed", "auto-preserved", "false"
+NOW, WHEN_FAILED = Preserve.NOW.value, Preserve.WHEN_FAILED.value
+BY_US, NEVER = Preserve.AUTO.value, Preserve.NO.value
 """Wishes: at once; once it has failed; the same, by a machine set's doing; not."""
 
 WISHES = frozenset({NOW, WHEN_FAILED, BY_US, NEVER})

@@ -423,7 +423,7 @@ class _DeleteFlow:
         if await self._state(self._world.request(machine, made_of)) is not None:
             # Before the deletion: afterwards the cloud does not show the VM any more.
             origin = made_of.origin
-            self._machine = await self._written(lambda one: codec.origin_patch(one, origin))
+            await self._save(lambda one: codec.origin_patch(one, origin))
             return False
         trusted = deletion.witnesses(machine, self._world.machines.store.list())
         async with self._turn.put_down():
@@ -526,23 +526,19 @@ class _DeleteFlow:
 
     async def _say(self, move: Move, event: Event | None) -> None:
         wanted = deletion.status(self._machine, move, event, clock.now())
-        self._machine = await self._written(lambda one: plan.ending(one, wanted), "status")
+        await self._save(lambda one: plan.ending(one, wanted), "status")
 
     async def _persist(self) -> None:
         progress, settings = self._known.progress, self._settings
-        self._machine = await self._written(
-            lambda one: plan.note(one, settings.names.deletion, progress.text())
-        )
+        await self._save(lambda one: plan.note(one, settings.names.deletion, progress.text()))
 
     async def _store(self, vm: MachineInfo, origin: str) -> None:
         """Store which node, and which VM, is the machine's."""
         known = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
-        self._machine = await self._written(
-            lambda one: plan.identity(one, known, has_target=True, origin=origin)
-        )
+        await self._save(lambda one: plan.identity(one, known, has_target=True, origin=origin))
 
-    async def _written(self, patch: Callable[[Machine], Patch | None], part: str = "") -> Machine:
+    async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
         found = await self._write.change(self._machine, Step(patch, part))
         if found.obj is None:
             raise StaleObject
-        return found.obj
+        self._machine = found.obj
