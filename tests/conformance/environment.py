@@ -43,9 +43,9 @@ from ccm.model import Node, Taint, names
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.holds import Holds
 from ccm.testing import builders
-from ccm.testing.fakes import FakeCloud
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match, Respond, RewriteLine
+from tests.support.fakecloud import FakeCloud
 from tests.waiting import DEADLINE_S, eventually
 
 NODES_PATH = "/api/v1/nodes"

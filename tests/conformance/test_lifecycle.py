@@ -10,7 +10,6 @@ import pytest
 from ccm.cloud import NotFound, Unavailable, Unimplemented
 from ccm.model import Node, Taint, names
 from ccm.testing.builders import shutdown_taint
-from ccm.testing.fakes import FakeCloud
 from tests.conformance.environment import (
     CONFLICT,
     DELETE,
@@ -23,6 +22,7 @@ from tests.conformance.environment import (
     wrapped,
 )
 from tests.faults import Respond
+from tests.support.fakecloud import FakeCloud
 
 DOWN = shutdown_taint()
 B = Taint(key="b", value="1", effect="NoExecute")

@@ -9,8 +9,8 @@ import pytest
 
 from ccm.cloud import InstanceMetadata, NotFound, Unavailable, address
 from ccm.model import Node, NodeAddress
-from ccm.testing.fakes import FakeCloud
 from tests.conformance.environment import V4, NodeEnvironment, cloud, row
+from tests.support.fakecloud import FakeCloud
 
 V6 = address("InternalIP", "fd00::1")
 EXTERNAL = address("ExternalIP", "192.0.2.1")

@@ -11,8 +11,8 @@ import pytest
 from ccm.cloud import Cloud, CloudError, NotFound, Unavailable, Unimplemented, Zone, address
 from ccm.model import NodeAddress, Taint, names
 from ccm.testing.builders import uninitialized_taint
-from ccm.testing.fakes import FakeCloud
 from tests.conformance.environment import TAINT, UNINITIALIZED, NodeEnvironment, row, wrapped
+from tests.support.fakecloud import FakeCloud
 
 U = UNINITIALIZED
 X = Taint(key="ImproveCoverageTaint", value="true", effect="NoSchedule")

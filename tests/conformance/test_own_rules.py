@@ -15,7 +15,6 @@ from ccm.base import metrics
 from ccm.cloud import CloudError, InstanceMetadata, RetryAfter, Unavailable
 from ccm.model import Node, names
 from ccm.testing.builders import shutdown_taint
-from ccm.testing.fakes import FakeCloud
 from tests.conformance.environment import (
     EVENT_POST,
     MAIN_PATCH,
@@ -28,6 +27,7 @@ from tests.conformance.environment import (
 )
 from tests.faults import Respond
 from tests.shifted import advance, jump, quiet
+from tests.support.fakecloud import FakeCloud
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.shifted_time

@@ -14,8 +14,8 @@ import pytest
 from ccm.cloud import InstanceMetadata, address
 from ccm.model import Node, NodeAddress, Taint, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
-from ccm.testing.fakes import FakeCloud
 from tests.conformance.environment import NodeEnvironment
+from tests.support.fakecloud import FakeCloud
 from tests.waiting import eventually
 
 PERIOD_S = 0.05

@@ -25,10 +25,15 @@ from ccm.cloud import (
     Unavailable,
     Uninitialized,
 )
-from ccm.testing.memory import MemoryInstance
-from ccm.testing.memory_machines import ROLE, MemoryMachines, info, token_of
 from tests.contract.defects import noticed_by
-from tests.contract.test_memory_machines import OddKeyHarness
+from tests.contract.memory import (
+    ROLE,
+    MemoryInstance,
+    MemoryMachines,
+    OddKeyHarness,
+    info,
+    token_of,
+)
 
 
 @noticed_by(

@@ -25,9 +25,8 @@ from ccm.cloud import (
     Status,
 )
 from ccm.testing.contract import HeldBalancer
-from ccm.testing.memory_network import MemoryBalancer, MemoryNetwork, RefusedMembers
 from tests.contract.defects import noticed_by
-from tests.contract.test_memory_network import NetworkHarness
+from tests.contract.memory import MemoryBalancer, MemoryNetwork, NetworkHarness, RefusedMembers
 
 
 @noticed_by("test_no_load_balancer_is_none")

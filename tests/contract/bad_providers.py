@@ -25,15 +25,15 @@ from ccm.cloud import (
     Unavailable,
     address,
 )
-from ccm.testing.memory import (
+from tests.contract.defects import noticed_by
+from tests.contract.memory import (
     MemoryApi,
     MemoryApiError,
+    MemoryHarness,
     MemoryInstance,
     MemoryProvider,
     MemoryStateProvider,
 )
-from tests.contract.defects import noticed_by
-from tests.contract.test_fake import MemoryHarness
 
 
 @noticed_by(

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ccm.testing.contract import Harness, MachineContract, ProviderContract
-from ccm.testing.memory_machines import MemoryMachines
-from ccm.testing.memory_network import MemoryNetwork
-from tests.contract.test_fake import MemoryHarness
-from tests.contract.test_memory_machines import MachineHarness
-from tests.contract.test_memory_network import NetworkHarness
+from tests.contract.memory import (
+    MachineHarness,
+    MemoryHarness,
+    MemoryMachines,
+    MemoryNetwork,
+    NetworkHarness,
+)
 
 T = TypeVar("T", bound=type)
 

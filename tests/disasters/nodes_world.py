@@ -24,9 +24,9 @@ from ccm.runtime.holds import Holds
 from ccm.testing.builders import CREATED, uninitialized_taint
 from ccm.testing.builders import node as build
 from ccm.testing.clock import VirtualTimeLoop, advance
-from ccm.testing.fakes import FakeCloud
 from tests.support.cluster import Cluster, missing, moved
 from tests.support.configmap import Api
+from tests.support.fakecloud import FakeCloud
 
 MINUTE_S = 60.0
 OWNER = "lease"

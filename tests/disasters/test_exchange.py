@@ -15,10 +15,10 @@ from ccm.controllers.node.controller import NodeController, Settings
 from ccm.kube.errors import KubeError
 from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance
-from ccm.testing.fakes import FakeCloud
 from tests.disasters.test_balancers_routes import shops
 from tests.support import routes
 from tests.support.cluster import Cluster, moved
+from tests.support.fakecloud import FakeCloud
 from tests.support.services import FakeDigests, World
 
 pytestmark = pytest.mark.virtual_time

@@ -31,10 +31,10 @@ from ccm.kube import errors as kube_errors
 from ccm.model import Node
 from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance, elapsed_s
-from ccm.testing.fakes import FakeCloud
 from tests.handclock import HandClock
 from tests.support.calls import ensure
 from tests.support.cluster import Cluster
+from tests.support.fakecloud import FakeCloud
 from tests.support.services import FakeBalancers, World
 from tests.unit.app.serving.api import Api
 from tests.waiting import DEADLINE_S

@@ -34,10 +34,10 @@ from ccm.model import names
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance
-from ccm.testing.fakes import FakeCloud, FakeStateCloud
 from tests.support import lifecycle as nodelifecycle
 from tests.support import routes
 from tests.support.cluster import Cluster
+from tests.support.fakecloud import FakeCloud, FakeStateCloud
 from tests.support.services import FakeBalancers, FakeDigests, World, served, started
 from tests.support.watches import (
     LISTED,

@@ -25,8 +25,8 @@ from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.manifest import Manifest
 from ccm.testing import builders
 from ccm.testing.clock import settle
-from ccm.testing.fakes import FakeCloud
 from tests.support.configmap import Api
+from tests.support.fakecloud import FakeCloud
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,9 +15,9 @@ from ccm.model import Node
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.holds import Holds
 from ccm.testing.builders import node as build
-from ccm.testing.fakes import FakeCloud
 from tests.support.cluster import Cluster
 from tests.support.configmap import Api
+from tests.support.fakecloud import FakeCloud
 
 
 def silent(name: str) -> Node:

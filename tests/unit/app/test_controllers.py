@@ -27,7 +27,7 @@ from ccm.kube import errors as kube_errors
 from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.manifest import ControllerContext
 from ccm.testing.clock import elapsed_s, settle
-from ccm.testing.fakes import FakeCloud
+from tests.support.fakecloud import FakeCloud
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
 

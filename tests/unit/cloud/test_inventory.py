@@ -22,7 +22,7 @@ from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
 from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
-from ccm.testing.fakes import FakeCloud, FakeStateCloud
+from tests.support.fakecloud import FakeCloud, FakeStateCloud
 
 MAX_AGE_S = 30.0
 

@@ -27,7 +27,7 @@ from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN, InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.model import Node
 from ccm.testing.builders import node
-from ccm.testing.fakes import FakeCloud, FakeStateCloud
+from tests.support.fakecloud import FakeCloud, FakeStateCloud
 
 A3 = (
     address("Hostname", "node0.cloud.internal"),

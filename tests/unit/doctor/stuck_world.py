@@ -29,9 +29,9 @@ from ccm.runtime.account import Answer
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext
 from ccm.testing.clock import advance, settle
-from ccm.testing.fakes import FakeCloud
 from tests.support.cluster import Cluster
 from tests.support.configmap import Api
+from tests.support.fakecloud import FakeCloud
 from tests.support.routes import FakeRoutes
 from tests.support.services import World
 

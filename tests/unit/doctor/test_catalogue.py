@@ -11,7 +11,7 @@ import pytest
 from ccm import cloud
 from ccm.cloud import registry
 from ccm.doctor import catalogue
-from ccm.testing.memory import MemoryApi, MemoryProvider
+from tests.contract.memory import MemoryApi, MemoryProvider
 
 
 @cloud.provider(sdk="2.0")

@@ -17,7 +17,7 @@ from ccm.doctor.case import Case
 from ccm.doctor.finding import ok
 from ccm.kube.client import Client
 from ccm.testing import builders
-from ccm.testing.memory import MemoryApi, MemoryProvider
+from tests.contract.memory import MemoryApi, MemoryProvider
 
 CLOSED = "the provider cannot be opened"
 

@@ -27,7 +27,7 @@ from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import LoadBalancerRecord, Route
 from ccm.planning.cloud import KNOWN, AskingHandle, ChangeRefused, Ledger
 from ccm.testing.builders import node, service
-from ccm.testing.memory_network import MemoryNetwork, MemoryNetworkApi, open_memory_network
+from tests.contract.memory import MemoryNetwork, MemoryNetworkApi, open_memory_network
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,7 +17,7 @@ from ccm.planning import forecast
 from ccm.planning.forecast import Forecast
 from ccm.runtime.deletions import Held, HeldBack
 from ccm.testing import builders
-from ccm.testing.memory_network import MemoryNetworkApi
+from tests.contract.memory import MemoryNetworkApi
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
 CIDRS = [f"10.244.{number}.0/24" for number in range(20)]

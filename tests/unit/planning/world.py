@@ -29,8 +29,7 @@ from ccm.runtime import deletions
 from ccm.testing import builders
 from ccm.testing.apiserver import patches
 from ccm.testing.clock import VirtualTimeLoop
-from ccm.testing.memory import MemoryInstance
-from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
+from tests.contract.memory import MemoryInstance, MemoryNetworkApi, open_memory_network
 
 T = TypeVar("T")
 

@@ -40,8 +40,8 @@ from ccm.cloud.calls.history import Call, History
 from ccm.cloud.operation import DECLARED, Operation, operation
 from ccm.testing.builders import node, service
 from ccm.testing.clock import advance, elapsed_s, settle
-from ccm.testing.fakes import FakeCloud
 from tests.support.calls import Counting, Provider, cloud
+from tests.support.fakecloud import FakeCloud
 
 pytestmark = pytest.mark.virtual_time
 

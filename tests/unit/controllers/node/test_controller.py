@@ -19,8 +19,8 @@ from ccm.runtime.controller import DONE
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance, elapsed_s
-from ccm.testing.fakes import FakeCloud
 from tests.support.cluster import Cluster, missing, moved
+from tests.support.fakecloud import FakeCloud
 
 pytestmark = pytest.mark.virtual_time
 

@@ -22,9 +22,9 @@ from ccm.runtime.holds import Holds
 from ccm.testing.builders import node as build
 from ccm.testing.builders import shutdown_taint
 from ccm.testing.clock import advance
-from ccm.testing.fakes import FakeCloud
 from tests.support.cluster import Cluster
 from tests.support.configmap import Api
+from tests.support.fakecloud import FakeCloud
 from tests.support.lifecycle import ready, running, silent
 
 pytestmark = pytest.mark.virtual_time

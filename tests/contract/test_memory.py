@@ -1,100 +1,38 @@
-"""The contract of machine drivers, kept by the cloud in memory; also behind the origin's shape."""
+"""The contract kept by the cloud in memory: each interface, the shape of the origin, opt-outs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, replace
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
+import pytest
 import pytest_asyncio
 
-from ccm.cloud import Cloud, GardenerRequest, Identity, codes, errors, from_gardener
-from ccm.testing.contract import Harness, MachineContract, ProviderContract
-from ccm.testing.harness import HeldVM
-from ccm.testing.memory import SCHEME, MemoryInstance, MemoryProvider, translated
-from ccm.testing.memory_machines import (
+from ccm.cloud import Cloud, GardenerRequest, Route, Service, codes, errors, from_gardener
+from ccm.testing.contract import OPT_OUTS, Harness, MachineContract, ProviderContract
+from tests.contract.bad_networks import ListsAllClusters, WritesAlways
+from tests.contract.memory import (
+    SCHEME,
+    MachineHarness,
+    MemoryBalancer,
+    MemoryHarness,
+    MemoryInstance,
     MemoryMachineApi,
-    MemoryMachines,
+    MemoryProvider,
+    MemoryStateProvider,
+    NetworkHarness,
+    OddKeyHarness,
     check,
-    open_memory_machines,
+    translated,
 )
-from tests.contract.test_fake import MemoryHarness
 
 T = TypeVar("T")
 
-
-class MachineHarness(MemoryHarness):
-    """Moves the cloud in memory and its VMs."""
-
-    api: MemoryMachineApi
-
-    def __init__(self, driver: type[MemoryMachines] = MemoryMachines) -> None:
-        super().__init__(MemoryProvider)
-        self.api = MemoryMachineApi()
-        self._driver = driver
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Cloud]:
-        async with open_memory_machines(self.api, driver=self._driver) as cloud:
-            yield cloud
-
-    def open_machines(self) -> AbstractAsyncContextManager[Cloud]:
-        return self.open()
-
-    def machine_credentials(self) -> Mapping[str, bytes]:
-        return {"token": f"{self.api.token}".encode(), "endpoint": b"in-memory"}
-
-    def machine_spec(self) -> Mapping[str, Any]:
-        return {"size": "big", "labels": {"colour": "blue"}}
-
-    def bad_machine_spec(self) -> Mapping[str, Any]:
-        return {"size": "enormous"}
-
-    async def vms(self) -> Sequence[HeldVM]:
-        return [
-            HeldVM(name=one.name, provider_id=f"{SCHEME}://{one.id}")
-            for one in self.api.instances.values()
-        ]
-
-    async def beside_vms(self) -> Sequence[str]:
-        return list(self.api.disks)
-
-    async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
-        made = self.api.create(name)
-        made.labels = asdict(identity) if identity else {}
-        return HeldVM(name=made.name, provider_id=f"{SCHEME}://{made.id}")
-
-    async def slow_vms(self, *, slow: bool) -> None:
-        self.api.slow = slow
-        for one in self.api.instances.values():
-            one.state = "running"
-
-    async def lose_answer(self, number: int) -> None:
-        self.api.lost = self.api.writes + number
-
-
-class TestMachines(MachineContract):
-    """Every case."""
-
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        return MachineHarness()
-
-
-class OddKeyHarness(MachineHarness):
-    """The token stands under a name that does not sound secret."""
-
-    def machine_credentials(self) -> Mapping[str, bytes]:
-        return {"endpoint": b"in-memory", SCHEME: self.api.token.encode()}
-
-
-class TestOddKey(MachineContract):
-    """Every case."""
-
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        return OddKeyHarness()
+CHORE = "chore-of-the-fake"
 
 
 class MachinesOnlyHarness(MachineHarness):
@@ -104,22 +42,6 @@ class MachinesOnlyHarness(MachineHarness):
     async def open(self) -> AsyncIterator[Cloud]:
         async with super().open() as cloud:
             yield replace(cloud, instances=None)
-
-
-class TestMachinesOnly(MachineContract):
-    """The one class that such a package has."""
-
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        return MachinesOnlyHarness()
-
-
-class TestMachinesOnlyBesides(ProviderContract):
-    """All that it does not offer is skipped, for a package that keeps both classes."""
-
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        return MachinesOnlyHarness()
 
 
 class Origin:
@@ -213,9 +135,63 @@ class OriginHarness(MachineHarness):
         """Such a driver does not say "again later"."""
 
 
-class TestOrigin(MachineContract):
-    """Behind `from_gardener`: what rests on marks is declared to be otherwise."""
+class OtherWays(ListsAllClusters, WritesAlways):
+    """No marks of clusters, members written each time, routes that go on naming their node.
 
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        return OriginHarness()
+    The cloud starts a task in each call that looks for a load balancer.
+    """
+
+    async def _find(self, cluster_name: str, service: Service) -> MemoryBalancer | None:
+        asyncio.get_running_loop().create_task(asyncio.sleep(60), name=CHORE)
+        return await super()._find(cluster_name, service)
+
+    async def list_routes(self, cluster_name: str) -> Sequence[Route]:
+        return [
+            replace(one, target_node=self.api.routes[one.name].target, blackhole=False)
+            for one in await super().list_routes(cluster_name)
+        ]
+
+
+class OtherHarness(NetworkHarness):
+    """Moves it."""
+
+    opt_outs: Mapping[str, str] = dict.fromkeys(OPT_OUTS, "it is made that way")
+
+    def is_task_of_fake(self, task: asyncio.Task[Any]) -> bool:
+        return task.get_name() == CHORE
+
+
+PROVIDERS: Mapping[str, Callable[[], Harness]] = {
+    "everything": partial(MemoryHarness, MemoryProvider),
+    "state": partial(MemoryHarness, MemoryStateProvider, ("instances_v1", "zones", "inventory")),
+    "old": partial(MemoryHarness, MemoryProvider, ("instances", "zones", "inventory")),
+    "network": NetworkHarness,
+    "machines_only": MachinesOnlyHarness,
+    "other_ways": partial(OtherHarness, OtherWays),
+}
+
+DRIVERS: Mapping[str, Callable[[], Harness]] = {
+    "all": MachineHarness,
+    "odd_key": OddKeyHarness,
+    "machines_only": MachinesOnlyHarness,
+    "origin": OriginHarness,
+}
+
+
+class TestProviders(ProviderContract):
+    """Each combination of interfaces, and a cloud that declares all opt-outs."""
+
+    @pytest_asyncio.fixture(params=PROVIDERS)
+    async def harness(self, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+        yield PROVIDERS[request.param]()
+        for task in asyncio.all_tasks():
+            if task.get_name() == CHORE:
+                task.cancel()
+
+
+class TestMachines(MachineContract):
+    """Drivers of both shapes."""
+
+    @pytest_asyncio.fixture(params=DRIVERS)
+    async def harness(self, request: pytest.FixtureRequest) -> Harness:
+        return DRIVERS[request.param]()
