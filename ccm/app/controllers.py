@@ -31,11 +31,10 @@ from ccm.kube.client import Client
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
-from ccm.runtime.controller import Runnable
+from ccm.runtime.controller import Runnable, until_synced
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ClusterContext, ControllerContext, Manifest
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.sync import until_synced
+from ccm.runtime.writer import Recorder
 
 NO_MIGRATION = migration.Plan(leader_name="")
 

@@ -29,7 +29,7 @@ from ccm.app.serving.health import Vitals
 from ccm.app.serving.server import ServerContext, serving
 from ccm.base import log
 from ccm.base.drain import Drain
-from ccm.base.lastresort import LastResort
+from ccm.base.lease_guard import Watchdog
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube import config as kube_config
 from ccm.kube.transport import Transport
@@ -190,7 +190,7 @@ class Daemon:
         over: threading.Event,
     ) -> None:
         self.drain = Drain()
-        self.last_resort = LastResort()
+        self.last_resort = Watchdog()
         self.vitals = Vitals()
         self.vitals.stopping = lambda: self.drain.begun
         self._options = options

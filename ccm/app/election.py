@@ -1,9 +1,9 @@
 """Who leads: one process at a time holds the Lease; what two managers share has a second one.
 
 While it is ours two things keep us from working beside a successor, also when the event loop is
-blocked or the process stood still: nothing is begun once the lease may have run out (`Fence`), and
-the process is ended before it does (`LastResort`). Both count from the start of the last renewal
-that succeeded, because a successor counts from its arrival, which is later.
+blocked or the process stood still: nothing is begun once the lease may have run out
+(`LeaseGuard`), and the process is ended before it does (`Watchdog`). Both count from the start of
+the last renewal that succeeded, because a successor counts from its arrival, which is later.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from ccm.app.provider import Misconfigured
 from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
-from ccm.base.fence import Fence
-from ccm.base.lastresort import LastResort
+from ccm.base.lease_guard import LeaseGuard, Watchdog
 from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import LeaderElectionConfig, new_identity
 from ccm.kube.resources import LEASES
@@ -52,7 +51,7 @@ class Election:
         clients: Clients,
         events: Events,
         vitals: Vitals,
-        last_resort: LastResort,
+        last_resort: Watchdog,
     ) -> None:
         self._options = options
         self._renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
@@ -87,7 +86,7 @@ class Election:
         Raises:
             LostLease: it is not ours any more.
         """
-        options, fence = self._options, Fence()
+        options, fence = self._options, LeaseGuard()
 
         async def fenced() -> None:
             fence.govern()
@@ -131,13 +130,13 @@ class Election:
         )
         self._events.recorder(self._options.program).event(about, kind, reason, message)
 
-    def _renewed(self, lease: str, fence: Fence, began: float) -> None:
+    def _renewed(self, lease: str, fence: LeaseGuard, began: float) -> None:
         duration_s = self._options.leader_elect_lease_duration.total_seconds()
         until = began + GUARDED * duration_s
         fence.extend(until)
         self._last_resort.arm(lease, until - clock.monotonic())
 
-    def _lost(self, fence: Fence) -> None:
+    def _lost(self, fence: LeaseGuard) -> None:
         """A successor may lead soon; nothing of ours may run then, not even a thread."""
         fence.lapse()
         self._events.abandon()

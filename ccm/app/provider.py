@@ -25,7 +25,7 @@ from ccm.base import log
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import monotonic
 from ccm.base.files import Signature, reason
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud.calls.capabilities import incomplete

@@ -16,7 +16,7 @@ from typing import Any
 
 from ccm.base import log
 from ccm.base.drain import Drain
-from ccm.base.lastresort import LastResort
+from ccm.base.lease_guard import Watchdog
 from ccm.base.tasks import cancel_and_join, spawn
 
 EXIT_OK = 0
@@ -99,7 +99,7 @@ def signals() -> Iterator[asyncio.Event]:
 
 
 async def wind_down(
-    work: asyncio.Task[Any], *, drain: Drain, grace_s: float, last_resort: LastResort
+    work: asyncio.Task[Any], *, drain: Drain, grace_s: float, last_resort: Watchdog
 ) -> None:
     """Begin nothing any more, and let changes under way come to their end.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 
-from ccm.base import waiting
+from ccm.base import tasks
 
 
 class Drain:
@@ -39,7 +39,7 @@ class Drain:
     async def drained(self, grace_s: float) -> bool:
         """Let nothing new begin and wait for what is under way; False when that takes longer."""
         self.begun = True
-        return await waiting.wait_for(self._idle, grace_s)
+        return await tasks.wait_for(self._idle, grace_s)
 
     def enter(self) -> None:
         """One more is under way."""

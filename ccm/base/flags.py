@@ -1,22 +1,282 @@
-"""Command line flags: how one is declared.
+"""Command line flags: the kinds of value, how a flag is declared, shared checks, feature gates.
 
 A flag is a field of a frozen dataclass, declared through a `Section`; the dataclass is the
 table. All there is to say about a flag stands there: kind, default, meaning, unit, what is
-right beyond its kind, and where the configuration file has it.
+right beyond its kind, and where the configuration file has it. Truth values, durations and lists
+are spelled as Go spells them, numbers are decimal.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar
 
-from ccm.base import flag_values as values
-from ccm.base.flag_values import Kind
+from ccm.base import parsing
+from ccm.base.parsing import parse_digits
 
 T = TypeVar("T")
+Address = IPv4Address | IPv6Address
+
+# Go reads a leading zero as octal: refused, because decimal would be another number.
+_INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,18})")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_QUANTITY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|k|M|G|)")
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[T]):
+    """One kind of flag value.
+
+    Attributes:
+        word: what help calls it, such as `duration`.
+        wants: what a right value looks like, to end the sentence "it takes ...".
+        parse: text to value; raises ValueError for anything else.
+        write: value to text that `parse` reads back; lists stand in brackets.
+        bare: the text meant by the flag alone. A kind that has one never takes the
+            next word of the command line as its value.
+        join: how a further occurrence adds to the earlier ones; None = the last wins.
+    """
+
+    word: str
+    wants: str
+    parse: Callable[[str], T]
+    write: Callable[[T], str]
+    bare: str | None = None
+    join: Callable[[T, T], T] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCertificate:
+    """A certificate for some host names only.
+
+    Attributes:
+        cert_file: path of the PEM chain.
+        key_file: path of its PEM key.
+        names: host names it serves, `*.` prefixes allowed; empty = those it carries.
+    """
+
+    cert_file: str
+    key_file: str
+    names: tuple[str, ...] = ()
+
+
+def parse_bool(text: str) -> bool:
+    """Read one of Go's words for true and false; ValueError for any other."""
+    value = parsing.parse_bool(text)
+    if value is None:
+        raise ValueError(text)
+    return value
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Read a comma separated list; empty text is an empty list."""
+    # Go reads quotes as CSV does: refused, because the parts would be other values.
+    if any(mark in text for mark in '"\r\n'):
+        raise ValueError(text)
+    return tuple(text.split(",")) if text else ()
+
+
+def parse_quantity(text: str) -> int:
+    """Read a size such as `64Ki`, `10M` or `2000`."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return int(match[1]) * _FACTORS[match[2]]
+
+
+def parse_gates(text: str) -> Mapping[str, bool]:
+    """Read `A=true,B=false`; spaces around names and values do not matter."""
+    settings = {}
+    for pair in filter(None, text.split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(pair)
+        settings[name.strip()] = parse_bool(value.strip())
+    return MappingProxyType(settings)
+
+
+def parse_levels(text: str) -> tuple[tuple[str, int], ...]:
+    """Read `pattern=N,...`, N above 0: a log level for each matching source file."""
+    levels = []
+    for pair in filter(None, text.split(",")):
+        pattern, equals, level = pair.partition("=")
+        number = parse_digits(level)
+        if not equals or not pattern or not number:
+            raise ValueError(pair)
+        levels.append((pattern, number))
+    return tuple(levels)
+
+
+def parse_named_certificate(text: str) -> tuple[NamedCertificate, ...]:
+    """Read `cert,key` or `cert,key:name,name`; one certificate an occurrence."""
+    files, colon, names = text.partition(":")
+    paths = tuple(path.strip() for path in files.split(","))
+    hosts = tuple(name.strip() for name in names.split(",")) if colon else ()
+    if len(paths) != 2 or not all(paths) or not all(hosts):
+        raise ValueError(text)
+    return (NamedCertificate(cert_file=paths[0], key_file=paths[1], names=hosts),)
+
+
+def parse_version(text: str) -> str:
+    """Read the value of `--version`: `true`, `false`, `raw` or a version such as `v1.2.3`."""
+    if text == "raw" or re.fullmatch(r"v[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?", text):
+        return text
+    return write_bool(parse_bool(text))
+
+
+def write_bool(value: bool) -> str:
+    """Write `true` or `false`."""
+    return "true" if value else "false"
+
+
+def _write_list(value: tuple[object, ...]) -> str:
+    return f"[{','.join(map(str, value))}]"
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if _INTEGER.fullmatch(text) else low - 1
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _parse_float(text: str) -> float:
+    if not _FLOAT.fullmatch(text):
+        raise ValueError(text)
+    return float(text)
+
+
+def _parse_duration(text: str) -> timedelta:
+    try:
+        return parsing.parse_duration(text)
+    except OverflowError as error:
+        raise ValueError(text) from error
+
+
+def _parse_address(text: str) -> Address:
+    if "%" in text:
+        raise ValueError(text)
+    return ip_address(text.strip())
+
+
+def _parse_numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(_INT32, text.split(","))) if text else ()
+
+
+def _write_float(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _write_gates(value: Mapping[str, bool]) -> str:
+    return ",".join(f"{name}={write_bool(value[name])}" for name in sorted(value))
+
+
+def _write_levels(value: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"{pattern}={level}" for pattern, level in value)
+
+
+def _write_certificate(value: NamedCertificate) -> str:
+    names = f":{','.join(value.names)}" if value.names else ""
+    return f"{value.cert_file},{value.key_file}{names}"
+
+
+def _merge(earlier: Mapping[str, bool], later: Mapping[str, bool]) -> Mapping[str, bool]:
+    return MappingProxyType({**earlier, **later})
+
+
+_INT32 = _whole(-(2**31), 2**31 - 1)
+
+BOOL = Kind(word="bool", wants="true or false", parse=parse_bool, write=write_bool, bare="true")
+STRING = Kind(word="string", wants="any text", parse=str, write=str)
+INT = Kind(
+    word="int",
+    wants="a whole number",
+    parse=_whole(-(2**63), 2**63 - 1),
+    write=str,
+)
+INT32 = Kind(
+    word="int32",
+    wants="a whole number from -2147483648 to 2147483647",
+    parse=_INT32,
+    write=str,
+)
+LIMIT: Kind[int | None] = Kind(
+    word="auto or int32",
+    wants="auto, or a whole number from -2147483648 to 2147483647",
+    parse=lambda text: None if text == "auto" else _INT32(text),
+    write=lambda value: "auto" if value is None else str(value),
+)
+LEVEL = Kind(
+    word="level",
+    wants="a whole number from 0 to 2147483647",
+    parse=_whole(0, 2**31 - 1),
+    write=str,
+)
+FLOAT = Kind(
+    word="float", wants="a number such as 20 or 0.5", parse=_parse_float, write=_write_float
+)
+DURATION = Kind(
+    word="duration",
+    wants="a duration such as 300ms, 10s or 1h30m",
+    parse=_parse_duration,
+    write=parsing.format_duration,
+)
+ADDRESS: Kind[Address] = Kind(
+    word="ip", wants="an IPv4 or IPv6 address", parse=_parse_address, write=str
+)
+STRINGS = Kind(
+    word="strings",
+    wants="a comma separated list without quotes",
+    parse=parse_list,
+    write=_write_list,
+    join=lambda earlier, later: earlier + later,
+)
+NUMBERS = Kind(
+    word="int32s",
+    wants="whole numbers separated by commas",
+    parse=_parse_numbers,
+    write=_write_list,
+    join=lambda earlier, later: earlier + later,
+)
+GATES = Kind(
+    word="Name=bool,...",
+    wants="pairs such as Name=true,Other=false",
+    parse=parse_gates,
+    write=_write_gates,
+    join=_merge,
+)
+LEVELS = Kind(
+    word="pattern=N,...",
+    wants="pairs such as node*=4 with a level above 0",
+    parse=parse_levels,
+    write=_write_levels,
+)
+QUANTITY = Kind(word="quantity", wants="a size such as 64Ki or 1M", parse=parse_quantity, write=str)
+CERTIFICATES = Kind(
+    word="cert,key[:names]",
+    wants="a certificate file and a key file, then host names if wanted: a.crt,a.key:a.example",
+    parse=parse_named_certificate,
+    write=lambda value: f"[{';'.join(map(_write_certificate, value))}]",
+    join=lambda earlier, later: earlier + later,
+)
+VERSION = Kind(
+    word="version",
+    wants="true, false, raw or a version such as v1.2.3",
+    parse=parse_version,
+    write=str,
+    bare="true",
+)
+
 Check = Callable[[T], str]
 """What would be right in place of a value, in words that follow it; empty if it is right."""
 
@@ -24,12 +284,12 @@ Fault = tuple[str, str]
 """The name of a flag, and what would be right."""
 
 _USUAL: Mapping[type, Kind[Any]] = {
-    bool: values.BOOL,
-    float: values.FLOAT,
-    int: values.INT32,
-    str: values.STRING,
-    timedelta: values.DURATION,
-    tuple: values.STRINGS,
+    bool: BOOL,
+    float: FLOAT,
+    int: INT32,
+    str: STRING,
+    timedelta: DURATION,
+    tuple: STRINGS,
 }
 
 
@@ -114,3 +374,132 @@ def table(declared: type) -> dict[str, Flag]:
         for entry in fields
     )
     return {flag.name: flag for flag in sorted(flags, key=lambda flag: flag.name)}
+
+
+_HIGHEST_PORT = 65535
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED = re.compile(
+    rf"((?=.{{1,253}}/){_LABEL}(\.{_LABEL})*/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+"""What Kubernetes calls a qualified name, as of labels and classes."""
+
+_OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LONGEST_NAME = 253
+
+
+def positive(value: timedelta) -> str:
+    """A duration above zero."""
+    return "" if value > timedelta(0) else "must be longer than 0s"
+
+
+def not_negative(value: timedelta) -> str:
+    """A duration of zero or more."""
+    return "" if value >= timedelta(0) else "must be 0s or longer"
+
+
+def at_least_one(value: int) -> str:
+    """How many of something work at once, or a budget: with none nothing would ever be done."""
+    return "" if value >= 1 else "must be 1 or more"
+
+
+def zero_or_more(zero: str = "") -> Callable[[float], str]:
+    """A number that is not negative; `zero` says what 0 means."""
+    right = f"must be 0 ({zero}) or more" if zero else "must be 0 or more"
+    return lambda value: "" if 0 <= value < float("inf") else right
+
+
+def port(value: int) -> str:
+    """A TCP port, or 0."""
+    right = f"must be from 0 (no server) to {_HIGHEST_PORT}"
+    return "" if 0 <= value <= _HIGHEST_PORT else right
+
+
+def no_blanks(what: str) -> Callable[[Iterable[str]], str]:
+    """A list without empty entries; `what` names one of them."""
+    right = f"{what} cannot be empty or white space"
+    return lambda entries: "" if all(entry.strip() for entry in entries) else right
+
+
+def qualified(what: str) -> Callable[[Iterable[str]], str]:
+    """A list of names such as `a` or `example.com/a`; `what` says of what."""
+
+    def check(entries: Iterable[str]) -> str:
+        wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)
+        return "" if wrong is None else f"{wrong!r} is no {what}; it must look like {_LIKE}"
+
+    return check
+
+
+_LIKE = "internal or example.com/internal"
+
+
+def is_object_name(text: str) -> bool:
+    """Whether Kubernetes takes it for the name of an object (a DNS subdomain)."""
+    return len(text) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(text) is not None
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """One word of a few."""
+    *most, last = (f'"{word}"' for word in words)
+    right = f"must be {', '.join(most)} or {last}"
+    return lambda value: "" if value in words else right
+
+
+Stage = Literal["ALPHA", "BETA", "GA", "DEPRECATED"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One switch.
+
+    Attributes:
+        name: as written in the flag.
+        default: its value when nobody sets it.
+        stage: how far it has come; `AllAlpha` and `AllBeta` set all of a stage.
+        locked: True when it may no longer be changed from its default.
+        help: what it does, one sentence; a gate known only for compatibility says so.
+    """
+
+    name: str
+    default: bool
+    stage: Stage
+    help: str
+    locked: bool = False
+
+
+class Gates:
+    """The effective value of every gate.
+
+    Raises:
+        ValueError: the settings name an unknown gate or change a locked one; every
+            fault is reported in the one message.
+    """
+
+    def __init__(self, known: Iterable[Gate], settings: Mapping[str, bool] | None = None) -> None:
+        self.known = {gate.name: gate for gate in known}
+        self._values = {name: gate.default for name, gate in self.known.items()}
+        faults = list(self._apply(dict(settings or {})))
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def enabled(self, name: str) -> bool:
+        """Whether a gate is on; an unknown name is a programming error (KeyError)."""
+        return self._values[name]
+
+    def _apply(self, settings: dict[str, bool]) -> Iterable[str]:
+        for group, stage in (("AllAlpha", "ALPHA"), ("AllBeta", "BETA")):
+            if group in settings:
+                value = settings.pop(group)
+                for gate in self.known.values():
+                    if gate.stage == stage and not gate.locked:
+                        self._values[gate.name] = value
+        for name, value in settings.items():
+            found = self.known.get(name)
+            if found is None:
+                yield f"unrecognized feature gate: {name}"
+            elif found.locked and value != found.default:
+                wanted, locked = str(value).lower(), str(found.default).lower()
+                yield f"cannot set feature gate {name} to {wanted}, feature is locked to {locked}"
+            else:
+                self._values[name] = value

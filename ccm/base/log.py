@@ -2,24 +2,149 @@
 
 A component binds its logger once (`log = logger("node")`) and passes facts as keys. Every
 decision is a `debug` line, which appears from verbosity 4 on; `v(n)` gives other levels.
-Verbosity and formats may change at any time, also for loggers that exist already.
+Verbosity and formats may change at any time, also for loggers that exist already. A line of level
+n appears if n is at most the verbosity, or at most the level of the first `--vmodule` pattern that
+fits its source file.
+
+A line is written whole. A stream without a reader loses lines and never harms the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fnmatch import fnmatchcase
 from functools import partial
 from types import FrameType, MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from ccm.base import log_render, log_stream, redact
-from ccm.base.log_levels import DEBUG, LIBRARIES, Levels
+from ccm.base import clock, log_render, redact
+
+DEBUG = 4
+"""The level of a `debug` line: each decision."""
+
+LIBRARIES = 8
+"""The level at which libraries say more than warnings."""
+
+
+class Levels:
+    """The verbosity of a process.
+
+    Attributes:
+        verbosity: the general one.
+        ceiling: the highest level that may appear anywhere; a quick answer for most lines.
+        patterns: the `--vmodule` pairs in force.
+    """
+
+    __slots__ = ("_cache", "ceiling", "patterns", "verbosity")
+
+    def __init__(self) -> None:
+        self.verbosity = 0
+        self.ceiling = 0
+        self.patterns: tuple[tuple[str, int], ...] = ()
+        self._cache: dict[str, int] = {}
+
+    def set(self, verbosity: int, patterns: Iterable[tuple[str, int]] = ()) -> None:
+        """Change both.
+
+        Args:
+            verbosity: the general level, from 0.
+            patterns: (pattern, level); a pattern with a slash is compared with a module's whole
+                path such as `ccm/kube/client`, one without with its last part. `*`, `?` and
+                `[...]` mean what they mean in file names.
+        """
+        self.patterns = tuple(patterns)
+        self._cache = {}
+        self.verbosity = verbosity
+        self.ceiling = max((verbosity, *(level for _, level in self.patterns)))
+
+    def appears(self, level: int, module: str) -> bool:
+        """Whether a line of this level from this module (dotted name) is to be written."""
+        return level <= self.verbosity or level <= self._of(module)
+
+    def _of(self, module: str) -> int:
+        known = self._cache.get(module)
+        if known is None:
+            known = self._cache[module] = self._match(module.replace(".", "/"))
+        return known
+
+    def _match(self, path: str) -> int:
+        last = path.rpartition("/")[2]
+        for pattern, level in self.patterns:
+            if fnmatchcase(path if "/" in pattern else last, pattern):
+                return level
+        return 0
+
+
+class Stream(Protocol):
+    """What is needed of a binary stream."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take the bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Hand on what was taken."""
+        ...
+
+
+class Out:
+    """Writes lines.
+
+    Args:
+        errors: where errors go.
+        infos: where everything else goes; None = to the same.
+        buffer_bytes: how much of `infos` may be held back until `flush`; 0 = nothing.
+    """
+
+    def __init__(
+        self, errors: Stream, infos: Stream | None = None, *, buffer_bytes: int = 0
+    ) -> None:
+        self._errors = errors
+        self._infos = infos or errors
+        self._room = buffer_bytes if infos is not None else 0
+        self._held: list[bytes] = []
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def write(self, level: str, line: bytes) -> None:
+        """Write a line, its line break not included."""
+        if level in ("error", "critical"):
+            _put(self._errors, line + b"\n")
+        elif self._room == 0:
+            _put(self._infos, line + b"\n")
+        else:
+            self._hold(line + b"\n")
+
+    def flush(self) -> None:
+        """Write what was held back."""
+        with self._lock:
+            self._empty()
+
+    def _hold(self, line: bytes) -> None:
+        with self._lock:
+            self._held.append(line)
+            self._size += len(line)
+            if self._size >= self._room:
+                self._empty()
+
+    def _empty(self) -> None:
+        held, self._held, self._size = self._held, [], 0
+        if held:
+            _put(self._infos, b"".join(held))
+
+
+def _put(stream: Stream, data: bytes) -> None:
+    # A closed pipe or a full disk: there is nowhere left to say so.
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(data)
+        stream.flush()
 
 
 @contextmanager
@@ -49,7 +174,7 @@ class _State:
     def __init__(self) -> None:
         self.levels = Levels()
         self.render: log_render.Render = log_render.text
-        self.out: log_stream.Out | None = None
+        self.out: Out | None = None
 
 
 _STATE = _State()
@@ -149,8 +274,8 @@ def setup(
     fmt: Format = "text",
     verbosity: int = 0,
     vmodule: Iterable[tuple[str, int]] = (),
-    stream: log_stream.Stream | None = None,
-    info_stream: log_stream.Stream | None = None,
+    stream: Stream | None = None,
+    info_stream: Stream | None = None,
     buffer_bytes: int = 0,
     colours: bool | None = None,
 ) -> None:
@@ -168,7 +293,7 @@ def setup(
     """
     flush()
     target = stream if stream is not None else sys.stderr.buffer
-    _STATE.out = log_stream.Out(target, info_stream, buffer_bytes=buffer_bytes)
+    _STATE.out = Out(target, info_stream, buffer_bytes=buffer_bytes)
     _STATE.render = _renderer(fmt, _is_terminal(target) if colours is None else colours)
     _LEVELS.set(verbosity, vmodule)
     root = logging.getLogger()
@@ -229,7 +354,7 @@ def _renderer(fmt: Format, colours: bool) -> log_render.Render:
     return log_render.coloured if colours else log_render.plain
 
 
-def _is_terminal(stream: log_stream.Stream) -> bool:
+def _is_terminal(stream: Stream) -> bool:
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and bool(isatty())
 
@@ -254,7 +379,7 @@ def _render(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
 
 
 def _write(level: str, line: bytes) -> None:
-    out = _STATE.out or log_stream.Out(sys.stderr.buffer)
+    out = _STATE.out or Out(sys.stderr.buffer)
     out.write(level, redact.line(line))
 
 
@@ -287,3 +412,49 @@ structlog.configure(
     logger_factory=lambda *_: _FINISH,
     cache_logger_on_first_use=False,
 )
+
+REPEAT_S = 300.0
+"""Shortest time between two warnings about one trouble."""
+
+
+class Outage:
+    """Whether a trouble lasts, and the lines about it.
+
+    Args:
+        log: where the lines go.
+        begins: the line at the start, a warning; repeated while it lasts, as a warning every
+            `REPEAT_S`, else as `debug`.
+        ends: the line at the end, an `info`; it says how long the trouble was.
+    """
+
+    def __init__(self, log: Logger, *, begins: str, ends: str) -> None:
+        self._log = log
+        self._begins = begins
+        self._ends = ends
+        self.since: float | None = None
+        """Monotonic time when it began; None: all is well."""
+        self._warned_at = 0.0
+        self.last = (0.0, 0.0)
+        """When the last one that is over began and ended; zeros: there was none."""
+
+    def __bool__(self) -> bool:
+        """Whether it lasts."""
+        return self.since is not None
+
+    def goes_on(self, **facts: Any) -> None:
+        """There is trouble, just begun or not."""
+        now = clock.monotonic()
+        if self.since is not None and now < self._warned_at + REPEAT_S:
+            self._log.debug(self._begins, **facts)
+            return
+        self.since = now if self.since is None else self.since
+        self._warned_at = now
+        self._log.warning(self._begins, **facts)
+
+    def is_over(self, **facts: Any) -> None:
+        """There is none, or none any more."""
+        if self.since is not None:
+            self.last = self.since, clock.monotonic()
+            lasted_s = round(self.last[1] - self.last[0], 1)
+            self.since = None
+            self._log.info(self._ends, after_s=lasted_s, **facts)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from ccm.base import redact
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 
 NEVER = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
 """Hosts for which no proxy is used, as NO_PROXY spells them: loopback, link-local, metadata.

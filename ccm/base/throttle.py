@@ -1,8 +1,7 @@
 """Rate limiters with one interface: `await limiter.acquire()` returns the seconds waited.
 
-`TokenBucket` is the API-server limiter: it starts full, refills steadily and serves
-waiters in the order of arrival (the semantics of Go's x/time/rate as client-go uses
-it).
+`Bucket` is the arithmetic of Go's x/time/rate and never waits. `TokenBucket` is the limiter of the
+API server's client: it serves waiters in the order of their arrival, as client-go does.
 """
 
 from __future__ import annotations
@@ -12,7 +11,52 @@ from collections import deque
 from typing import Protocol
 
 from ccm.base import clock
-from ccm.base.bucket import Bucket
+
+
+class Bucket:
+    """Tokens that refill steadily, as Go's x/time/rate counts them; it starts full.
+
+    Args:
+        qps: tokens per second, may be fractional; above zero.
+        burst: size of the bucket, at least one; may be fractional too.
+
+    Raises:
+        ValueError: one of them is out of its range.
+    """
+
+    def __init__(self, *, qps: float, burst: float) -> None:
+        if qps <= 0:
+            raise ValueError(f"qps must be above 0, not {qps}")
+        if burst < 1:
+            raise ValueError(f"burst must be at least 1, not {burst}")
+        self._qps = qps
+        self._burst = burst
+        self._tokens = burst
+        self._updated: float | None = None
+
+    def reserve(self, now: float) -> float:
+        """Take a token, of those to come if need be; the seconds until it is there."""
+        self._refill(now)
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._qps)
+
+    def take(self, now: float) -> bool:
+        """Take a token if a whole one is there."""
+        if self.missing_s(now):
+            return False
+        self._tokens -= 1
+        return True
+
+    def missing_s(self, now: float) -> float:
+        """Seconds until a whole token is there; zero when it is."""
+        self._refill(now)
+        # A token short by rounding error counts as whole, else a waiter could spin.
+        return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
+
+    def _refill(self, now: float) -> None:
+        grown = 0.0 if self._updated is None else max(0.0, now - self._updated) * self._qps
+        self._tokens = min(self._burst, self._tokens + grown)
+        self._updated = now
 
 
 class Limiter(Protocol):

@@ -75,8 +75,11 @@ class Wanted:
 
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
-    from ccm.base import flag_checks as checks
-    from ccm.base.flags import Section, table
+    from ccm.base.flags import (
+        Section,
+        positive,
+        table,
+    )
     from ccm.doctor import LIMIT_S
 
     section = Section("doctor", ours=True)
@@ -87,7 +90,7 @@ def own_flags() -> Mapping[str, Flag]:
         timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
             timedelta(seconds=LIMIT_S),
             "Longest time that one check may take.",
-            check=checks.positive,
+            check=positive,
         )
         as_: str = section.flag(
             "",

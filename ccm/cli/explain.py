@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.cli import daemon_flags, screen
 
 if TYPE_CHECKING:
@@ -122,8 +122,11 @@ class Wanted:
 
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
-    from ccm.base import flag_checks as checks
-    from ccm.base.flags import Section, table
+    from ccm.base.flags import (
+        Section,
+        positive,
+        table,
+    )
 
     section = Section(NAME, ours=True)
 
@@ -146,7 +149,7 @@ def own_flags() -> Mapping[str, Flag]:
         timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
             timedelta(seconds=LIMIT_S),
             "Longest time that one request may take.",
-            check=checks.positive,
+            check=positive,
         )
 
     return table(Own)

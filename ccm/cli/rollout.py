@@ -91,8 +91,11 @@ class Wanted:
 
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
-    from ccm.base import flag_checks as checks
-    from ccm.base.flags import Section, table
+    from ccm.base.flags import (
+        Section,
+        not_negative,
+        table,
+    )
 
     section = Section(NAME, ours=True)
 
@@ -102,7 +105,7 @@ def own_flags() -> Mapping[str, Flag]:
         timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
             timedelta(0),
             "Longest time to wait (status). 0 means for ever.",
-            check=checks.not_negative,
+            check=not_negative,
         )
         to_revision: int = section.flag(
             0,

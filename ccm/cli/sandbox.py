@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ccm.base import durations
-from ccm.base.digits import parse_digits
+from ccm.base import parsing
+from ccm.base.parsing import parse_digits
 from ccm.sandbox import settings
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -325,7 +325,7 @@ def _number(text: str, *, least: int, most: int) -> int:
 
 def _duration(text: str) -> timedelta:
     try:
-        value = durations.parse_duration(text)
+        value = parsing.parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if value < timedelta(0):

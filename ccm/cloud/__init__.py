@@ -14,7 +14,7 @@ hold is not in it; `Context.whole` reads that. A digest is made of fields that a
 a whole Service has `resourceVersion` and status, which change while its load balancer does not.
 """
 
-from ccm.base.booleans import parse_bool
+from ccm.base.parsing import parse_bool
 from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ccm.base import redact
-from ccm.base.booleans import parse_bool
+from ccm.base.parsing import parse_bool
 from ccm.cloud.errors import InvalidArgument
 from ccm.model import Service
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ccm.base import clock, fence
+from ccm.base import clock, lease_guard
 
 if TYPE_CHECKING:
     from ccm.base.metrics import Gauge
@@ -104,7 +104,7 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
 
 def _begin(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     # It may have waited for its thread for long.
-    fence.check()
+    lease_guard.check()
     return function(*args, **kwargs)
 
 

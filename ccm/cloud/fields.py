@@ -17,8 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from ccm.base import redact
-from ccm.base.booleans import parse_bool
-from ccm.base.durations import parse_duration
+from ccm.base.parsing import parse_bool, parse_duration
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")

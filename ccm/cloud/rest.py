@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from ccm.base import credentials, fence, proxies, redact
+from ccm.base import credentials, lease_guard, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.parsing import UNDECODABLE
 from ccm.base.wire import aiohttp, reason
 from ccm.cloud import errors
 from ccm.cloud.fields import ConfigError
@@ -275,7 +275,7 @@ class RestClient:
         if self.quota is not None:
             await self.quota.acquire()
         try:
-            fence.check()
+            lease_guard.check()
             async with self.session.request(
                 method,
                 self.url + path,

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from ccm.base import durations, redact
+from ccm.base import parsing, redact
 from ccm.cloud import fields
 
 
@@ -175,7 +175,7 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, timedelta):
-        return durations.format_duration(value)
+        return parsing.format_duration(value)
     if isinstance(value, tuple):
         return ", ".join(map(_written, value))
     return str(value.value if isinstance(value, Enum) else value)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.parsing import UNDECODABLE
 from ccm.doctor import leases
 from ccm.doctor.case import Case
 from ccm.kube import errors

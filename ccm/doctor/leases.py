@@ -18,7 +18,7 @@ import msgspec
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, names
 from ccm.base import clock
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.doctor import deployment, objects
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn

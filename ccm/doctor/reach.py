@@ -13,7 +13,7 @@ from ccm.app import clusters
 from ccm.app.clients import user_agent
 from ccm.base import wire
 from ccm.base.clock import now
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.parsing import UNDECODABLE
 from ccm.doctor.case import PROGRAM, Case, User
 from ccm.doctor.finding import Finding, fail, ok, skip, warn
 from ccm.gardener.flags import IN_CLUSTER

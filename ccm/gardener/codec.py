@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ccm.base.booleans import parse_bool
 from ccm.base.credentials import MOST_BYTES
-from ccm.base.digits import parse_digits
-from ccm.base.durations import parse_duration
+from ccm.base.parsing import parse_bool, parse_digits, parse_duration
 from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
 from ccm.gardener import types as documents

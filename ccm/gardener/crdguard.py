@@ -20,9 +20,8 @@ from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD, WAR
 from ccm.model.times import moment
 from ccm.runtime.account import Facts
 from ccm.runtime.controller import Result
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds
-from ccm.runtime.recorder import Recorder
+from ccm.runtime.deletions import DeletionRecord, Holds
+from ccm.runtime.writer import Recorder
 
 SKEW = timedelta(seconds=2)
 """An object counts as deleted before its CRD only if it was that much earlier. Two API servers may

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base.flags import Section
+from ccm.base.flags import (
+    Section,
+    not_negative,
+    positive,
+)
 from ccm.gardener.names import GROUP, SICK_CONDITIONS
 from ccm.runtime.manifest import ControllerContext
 
@@ -83,42 +86,42 @@ class GardenerFlags:
         timedelta(minutes=20),
         "Time from the creation of a Machine to its node being in use, after which it has failed. "
         "A Machine may have its own.",
-        check=checks.positive,
+        check=positive,
     )
     machine_health_timeout: timedelta = SECTION.flag(
         timedelta(minutes=10),
         "Time that the node of a Machine may be sick or gone, after which the Machine has failed. "
         "A Machine may have its own.",
-        check=checks.positive,
+        check=positive,
     )
     machine_inplace_update_timeout: timedelta = SECTION.flag(
         timedelta(minutes=20),
         "Time that the update in place of a Machine may take once its node is empty, after which "
         "it has failed. A Machine may have its own.",
-        check=checks.positive,
+        check=positive,
     )
     machine_preserve_timeout: timedelta = SECTION.flag(
         timedelta(hours=96),
         "Time that a Machine is kept which somebody wants to be preserved. A Machine may have its "
         "own.",
-        check=checks.positive,
+        check=positive,
     )
     resource_exhausted_retry: timedelta = SECTION.flag(
         timedelta(minutes=10),
         "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     machine_drain_timeout: timedelta = SECTION.flag(
         timedelta(hours=2),
         "Time from the deletion of a Machine, after which its node is drained by force: without "
         "regard for disruption budgets, grace and volumes. A Machine may have its own.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     machine_pv_detach_timeout: timedelta = SECTION.flag(
         timedelta(minutes=2),
         "Time for which a drain waits for the volumes of a Pod to leave the node, beyond the "
         "Pod's grace, and a deletion for those that a drain by force left.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     node_conditions: tuple[str, ...] = SECTION.flag(
         SICK_CONDITIONS,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.cloud.codes import code_of
 from ccm.cloud.errors import CloudError, NotFound, NotOwned, Unimplemented, Uninitialized
 from ccm.cloud.interface import Cloud

@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ccm.base import redact
+from ccm.base.credentials import KeyPair
 from ccm.base.files import Signature, reason
-from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
 from ccm.kube import tls
 from ccm.kube.config_parts import ConfigError, Kubeconfig, Parts, Section

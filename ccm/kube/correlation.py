@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ccm.base.bucket import Bucket
+from ccm.base.throttle import Bucket
 from ccm.model.event import Event
 from ccm.model.times import format_time
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ccm.base import credentials, redact
-from ccm.base.keypair import KeyPair
+from ccm.base.credentials import KeyPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import logger
+from ccm.base.parsing import UNDECODABLE
 from ccm.kube import errors, metrics, nesting
 from ccm.kube.resources import Bookmark, Envelope, Kind, ListMeta, Named, NameMeta, RawList
 from ccm.model import names

@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from ccm.base import clock, metrics, redact, waiting
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base import clock, metrics, redact, tasks
+from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.correlation import Correlator, Verdict, stamped
 from ccm.model.event import Event, EventSource
@@ -136,7 +135,7 @@ class EventRecorder:
     async def flush(self, timeout_s: float) -> bool:
         """Wait, while `run` is running, until all is written; False when that took longer."""
         try:
-            await waiting.within(timeout_s, self._queue.join(), name="events-flush")
+            await tasks.within(timeout_s, self._queue.join(), name="events-flush")
         except TimeoutError:
             return False
         return True

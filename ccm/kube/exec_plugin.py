@@ -22,10 +22,9 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, redact
-from ccm.base.decoding import UNDECODABLE
-from ccm.base.keypair import KeyPair
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base.credentials import KeyPair
+from ccm.base.log import Outage, logger
+from ccm.base.parsing import UNDECODABLE
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import NoCredentials
 from ccm.model import times

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from ccm.base import clock, tasks, waiting
+from ccm.base import clock, tasks
 from ccm.base.log import Logger, logger
 from ccm.kube import reflector
 from ccm.kube.resources import Kind
@@ -215,7 +215,7 @@ class Informer(Generic[T]):
         Raises:
             TimeoutError: it took longer.
         """
-        if not await waiting.wait_for(self._content.synced, timeout_s):
+        if not await tasks.wait_for(self._content.synced, timeout_s):
             raise TimeoutError(f"the cache of {self.resource} is not complete yet")
 
     async def run(self) -> None:

@@ -26,10 +26,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from ccm.base import clock, metrics, tasks, waiting
+from ccm.base import clock, metrics, tasks
 from ccm.base.backoff import Exponential, Streak, jittered
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import WatchEvent
 from ccm.kube.lock import JITTER, LeaderElectionConfig, LeaseLock, Leases
@@ -212,7 +211,7 @@ class LeaderElector:
         period_s = jittered(self._config.retry_period_s, JITTER, self._rng)
         while True:
             left = self._next_try(tried_at, period_s) - clock.monotonic()
-            if not await waiting.wait_for(self._news, left):
+            if not await tasks.wait_for(self._news, left):
                 return
             self._news.clear()
             if not self._lock.holder:
@@ -267,7 +266,7 @@ class LeaderElector:
         """One try that never takes longer than the limit; failures are no exceptions."""
         started = clock.monotonic()
         try:
-            held = await waiting.within(limit_s, self._lock.attempt(), name="lease-try")
+            held = await tasks.within(limit_s, self._lock.attempt(), name="lease-try")
         except errors.Conflict as conflict:
             self._log.debug("another replica was faster", error=str(conflict))
             held = False
@@ -330,7 +329,7 @@ class LeaderElector:
 
     async def _release(self) -> None:
         try:
-            released = await waiting.within(
+            released = await tasks.within(
                 self._config.request_timeout_s, self._lock.release(), name="lease-release"
             )
         except (errors.KubeError, TimeoutError) as problem:

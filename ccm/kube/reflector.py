@@ -21,10 +21,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from ccm.base import clock, metrics, tasks, waiting
+from ccm.base import clock, metrics, tasks
 from ccm.base.backoff import Exponential, Streak
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
 from ccm.model.meta import KubeObject
@@ -341,7 +340,7 @@ class Reflector(Generic[T]):
         """Wait until the server begins to answer; a watch may be silent only after that."""
         limit_s = self._settings.open_limit_s
         try:
-            return await waiting.within(limit_s, entering, name=f"open-watch-{self._resource}")
+            return await tasks.within(limit_s, entering, name=f"open-watch-{self._resource}")
         except TimeoutError:
             raise errors.Unreachable(
                 f"a watch was not answered within {limit_s:g} s", kind="timeout"

@@ -17,8 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from ccm.base import clock
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from ccm.base.keypair import KeyPair
+from ccm.base.credentials import KeyPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 from yarl import URL
 
-from ccm.base import clock, fence
+from ccm.base import clock, lease_guard
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp, reason
@@ -365,7 +365,7 @@ def _encoded(query: Mapping[str, str] | None) -> str:
 def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
     """The limit of one attempt: what changes something ends with our lease too."""
     free = call.urgent or call.method == "GET"
-    return asyncio.timeout(call.timeout_s) if free else fence.limit(call.timeout_s)
+    return asyncio.timeout(call.timeout_s) if free else lease_guard.limit(call.timeout_s)
 
 
 def answer_delay(status: int, headers: Mapping[str, str]) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ccm.base.durations import format_duration
+from ccm.base.parsing import format_duration
 from ccm.machines import updating
 from ccm.machines.creation import Outcome
 from ccm.machines.settings import Effective, Settings, effective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.machines.fleet import DeploymentView, SetView
 from ccm.machines.settings import Names
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.machines import bounds
 from ccm.machines.fleet import DeploymentView, SetView
 from ccm.machines.replicas import DEFAULT_PRIORITY, deletion_order, is_called

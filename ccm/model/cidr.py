@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.model.ip import parse_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.model import names
 
 EMPTY: Mapping[str, str] = {}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ccm.base import clock, fence
+from ccm.base import clock, lease_guard
 from ccm.base.log import logger
 from ccm.persistence import metrics
 from ccm.persistence.errors import BackendUnavailable, CorruptObject, PersistenceError
@@ -73,10 +73,10 @@ class Instance:
         began, result = clock.monotonic(), "ok"
         try:
             with self._under_way.one():
-                async with self._turns.of(place), fence.limit(self._deadline_s):
+                async with self._turns.of(place), lease_guard.limit(self._deadline_s):
                     yield
             self._worked(name, clock.monotonic() - began)
-        except fence.Lapsed as error:
+        except lease_guard.Lapsed as error:
             result = "BackendUnavailable"
             raise BackendUnavailable(f"{self.name}: {error}") from error
         except TimeoutError as error:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import groupby
 
 from ccm.base import redact
-from ccm.base.durations import format_duration
+from ccm.base.parsing import format_duration
 from ccm.planning import changes
 from ccm.planning.changes import Action, Change, Subject
 from ccm.planning.forecast import Forecast, Told

@@ -1,8 +1,9 @@
-"""When work that failed is tried again: one table of errors, one count per key. No waiting.
+"""When work that failed is tried again, and whether its failure is worth a warning. No waiting.
 
 The policy of cloud errors is the table in `ccm.cloud.errors`; errors of the API server
 follow the same kinds. Keys that an outage of the other side stopped return together, as
-soon as one of them succeeds, instead of waiting out a back-off each.
+soon as one of them succeeds, instead of waiting out a back-off each. A new cause is reported, and
+one that lasts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ccm.base.backoff import Exponential, jittered
-from ccm.base.bucket import Bucket
+from ccm.base.log import REPEAT_S
+from ccm.base.throttle import Bucket
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import Retry
 from ccm.kube import errors as kube
@@ -275,3 +277,48 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
     # A conflict or an API server in trouble is nobody's mistake: no event about the object.
     outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooManyRequests)
     return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)
+
+
+PATIENCE_S = 60.0
+"""Age at which an error without an event is worth a warning: a busy cloud, a conflict."""
+
+
+@dataclass(slots=True)
+class _Cause:
+    text: str
+    since: float
+    reported_at: float
+
+
+class FailureReports(Generic[K]):
+    """Decides for each failure whether it is reported.
+
+    Args:
+        repeat_s: shortest time between two reports with one cause about one key.
+    """
+
+    def __init__(self, *, repeat_s: float = REPEAT_S) -> None:
+        self._repeat_s = repeat_s
+        self._causes: dict[K, _Cause] = {}
+
+    def is_due(self, key: K, error: Exception, decision: RetryDecision, now: float) -> bool:
+        """Record a failure; return whether to report it."""
+        # Passing trouble is known by its class: its text may carry a request ID of each attempt.
+        text = str(error) if decision.retry is Retry.SLOW else type(error).__name__
+        cause = self._causes.get(key)
+        if cause is None or cause.text != text:
+            cause = self._causes[key] = _Cause(text, now, now - self._repeat_s)
+        patience_s = 0.0 if decision.event else PATIENCE_S
+        if now < max(cause.since + patience_s, cause.reported_at + self._repeat_s):
+            return False
+        cause.reported_at = now
+        return True
+
+    def forget(self, key: K) -> None:
+        """Forget the cause: the key succeeded or is gone."""
+        self._causes.pop(key, None)
+
+    def keep(self, keys: Collection[K]) -> None:
+        """Forget all other keys: nothing is to be done about them any more."""
+        for key in self._causes.keys() - set(keys):
+            del self._causes[key]

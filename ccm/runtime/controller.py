@@ -1,7 +1,7 @@
 """What runs a controller: caches it watches, a queue of keys, workers, passes; all declared.
 
 Handlers of the caches only note what changed and say whether the key has work. Workers take
-one key each; one key is never in two hands. A reconcile that fails comes back, in the
+one key each; a key is processed by one worker at a time. A reconcile that fails comes back, in the
 background, as the class of its error says (`backoff`); when one succeeds after an outage of the
 other side, all that the outage stopped return at once.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.base.recent import Recent
 from ccm.base.tasks import Group
 from ccm.cloud.calls.history import text_of
@@ -26,14 +26,71 @@ from ccm.model.meta import KubeObject
 from ccm.runtime.account import Account, Explain, Last
 from ccm.runtime.backoff import (
     AFTER_JITTER,
+    FailureReports,
     ItemBackoff,
     RetryDecision,
     classify,
     default_backoff,
 )
-from ccm.runtime.reports import FailureReports
-from ccm.runtime.sync import until_synced
 from ccm.runtime.workers import Workers
+
+REMIND_S = 60.0
+"""Seconds between two lines that say what is waited for."""
+
+
+class Syncing(Protocol):
+    """A cache that becomes complete some time."""
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        """Wait until it is complete; TimeoutError when that takes longer."""
+        ...
+
+
+async def until_synced(cache: Syncing, *, who: str) -> None:
+    """Wait until the cache is complete; there is no useful work before."""
+    while True:
+        try:
+            await cache.wait_synced(REMIND_S)
+        except TimeoutError as error:
+            log.logger(who).warning("still waiting for the cache", error=str(error))
+        else:
+            return
+
+
+class PassTimer:
+    """Measures one pass after the other; two that overlap are one.
+
+    Args:
+        observe: told the seconds when the last key of a pass is finished.
+    """
+
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        self._observe = observe
+        self._open: set[str] = set()
+        self._since = 0.0
+
+    def started(self, keys: Iterable[str], *, joins: bool) -> None:
+        """A pass over these keys begins.
+
+        Args:
+            keys: what will be looked at.
+            joins: while an earlier pass is under way, wait for these keys too. For a pass that
+                is repeated all the time False: the measurement of the first would never end.
+        """
+        if not self._open:
+            self._since = clock.monotonic()
+        elif not joins:
+            return
+        self._open.update(keys)
+
+    def finished(self, key: str) -> None:
+        """The key was looked at, with whatever outcome."""
+        if key not in self._open:
+            return
+        self._open.discard(key)
+        if not self._open:
+            self._observe(clock.monotonic() - self._since)
+
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -1,6 +1,11 @@
-"""What the brakes on deletions remember, kept on the API server: a restart or another leader
-must not release them.
+"""Guards against wrong deletions: a guard for many at once, a record, and what is held back.
 
+An API server restored from a backup, one of another cluster behind the same name, or one that
+lists nothing makes the owners of load balancers and routes disappear, though they were never
+deleted. A few such absences are believed. Many are not: the deletions are held until the owners
+are back, or until they are allowed by hand.
+
+The record is kept on the API server: a restart or another leader must not release what is held.
 One ConfigMap holds, by daemon and kind of object, when deletions were made and which are held
 back. Texts of other daemons in it, of other providers of the same cluster, are left alone.
 """
@@ -9,21 +14,83 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ccm.base import clock, log, waiting
-from ccm.base.decoding import UNDECODABLE
-from ccm.base.outage import Outage
+from ccm.base import clock, log, metrics, tasks
+from ccm.base.log import Outage
+from ccm.base.parsing import UNDECODABLE
 from ccm.kube import errors
+from ccm.model import names
 from ccm.model.configmap import ConfigMap
 from ccm.model.meta import ObjectMeta, ObjectReference, Wire
 from ccm.model.patches import same_object, same_version
-from ccm.model.times import format_micro_time, parse_time
+from ccm.model.times import format_micro_time, format_time, parse_time
+from ccm.runtime.writer import Recorder
+
+MOST = 3
+SHARE = 3
+"""More than that many, and more than one of so many, are many."""
+
+QUIET_S = 0.5
+"""How long no owner may disappear before those that did are counted: they come in a burst."""
+
+DOUBT_S = 60.0
+"""How long a doubt outlives its cause: owners come back page by page."""
+
+
+def is_mass(doomed: int, settled: int) -> bool:
+    """Whether so many of what was settled are many."""
+    return doomed > MOST and doomed * SHARE > settled
+
+
+class MassDeletionGuard:
+    """Holds the deletions of one kind while too many owners are missing.
+
+    Args:
+        allowed: whether a person said that they may go on.
+    """
+
+    def __init__(self, allowed: Callable[[], bool]) -> None:
+        self._allowed = allowed
+        self._until = -math.inf
+        self.in_doubt = False
+        """Whether there are, or were lately, so many that people should know."""
+
+    def missing(self, now: float) -> None:
+        """An owner is not there any more, and nobody saw it deleted."""
+        self._until = max(self._until, now + QUIET_S)
+
+    def back(self, now: float) -> None:
+        """An owner is there again, and others may follow."""
+        if self.in_doubt:
+            self._until = max(self._until, now + DOUBT_S)
+
+    def wait_s(
+        self, doomed: int, settled: int, now: float, *, is_many: bool | None = None
+    ) -> float:
+        """Seconds until the next look at it; 0 = what is doomed may be deleted.
+
+        Args:
+            doomed: of what was settled, what has no owner, though nobody saw it deleted.
+            settled: all that was settled, this included.
+            now: monotonic seconds.
+            is_many: whether they are; None: as their numbers say.
+        """
+        if self._allowed():
+            self.in_doubt = False
+            return 0.0
+        if is_mass(doomed, settled) if is_many is None else is_many:
+            self.in_doubt = True
+            self._until = now + DOUBT_S
+        elif now >= self._until:
+            self.in_doubt = False
+        return max(0.0, self._until - now)
+
 
 T = TypeVar("T")
 
@@ -209,7 +276,7 @@ class DeletionRecord:
             if not any(held() for held in self._held.values()):
                 await self._changed.wait()
             else:
-                await waiting.wait_for(self._changed, LOOK_S)
+                await tasks.wait_for(self._changed, LOOK_S)
                 self._is_read &= _now() - self._looked_at < LOOK_S
             self._changed.clear()
             try:
@@ -391,3 +458,95 @@ def _unused(wall: datetime, taken: Mapping[str, float]) -> str:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+_held = metrics.gauge(
+    "ccm_deletions_held",
+    "Deletions that are held back now, by kind of object and reason.",
+    ("kind", "reason"),
+)
+
+ALLOW = f"annotate ConfigMap {NAME} beside the Lease with {names.ANNOTATION_ALLOW_DELETION}=true"
+"""How a person allows what a `mass_guard` holds, for messages about it."""
+
+
+def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassDeletionGuard:
+    """A guard that a flag opens, or a person by annotating the record."""
+    return MassDeletionGuard(lambda: allow or (record is not None and record.is_allowed))
+
+
+class Holds:
+    """Deletions of one kind of object that are held back.
+
+    An event tells when one begins and when its reason changes; the metric and the record
+    hold what lasts.
+
+    Args:
+        kind: of the objects, such as `Node`.
+        events: where the events go.
+        record: where `doctor` finds them; None = nowhere.
+    """
+
+    def __init__(self, kind: str, events: Recorder, record: DeletionRecord | None = None) -> None:
+        self._kind = kind
+        self._events = events
+        self._record = record
+        self._held: dict[str, Held] = {}
+        if record is not None:
+            record.show(kind, lambda: tuple(self._held.values()))
+
+    def __len__(self) -> int:
+        """How many are held back."""
+        return len(self._held)
+
+    def hold(self, about: ObjectReference, reason: str, message: str) -> None:
+        """The object is not deleted now.
+
+        Args:
+            about: the object.
+            reason: one word in snake_case, for the metric.
+            message: a sentence for people that says what they can do; empty = no event, because one
+                about another object says it.
+        """
+        found = Held(
+            name=about.name,
+            namespace=about.namespace,
+            uid=about.uid,
+            reason=reason,
+            since=format_time(clock.now()),
+        )
+        before = self._held.get(found.key)
+        if before is not None and (before.uid, before.reason) == (found.uid, reason):
+            return
+        self._forget(found.key)
+        self._held[found.key] = found
+        _held.labels(self._kind, reason).inc()
+        if message:
+            self._events.event(about, names.WARNING, names.REASON_DELETION_HELD, message)
+        self._tell()
+
+    def release(self, about: ObjectReference) -> None:
+        """The object was deleted, is kept for good, or is gone."""
+        if self._forget(Held(name=about.name, namespace=about.namespace).key):
+            self._tell()
+
+    def only(self, kept: Collection[str]) -> None:
+        """Nothing is held back but the objects of these names, which have no namespace."""
+        for name in self._held.keys() - set(kept):
+            self.release(ObjectReference(name=name))
+
+    def clear(self) -> None:
+        """Nothing is held back any more."""
+        for key in list(self._held):
+            self._forget(key)
+        self._tell()
+
+    def _forget(self, key: str) -> bool:
+        held = self._held.pop(key, None)
+        if held is not None:
+            _held.labels(self._kind, held.reason).dec()
+        return held is not None
+
+    def _tell(self) -> None:
+        if self._record is not None:
+            self._record.changed()

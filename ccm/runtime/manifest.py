@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ccm.base.flags import Fault, Section
-from ccm.base.gates import Gate, Gates
+from ccm.base.flags import Fault, Gate, Gates, Section
 
 if TYPE_CHECKING:
     from ccm.cloud.calls.handle import Handle
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ccm.kube.informer import Informers
     from ccm.runtime.controller import Runnable
     from ccm.runtime.deletions import DeletionRecord
-    from ccm.runtime.recorder import Recorder
+    from ccm.runtime.writer import Recorder
 
 GENERIC = Section("generic")
 MISC = Section("misc")

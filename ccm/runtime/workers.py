@@ -4,21 +4,68 @@ A reconcile whose call hangs holds its worker until the deadline of the call, wh
 quarter of an hour away, and all other keys behind it. So when it has lasted `HELD_UP_S`,
 another worker is lent, at most `MOST_LENT` of them; one goes when the first comes back. A key
 that held up a worker when it was last in work gets a lent one from the start, and waits where
-there is none to lend: it never takes the last free worker from keys that hold up nobody. It
+there is none to lend: it never takes the last free worker from keys that hold up none. It
 is trusted again when it was dealt with quickly and without an error.
+
+A `Turn` bounds what is worked on at once without counting the wait for a cloud: a worker takes one
+for its reconcile and puts it down around each call that may take long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ccm.base import log, metrics
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.base.tasks import Group
 from ccm.kube.workqueue import ShutDown, WorkQueue
+
+
+class Turn:
+    """One turn; `async with turn` takes it.
+
+    Args:
+        free: counts those that are left.
+    """
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._is_taken = False
+
+    async def __aenter__(self) -> Turn:
+        await self._take()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._put_down()
+
+    @asynccontextmanager
+    async def put_down(self) -> AsyncIterator[None]:
+        """Without it for as long as the block runs; waits for one afterwards.
+
+        Not after a cancellation, which must not wait for anybody.
+        """
+        self._put_down()
+        try:
+            yield
+        except Exception:
+            await self._take()
+            raise
+        await self._take()
+
+    async def _take(self) -> None:
+        await self._free.acquire()
+        self._is_taken = True
+
+    def _put_down(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self._free.release()
+
 
 HELD_UP_S = 30.0
 """A reconcile that lasts longer holds up its worker."""

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.store import View
+from ccm.model import ObjectReference
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch, StaleObject
 
@@ -189,3 +190,11 @@ def _has_moved_on(error: Conflict | Invalid) -> bool:
     return isinstance(error, Conflict) or any(
         cause.field == "metadata.uid" for cause in error.causes
     )
+
+
+class Recorder(Protocol):
+    """Where events go (an `EventRecorder`)."""
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        """Record an event of kind `Normal` or `Warning`; never blocks."""
+        ...

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from ccm.app.options import FLAGS
-from ccm.base import durations, files, interpreter
+from ccm.base import files, interpreter, parsing
 from ccm.sandbox import cloud, kubelet, ports, process, realserver
 
 API_QPS = 10_000
@@ -217,7 +217,7 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
         StartError: it did not become ready.
     """
     make(folder)
-    argv = ["providers.sim", "--latency", durations.format_duration(latency)]
+    argv = ["providers.sim", "--latency", parsing.format_duration(latency)]
     async with open_child(argv, folder / "cloud.log") as child:
         told = await until_ready(child)
         url, token = told["url"], told["token"]

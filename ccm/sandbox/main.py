@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ccm.base import durations, log, tasks
+from ccm.base import log, parsing, tasks
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -160,7 +160,7 @@ class Sandbox:
                 cluster.open_cloud(self._folder / "cloud", latency=settings.latency)
             )
             await sim.admin.place(settings.node_names)
-            latency = durations.format_duration(settings.latency)
+            latency = parsing.format_duration(settings.latency)
             say(
                 f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
                 f"each call takes {latency}"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from ccm.base import log
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.connections import LATE, Connections, Seat, Stage, Turns, origin_of
 

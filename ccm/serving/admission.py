@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ccm.base import clock, log, metrics, redact
-from ccm.base.durations import parse_duration
+from ccm.base.parsing import parse_duration
 from ccm.base.redact import public
 from ccm.model import Service
 from ccm.model.meta import Wire

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ccm.base import clock, interpreter
+from ccm.base.credentials import KeyPair
 from ccm.base.files import reason
-from ccm.base.keypair import KeyPair
 
 LIFETIME = timedelta(days=365)
 """How long a certificate of our own is valid (client-go, util/cert)."""

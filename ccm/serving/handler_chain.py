@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ccm.base import clock, log
-from ccm.base.bucket import Bucket
+from ccm.base.throttle import Bucket
 from ccm.serving.authentication import (
     ANONYMOUS,
     ANONYMOUS_NAME,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ccm.base import log
+from ccm.base.credentials import KeyPair
 from ccm.base.files import reason
-from ccm.base.keypair import KeyPair
 from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
 

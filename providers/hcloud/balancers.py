@@ -15,7 +15,7 @@ from typing import Any
 
 from ccm import cloud
 from ccm.base import log
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.cloud.labels import label_value
 
 from . import certificates, changes, client, config, networks, notices, recipes

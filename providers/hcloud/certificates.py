@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from ccm import cloud
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 
 from . import client
 from . import service_annotations as ann

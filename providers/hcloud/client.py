@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm import cloud
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.cloud import rest
 
 from . import quota

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from ccm import cloud
-from ccm.base import durations, log
+from ccm.base import log, parsing
 from ccm.base.credentials import header_value
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
@@ -41,7 +41,7 @@ def parse_cidr(text: str) -> str:
 
 def parse_duration(text: str) -> timedelta:
     """A Go duration, zero included."""
-    found = durations.parse_duration(text)
+    found = parsing.parse_duration(text)
     if found < timedelta(0):
         raise ValueError(text)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.cloud import specs
 from ccm.cloud.labels import is_label_value
 from ccm.model.selectors import BadSelectorError, parse_labels

@@ -20,7 +20,7 @@ from secrets import token_hex
 from typing import Any
 
 from ccm import cloud
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.cloud.labels import is_label_value
 from ccm.model.times import moment
 

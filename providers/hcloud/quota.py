@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 
 from ccm.base.clock import monotonic
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 
 HOUR_S = 3600.0
 

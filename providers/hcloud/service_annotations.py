@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from ccm import cloud
-from ccm.base import durations
-from ccm.base.digits import parse_digits
+from ccm.base import parsing
+from ccm.base.parsing import parse_digits
 from ccm.cloud.annotations import markdown, truth
 from ccm.model.selectors import BadSelectorError, parse_labels
 
@@ -40,7 +40,7 @@ def _one_of(*known: str) -> Callable[[str], str]:
 def _seconds(text: str) -> timedelta:
     """A Go duration, or a number of seconds, as the vendor's documentation has it."""
     seconds = parse_digits(text, most=LONGEST_S)
-    return durations.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
+    return parsing.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
 
 
 def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedelta]:

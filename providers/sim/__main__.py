@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ccm.base import durations
+from ccm.base import parsing
 
 from . import server, state, traffic
 
@@ -109,7 +109,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = durations.parse_duration(text).total_seconds()
+        seconds = parsing.parse_duration(text).total_seconds()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if seconds < 0:

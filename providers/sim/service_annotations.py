@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from ccm import cloud
-from ccm.base import durations
+from ccm.base import parsing
 
 PREFIX = "load-balancer.sim.cloud/"
 """What the names of all of them begin with. A promise to old clusters."""
@@ -33,7 +33,7 @@ def _size(text: str) -> str:
 
 
 def _interval(text: str) -> timedelta:
-    found = durations.parse_duration(text)
+    found = parsing.parse_duration(text)
     if not SHORTEST_INTERVAL <= found <= LONGEST_INTERVAL:
         raise ValueError(text)
     return found

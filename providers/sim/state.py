@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from ccm.base import tasks, waiting
+from ccm.base import tasks
 
 from . import world, worlds
 
@@ -84,7 +84,7 @@ async def _save_changes(cloud: worlds.Worlds, path: Path, saved: int, stop: asyn
     """
     last = False
     while not last:
-        last = await waiting.wait_for(stop, SAVE_EVERY_S)
+        last = await tasks.wait_for(stop, SAVE_EVERY_S)
         if cloud.revision != saved:
             saved = cloud.revision
             await asyncio.to_thread(save, path, cloud.snapshot())

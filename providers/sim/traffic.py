@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from ccm.base import clock
-from ccm.base.bucket import Bucket
+from ccm.base.throttle import Bucket
 
 from . import world
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.base.decoding import UNDECODABLE
+from ccm.base.parsing import UNDECODABLE
 from ccm.cloud import specs
 from ccm.cloud.labels import is_label_value
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from ccm import cloud
-from ccm.base import durations
-from ccm.base.digits import parse_digits
+from ccm.base import parsing
+from ccm.base.parsing import parse_digits
 from ccm.cloud.annotations import markdown, truth
 
 from . import config
@@ -46,7 +46,7 @@ def _ipv4(text: str) -> str:
 
 
 def _duration(text: str) -> timedelta:
-    found = durations.parse_duration(text)
+    found = parsing.parse_duration(text)
     if found < timedelta(0):
         raise ValueError(text)
     return found

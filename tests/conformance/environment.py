@@ -40,8 +40,7 @@ from ccm.kube.resources import CONFIG_MAPS, EVENTS, NODES
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Node, Taint, names
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds
+from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.testing import builders
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match, Respond, RewriteLine

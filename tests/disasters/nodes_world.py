@@ -19,8 +19,7 @@ from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleControll
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node, Taint, names
 from ccm.model.times import format_time
-from ccm.runtime.deletions import DeletionRecord, held_back
-from ccm.runtime.holds import Holds
+from ccm.runtime.deletions import DeletionRecord, Holds, held_back
 from ccm.testing.builders import CREATED, uninitialized_taint
 from ccm.testing.builders import node as build
 from ccm.testing.clock import VirtualTimeLoop, advance

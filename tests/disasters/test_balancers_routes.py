@@ -11,7 +11,7 @@ import pytest
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.model import Node, names
-from ccm.runtime import holds
+from ccm.runtime import deletions
 from ccm.runtime.deletions import DeletionRecord, held_back
 from ccm.testing.clock import advance
 from tests.support import routes
@@ -29,7 +29,7 @@ RECKLESS = pytest.mark.parametrize("reckless", [False, True], ids=["guarded", "r
 
 @pytest.fixture(autouse=True)
 def _nothing_held() -> None:
-    holds._held.clear()
+    deletions._held.clear()
 
 
 def held(kind: str) -> float:

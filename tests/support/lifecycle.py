@@ -12,8 +12,7 @@ from ccm.cloud.ownership import Ownership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds
+from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.testing.builders import node as build
 from tests.support.cluster import Cluster
 from tests.support.configmap import Api

@@ -21,9 +21,16 @@ from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
 from ccm.app.options.table import NO_PROVIDER, fields, stray
-from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
-from ccm.base.flags import Fault, Flag, Section, table
+from ccm.base.flags import (
+    ADDRESS,
+    INT,
+    Address,
+    Fault,
+    Flag,
+    Section,
+    at_least_one,
+    table,
+)
 from ccm.gardener.flags import IN_CLUSTER, NO_TARGET, somewhere
 from ccm.runtime.manifest import GENERIC
 
@@ -88,11 +95,11 @@ class CommandFlags:
         f"{NO_TARGET} means that there is none: VMs are made, and nothing is asked of any Node. "
         "Empty means the one whose Pod this is.",
     )
-    address: values.Address = SERVING.flag(
+    address: Address = SERVING.flag(
         IPv4Address("0.0.0.0"),  # noqa: S104 - the reference's default
         "Address that health checks and metrics are served on, without TLS and to anybody; "
         "127.0.0.1 keeps them on this host. 0.0.0.0 or :: means every interface.",
-        kind=values.ADDRESS,
+        kind=ADDRESS,
     )
     port: int = SERVING.flag(
         10259,
@@ -101,14 +108,14 @@ class CommandFlags:
         check=lambda value: (
             "" if 1 <= value <= _HIGHEST_PORT else f"must be from 1 to {_HIGHEST_PORT}"
         ),
-        kind=values.INT,
+        kind=INT,
     )
     concurrent_syncs: int = WORK.flag(
         50,
         "Objects of each kind that are worked on at the same time, without those that wait for "
         "the cloud.",
         unit="objects",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
     cloud_provider: str = WORK.flag(
         "", "Name of the provider that makes the VMs, as it registered itself. Required."

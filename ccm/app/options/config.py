@@ -18,8 +18,20 @@ from typing import Any
 from ccm.app.options import documents, migration
 from ccm.app.options.argv import UsageError
 from ccm.app.options.table import FLAGS, IDLE, Options, fields
-from ccm.base import flag_values as values
-from ccm.base.flags import Flag
+from ccm.base.flags import (
+    BOOL,
+    CERTIFICATES,
+    FLOAT,
+    GATES,
+    INT,
+    INT32,
+    LEVEL,
+    NUMBERS,
+    QUANTITY,
+    STRINGS,
+    Flag,
+    Kind,
+)
 
 GROUP_VERSION = "cloudcontrollermanager.config.k8s.io/v1alpha1"
 KIND = "CloudControllerManagerConfiguration"
@@ -170,41 +182,37 @@ def _read(
     return {flag.name: parsed}
 
 
-def _value(kind: values.Kind[Any], value: Any, *, lenient: bool) -> Any:
+def _value(kind: Kind[Any], value: Any, *, lenient: bool) -> Any:
     """The value of a flag; TypeError or ValueError for what it cannot be.
 
     `lenient` also takes what stands on a command line where YAML has lists and mappings.
     """
     if kind.join is not None:
-        if isinstance(value, list) and kind is not values.GATES:
+        if isinstance(value, list) and kind is not GATES:
             return _joined(kind, value)
-        if isinstance(value, dict) and kind is values.GATES:
-            return kind.parse(
-                ",".join(f"{name}={_text(values.BOOL, value[name])}" for name in value)
-            )
+        if isinstance(value, dict) and kind is GATES:
+            return kind.parse(",".join(f"{name}={_text(BOOL, value[name])}" for name in value))
         if not lenient:
             raise TypeError
     return kind.parse(_text(kind, value))
 
 
-def _joined(kind: values.Kind[Any], entries: list[Any]) -> Any:
+def _joined(kind: Kind[Any], entries: list[Any]) -> Any:
     assert kind.join is not None
     texts = [_text(kind, entry) for entry in entries]
-    parsed = [(text,) if kind is values.STRINGS else kind.parse(text) for text in texts]
+    parsed = [(text,) if kind is STRINGS else kind.parse(text) for text in texts]
     return reduce(kind.join, parsed, ())
 
 
-_TYPES: Mapping[values.Kind[Any], tuple[type, ...]] = {
-    values.BOOL: (bool,),
-    values.FLOAT: (int, float),
-    **dict.fromkeys(
-        (values.INT, values.INT32, values.LEVEL, values.QUANTITY, values.NUMBERS), (int,)
-    ),
+_TYPES: Mapping[Kind[Any], tuple[type, ...]] = {
+    BOOL: (bool,),
+    FLOAT: (int, float),
+    **dict.fromkeys((INT, INT32, LEVEL, QUANTITY, NUMBERS), (int,)),
 }
 """What YAML has for a kind of value; text for all others."""
 
 
-def _text(kind: values.Kind[Any], value: Any) -> str:
+def _text(kind: Kind[Any], value: Any) -> str:
     """What would stand on a command line; TypeError for a value of a wrong type."""
     if type(value) not in _TYPES.get(kind, (str,)):
         raise TypeError
@@ -213,7 +221,7 @@ def _text(kind: values.Kind[Any], value: Any) -> str:
 
 def _plain(flag: Flag, value: Any) -> Any:
     """The value as YAML has it."""
-    if flag.kind is values.CERTIFICATES:
+    if flag.kind is CERTIFICATES:
         return [flag.kind.write((entry,))[1:-1] for entry in value]
     if isinstance(value, tuple) and flag.kind.join is not None:
         return list(value)

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ccm.app.options.controllers import MANIFESTS
-from ccm.base import gates
+from ccm.base import flags
 
 WEBHOOK = "CloudControllerManagerWebhook"
 LOGGING_ALPHA = "LoggingAlphaOptions"
 REQUEST_HEADER_UID = "RemoteRequestHeaderUID"
 
 
-def _gate(name: str, stage: gates.Stage, text: str) -> gates.Gate:
-    return gates.Gate(name=name, default=stage == "BETA", stage=stage, help=text)
+def _gate(name: str, stage: flags.Stage, text: str) -> flags.Gate:
+    return flags.Gate(name=name, default=stage == "BETA", stage=stage, help=text)
 
 
 _EFFECTIVE = (
@@ -45,13 +45,13 @@ KNOWN = tuple(sorted((*_EFFECTIVE, *_IDLE), key=lambda gate: gate.name.lower()))
 _GROUPS = frozenset({"AllAlpha", "AllBeta"})
 
 
-def build(settings: Mapping[str, bool]) -> gates.Gates:
+def build(settings: Mapping[str, bool]) -> flags.Gates:
     """The value of every gate under the settings of `--feature-gates`.
 
     Raises:
         ValueError: an unknown gate, or a locked one that was to be changed.
     """
-    return gates.Gates(KNOWN, settings)
+    return flags.Gates(KNOWN, settings)
 
 
 def allows(settings: Mapping[str, bool], name: str) -> bool:

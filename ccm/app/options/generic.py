@@ -11,9 +11,20 @@ from types import MappingProxyType
 
 from ccm.app.options import gates, names
 from ccm.app.options.controllers import MANIFESTS
-from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
-from ccm.base.flags import Fault, Section
+from ccm.base.flags import (
+    GATES,
+    LEVEL,
+    LEVELS,
+    QUANTITY,
+    VERSION,
+    Fault,
+    Section,
+    is_object_name,
+    not_negative,
+    one_of,
+    write_bool,
+    zero_or_more,
+)
 from ccm.runtime.manifest import GENERIC, MISC
 
 LEADER_MIGRATION = Section("leader-migration")
@@ -59,7 +70,7 @@ class GenericFlags:
         timedelta(hours=12),
         "Every object is looked at again after one to two times this, though nothing changed. "
         "0 means never.",
-        check=checks.not_negative,
+        check=not_negative,
         path="Generic.MinResyncPeriod",
     )
     kube_api_qps: float = GENERIC.flag(
@@ -74,14 +85,14 @@ class GenericFlags:
         30,
         "Requests that a client may send at once after a pause. 0 means 10.",
         unit="requests",
-        check=checks.zero_or_more("meaning 10"),
+        check=zero_or_more("meaning 10"),
         path="Generic.ClientConnection.burst",
     )
     controller_start_interval: timedelta = GENERIC.flag(
         timedelta(0),
         "Pause after the start of each controller, one to two times this; it spreads the load of "
         "a start. 0 means none.",
-        check=checks.not_negative,
+        check=not_negative,
         path="Generic.ControllerStartInterval",
     )
     controllers: tuple[str, ...] = GENERIC.flag(
@@ -124,36 +135,36 @@ class GenericFlags:
         MappingProxyType({}),
         "Turn features on or off; AllAlpha and AllBeta set all of a stage. Known: "
         + " ".join(
-            f"{gate.name} ({gate.stage}, default {values.write_bool(gate.default)})."
+            f"{gate.name} ({gate.stage}, default {write_bool(gate.default)})."
             for gate in gates.KNOWN
         ),
         check=gates.wrong,
-        kind=values.GATES,
+        kind=GATES,
     )
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
         timedelta(0),
         "Longest time that one call to the cloud may take, whatever the provider asks for. 0 means "
         "what the provider asks for, or what suits the kind of call: 60s for reads, up to 15m for "
         "changes.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     cloud_api_qps: float = PROVIDER_CALLS.flag(
         0.0,
         "Calls to the cloud over time, all controllers together. 0 means no limit.",
         unit="calls per second",
-        check=checks.zero_or_more("no limit"),
+        check=zero_or_more("no limit"),
     )
     cloud_api_burst: int = PROVIDER_CALLS.flag(
         0,
         "Calls that may be made at once after a pause. 0 means those of one second.",
         unit="calls",
-        check=checks.zero_or_more(),
+        check=zero_or_more(),
     )
     inventory_max_age: timedelta = PROVIDER_CALLS.flag(
         timedelta(seconds=4),
         "How old a listing of all instances may be when controllers share it. Shorter than "
         "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     persistence_config: str = PERSISTENCE.flag(
         "",
@@ -165,7 +176,7 @@ class GenericFlags:
         "How long changes under way may still take after SIGTERM or SIGINT; then they are cut. "
         "Nothing new is begun, and what only asks is cut at once. Leave 10s of the pod's "
         "terminationGracePeriodSeconds, 30s by default, for the rest. 0 cuts everything at once.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     config: str = FILE.flag(
         "",
@@ -183,7 +194,7 @@ class GenericFlags:
         path="Generic.ClientConnection.kubeconfig",
     )
     version: str = GLOBAL.flag(
-        "false", "Print the version and exit; raw prints more of it.", kind=values.VERSION
+        "false", "Print the version and exit; raw prints more of it.", kind=VERSION
     )
     help: bool = GLOBAL.flag(False, "Print this text and exit.", short="h")
 
@@ -257,7 +268,7 @@ def election_faults(flags: ElectionFlags) -> Iterator[Fault]:
         given = getattr(flags, f"leader_elect_resource_{part}")
         if not given:
             yield f"leader-elect-resource-{part}", "cannot be empty while --leader-elect is true"
-        elif not checks.is_object_name(given):
+        elif not is_object_name(given):
             yield f"leader-elect-resource-{part}", f"must be a name such as {example}"
     yield from _times(flags)
 
@@ -294,25 +305,25 @@ class LogFlags:
         "text",
         "Format of log lines: text, as klog writes it, or json; dev, an addition of ours, is for "
         "a developer's terminal.",
-        check=checks.one_of("text", "json", "dev"),
+        check=one_of("text", "json", "dev"),
     )
     log_flush_frequency: timedelta = GLOBAL.flag(
         timedelta(seconds=5),
         "Longest time a log line is held back, if there is a buffer. 0 means until it is full.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     v: int = GLOBAL.flag(
         0,
         "How much is logged: from 1 on every flag, and requests to the HTTPS server that are "
         "refused or privileged, from 4 on each decision, from 8 on what libraries do.",
         short="v",
-        kind=values.LEVEL,
+        kind=LEVEL,
     )
     vmodule: tuple[tuple[str, int], ...] = GLOBAL.flag(
         (),
         "Log levels for single modules; text format only. A pattern with a slash is compared with "
         "a path such as ccm/kube/client, one without with its last part; * and ? may be used.",
-        kind=values.LEVELS,
+        kind=LEVELS,
     )
     log_text_split_stream: bool = GLOBAL.flag(
         False, "Errors to stderr, the rest to stdout (text). Alpha."
@@ -324,15 +335,15 @@ class LogFlags:
         0,
         "Bytes of text lines that may be held back on stdout when streams are split. Alpha.",
         unit="bytes",
-        check=checks.zero_or_more("nothing is held back"),
-        kind=values.QUANTITY,
+        check=zero_or_more("nothing is held back"),
+        kind=QUANTITY,
     )
     log_json_info_buffer_size: int = GLOBAL.flag(
         0,
         "Bytes of json lines that may be held back on stdout when streams are split. Alpha.",
         unit="bytes",
-        check=checks.zero_or_more("nothing is held back"),
-        kind=values.QUANTITY,
+        check=zero_or_more("nothing is held back"),
+        kind=QUANTITY,
     )
 
 

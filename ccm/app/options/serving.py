@@ -10,9 +10,19 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ccm.app.options import names
-from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
-from ccm.base.flags import Fault, Section
+from ccm.base.flags import (
+    ADDRESS,
+    CERTIFICATES,
+    INT,
+    NUMBERS,
+    Address,
+    Fault,
+    NamedCertificate,
+    Section,
+    no_blanks,
+    not_negative,
+    port,
+)
 from ccm.serving import policy
 
 WEBHOOK = Section("webhook")
@@ -66,17 +76,17 @@ class ServingFlags:
         path="Webhook.Webhooks",
     )
 
-    webhook_bind_address: values.Address = WEBHOOK_SERVING.flag(
+    webhook_bind_address: Address = WEBHOOK_SERVING.flag(
         _ANY,
         "Address the webhook server listens on; 0.0.0.0 or :: means every interface.",
-        kind=values.ADDRESS,
+        kind=ADDRESS,
     )
     webhook_secure_port: int = WEBHOOK_SERVING.flag(
         10260,
         "Port of the webhook server; 0 turns it off. It must differ from --secure-port.",
         unit="port",
-        check=checks.port,
-        kind=values.INT,
+        check=port,
+        kind=INT,
     )
     webhook_cert_dir: str = WEBHOOK_SERVING.flag(
         "",
@@ -101,12 +111,12 @@ class ServingFlags:
         (),
         "Key exchange groups for webhooks by their TLS numbers. Empty means the usual ones.",
         check=_groups,
-        kind=values.NUMBERS,
+        kind=NUMBERS,
     )
-    webhook_tls_sni_cert_key: tuple[values.NamedCertificate, ...] = WEBHOOK_SERVING.flag(
+    webhook_tls_sni_cert_key: tuple[NamedCertificate, ...] = WEBHOOK_SERVING.flag(
         (),
         "A certificate for some host names only, for webhooks. Repeat the flag for more.",
-        kind=values.CERTIFICATES,
+        kind=CERTIFICATES,
     )
 
     webhook_client_ca_file: str = WEBHOOK_CALLERS.flag(
@@ -116,17 +126,17 @@ class ServingFlags:
         "its --admission-control-config-file tells it to.",
     )
 
-    bind_address: values.Address = SECURE_SERVING.flag(
+    bind_address: Address = SECURE_SERVING.flag(
         _ANY,
         "Address the HTTPS server listens on; 0.0.0.0 or :: means every interface.",
-        kind=values.ADDRESS,
+        kind=ADDRESS,
     )
     secure_port: int = SECURE_SERVING.flag(
         10258,
         "Port of health checks and metrics, over HTTPS. 0 means no server at all.",
         unit="port",
-        check=checks.port,
-        kind=values.INT,
+        check=port,
+        kind=INT,
     )
     cert_dir: str = SECURE_SERVING.flag(
         "",
@@ -147,17 +157,17 @@ class ServingFlags:
         "Key exchange groups by their TLS numbers: 23, 24, 25 or 29. Empty means the usual ones. "
         "Before Python 3.15 the first counts and the others are left out.",
         check=_groups,
-        kind=values.NUMBERS,
+        kind=NUMBERS,
     )
     tls_min_version: str = SECURE_SERVING.flag(
         "",
         "Lowest TLS version: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
         check=_version,
     )
-    tls_sni_cert_key: tuple[values.NamedCertificate, ...] = SECURE_SERVING.flag(
+    tls_sni_cert_key: tuple[NamedCertificate, ...] = SECURE_SERVING.flag(
         (),
         "A certificate for some host names only. Repeat the flag for more.",
-        kind=values.CERTIFICATES,
+        kind=CERTIFICATES,
     )
     permit_port_sharing: bool = SECURE_SERVING.flag(
         False, "Let several processes listen on one port (SO_REUSEPORT)."
@@ -171,7 +181,7 @@ class ServingFlags:
     authentication_token_webhook_cache_ttl: timedelta = AUTHENTICATION.flag(
         _CACHE,
         "How long an answer about a caller's token is remembered.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     client_ca_file: str = AUTHENTICATION.flag(
         "",
@@ -181,23 +191,23 @@ class ServingFlags:
     requestheader_username_headers: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-user",),
         "Headers in which a trusted proxy names the user.",
-        check=checks.no_blanks("a header name"),
+        check=no_blanks("a header name"),
     )
     requestheader_uid_headers: tuple[str, ...] = AUTHENTICATION.flag(
         (),
         "Headers in which a trusted proxy gives the user's UID, such as x-remote-uid. Needs the "
         "feature gate RemoteRequestHeaderUID.",
-        check=checks.no_blanks("a header name"),
+        check=no_blanks("a header name"),
     )
     requestheader_group_headers: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-group",),
         "Headers in which a trusted proxy names groups.",
-        check=checks.no_blanks("a header name"),
+        check=no_blanks("a header name"),
     )
     requestheader_extra_headers_prefix: tuple[str, ...] = AUTHENTICATION.flag(
         ("x-remote-extra-",),
         "Beginnings of the headers in which a trusted proxy passes further facts.",
-        check=checks.no_blanks("a header name"),
+        check=no_blanks("a header name"),
     )
     requestheader_client_ca_file: str = AUTHENTICATION.flag(
         "",
@@ -222,10 +232,10 @@ class ServingFlags:
         "account, and outside a cluster that all but the allowed paths is forbidden.",
     )
     authorization_webhook_cache_authorized_ttl: timedelta = AUTHORIZATION.flag(
-        _CACHE, "How long a permission is remembered.", check=checks.not_negative
+        _CACHE, "How long a permission is remembered.", check=not_negative
     )
     authorization_webhook_cache_unauthorized_ttl: timedelta = AUTHORIZATION.flag(
-        _CACHE, "How long a refusal is remembered.", check=checks.not_negative
+        _CACHE, "How long a refusal is remembered.", check=not_negative
     )
     authorization_always_allow_paths: tuple[str, ...] = AUTHORIZATION.flag(
         ("/healthz", "/readyz", "/livez"),

@@ -26,7 +26,7 @@ from ccm.app.serving import explain, trust
 from ccm.app.serving.health import Checks, Vitals
 from ccm.app.serving.trust import DynamicClientCA, Reviews
 from ccm.base import log, metrics, redact
-from ccm.base.durations import format_duration
+from ccm.base.parsing import format_duration
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
 from ccm.kube import config as kube_config

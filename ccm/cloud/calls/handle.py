@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from ccm.base import drain, fence, metrics
+from ccm.base import drain, lease_guard, metrics
 from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
@@ -255,7 +255,7 @@ class Handle:
         for wrapper in self._arounds:
             step = partial(wrapper, operation, step)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
-            fence.check()
+            lease_guard.check()
             answer = await step()
         responses.verify(method, answer)
         return answer

@@ -19,7 +19,7 @@ from ccm.kube.resources import ATTACHMENTS, CLAIMS, NODE_VOLUMES, VOLUMES
 from ccm.machines import drain
 from ccm.model import Pod
 from ccm.model.meta import KubeObject
-from ccm.runtime.borrowed import Borrowed, following
+from ccm.runtime.lazy import RefCountedInformer, following
 
 LOOKUP_TRIES = 3
 LOOKUP_RETRY_S = 5.0
@@ -56,7 +56,7 @@ class Attachments:
     def __init__(self, world: World, client: Client) -> None:
         self._world = world
         self._client = client
-        self._elsewhere = Borrowed(
+        self._elsewhere = RefCountedInformer(
             lambda: Informer(client.resource(ATTACHMENTS), resource=ATTACHMENTS.plural)
         )
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from ccm.base import waiting
+from ccm.base import tasks
 from ccm.kube.informer import Informer
 from ccm.machines import drain
 from ccm.model import Pod, PodDisruptionBudget
-from ccm.runtime.borrowed import Borrowed
+from ccm.runtime.lazy import RefCountedInformer
 
 SYNC_S = 10.0
 """Longest wait for the budgets themselves; the Pod is tried again anyway."""
@@ -41,7 +41,7 @@ class Budgets:
 
     def __init__(self, make: Callable[[], Informer[PodDisruptionBudget]]) -> None:
         self._make = make
-        self._cache = Borrowed(self._made)
+        self._cache = RefCountedInformer(self._made)
         self._waiting: dict[str, tuple[Pod, asyncio.Event]] = {}
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class Budgets:
             event = asyncio.Event()
             self._waiting[pod.uid] = pod, event
             try:
-                is_freed = await waiting.wait_for(event, CONFIRM_S if why else seconds)
+                is_freed = await tasks.wait_for(event, CONFIRM_S if why else seconds)
             finally:
                 del self._waiting[pod.uid]
             if why and not is_freed and (why := drain.fault(pod, self._over(pod, budgets))):

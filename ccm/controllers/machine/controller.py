@@ -36,9 +36,8 @@ from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.turns import Turn
-from ccm.runtime.writer import Deletes, Step, Writer
+from ccm.runtime.workers import Turn
+from ccm.runtime.writer import Deletes, Recorder, Step, Writer
 
 NAME = "machine"
 QUEUE_NAME = "machine"

@@ -29,7 +29,7 @@ from ccm.machines.tokens import is_id
 from ccm.model.machines import Machine
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
-from ccm.runtime.turns import Turn
+from ccm.runtime.workers import Turn
 from ccm.runtime.writer import Writer
 
 T = TypeVar("T")

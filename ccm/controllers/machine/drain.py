@@ -29,7 +29,7 @@ from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING
-from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Recorder
 
 NOTICE_S = 5.0
 """Progress is told that long after it was made, together with what comes until then. The end of a

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 
-from ccm.base import clock, log, waiting
+from ccm.base import clock, log, tasks
 from ccm.base.tasks import Group, bounded, first_of, leaves
 from ccm.controllers.machine.attachments import Attachments, Mounted
 from ccm.controllers.machine.budgets import Budgets, Refused
@@ -35,8 +35,8 @@ from ccm.machines.ages import Ages
 from ccm.machines.draining import DrainTask
 from ccm.model import Node, Pod, names
 from ccm.model.patches import Patch
-from ccm.runtime.borrowed import following
-from ccm.runtime.sync import until_synced
+from ccm.runtime.controller import until_synced
+from ccm.runtime.lazy import following
 from ccm.runtime.writer import Step, Writer
 
 LOOKS = 2
@@ -192,7 +192,7 @@ class Evictions:
             if await self._is_due():
                 return
             left_s = self._due_s(self._node())
-            await waiting.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
+            await tasks.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
 
     def _due_s(self, node: Node | None) -> float:
         found = [_NEVER_S]
@@ -334,7 +334,7 @@ class Evictions:
         """Wait for a Pod to be gone; not for ever."""
         if not self._is_gone(pod):
             end = self._ends.setdefault(pod.uid, asyncio.Event())
-            if not await waiting.wait_for(end, drain.end_limit_s(pod, self._left_s())):
+            if not await tasks.wait_for(end, drain.end_limit_s(pod, self._left_s())):
                 self.tally.overdue.add(pod.key)
                 self._changed()
                 return

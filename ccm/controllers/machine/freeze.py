@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ccm.base import clock, log, waiting
-from ccm.base.outage import Outage
+from ccm.base import clock, log, tasks
+from ccm.base.log import Outage
 from ccm.controllers.machine import metrics, plan
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
@@ -110,7 +110,7 @@ class Freezer:
         for reads, namespace in ((self._machines, self._world.namespace), (self._nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
             try:
-                await waiting.within(self._looks.timeout_s, look, name="a look at an API server")
+                await tasks.within(self._looks.timeout_s, look, name="a look at an API server")
             except NotFound:
                 continue
             except (KubeError, TimeoutError) as error:

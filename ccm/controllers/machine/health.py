@@ -26,8 +26,7 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
 from ccm.model.patches import Patch
 from ccm.runtime import writer
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Deletes, Step, Writer
+from ccm.runtime.writer import Deletes, Recorder, Step, Writer
 
 BLIND_S = 10.0
 """What is seen of nodes counts for nothing while they cannot be followed; looked at again then."""

@@ -9,8 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base.flags import Fault
+from ccm.base.flags import (
+    Fault,
+    at_least_one,
+    not_negative,
+    positive,
+)
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -29,7 +33,7 @@ class MachineFlags(gardener.GardenerFlags):
         "Machines that are worked on at the same time, without those that wait for the cloud. The "
         "reference calls it --concurrent-syncs.",
         unit="machines",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
     machine_max_evict_retries: int = gardener.SECTION.flag(
         360,
@@ -42,18 +46,18 @@ class MachineFlags(gardener.GardenerFlags):
         timedelta(seconds=90),
         "Time for which a drain waits for the volumes of a Pod to be attached to another node, "
         "before the next Pod with volumes leaves.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     machine_safety_apiserver_statuscheck_timeout: timedelta = gardener.SECTION.flag(
         timedelta(seconds=30),
         "Time for which an API server may not answer before machines are frozen: none is made "
         "and none fails until it answers again.",
-        check=checks.positive,
+        check=positive,
     )
     machine_safety_apiserver_statuscheck_period: timedelta = gardener.SECTION.flag(
         timedelta(minutes=1),
         "Time between two looks whether the API servers answer; not less than the timeout.",
-        check=checks.positive,
+        check=positive,
     )
 
 
@@ -78,7 +82,7 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
     from ccm.machines.drain import Settings
     from ccm.runtime.account import Facts
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world = gardener.world(context, flags)
     control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
@@ -126,7 +130,7 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
         made.controller.explains["machine"] = facts
         return made.controller
 
-    return Deferred(world.ready, make)
+    return LazyController(world.ready, make)
 
 
 MANIFEST: Manifest[MachineFlags] = Manifest(

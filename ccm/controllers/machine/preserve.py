@@ -25,8 +25,7 @@ from ccm.model.machines import Machine
 from ccm.model.names import NORMAL
 from ccm.model.patches import Patch, StaleObject
 from ccm.model.times import format_time
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer
+from ccm.runtime.writer import Recorder, Step, Writer
 
 
 class Preserver:

@@ -41,9 +41,8 @@ from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject, remove_finalizer
 from ccm.runtime import writer
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.turns import Turn
-from ccm.runtime.writer import Deletes, Step, Writer
+from ccm.runtime.workers import Turn
+from ccm.runtime.writer import Deletes, Recorder, Step, Writer
 
 _log = log.logger("machine")
 

@@ -19,7 +19,7 @@ from ccm.model.machines import Machine
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result
-from ccm.runtime.turns import Turn
+from ccm.runtime.workers import Turn
 
 NAME = "machine-termination"
 QUEUE_NAME = "machinetermination"

@@ -26,8 +26,7 @@ from ccm.model.names import WARNING
 from ccm.model.patches import Patch
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 NAME = "machineclass"
 BACK_OFF_CAP_S = 60.0

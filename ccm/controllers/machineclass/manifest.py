@@ -24,7 +24,7 @@ def _build(context: ControllerContext, flags: MachineClassFlags) -> Runnable:
     from ccm.gardener.kinds import MACHINE_CLASSES
     from ccm.gardener.names import COMPONENT
     from ccm.kube.resources import SECRETS
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
     client = control.client(MANIFEST.client)
@@ -37,7 +37,7 @@ def _build(context: ControllerContext, flags: MachineClassFlags) -> Runnable:
             events=control.recorder(COMPONENT),
         ).controller
 
-    return Deferred(world.ready, make)
+    return LazyController(world.ready, make)
 
 
 MANIFEST: Manifest[MachineClassFlags] = Manifest(

@@ -27,8 +27,7 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import as_controller, controller_uid
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Deletes, Step, Writer, Writes
+from ccm.runtime.writer import Deletes, Recorder, Step, Writer, Writes
 
 AT_ONCE = 16
 """Machines, or nodes, that are written at once for one deployment."""

@@ -29,8 +29,7 @@ from ccm.model.selectors import BadSelectorError
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Index, Ownership
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writes
+from ccm.runtime.writer import Recorder, Step, Writes
 
 NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
+from ccm.base.flags import (
+    at_least_one,
+)
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -24,7 +26,7 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
         "MachineDeployments that are worked on at the same time. The reference calls it "
         "--concurrent-syncs.",
         unit="machine deployments",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
     autoscaler_scaledown_annotation_during_rollout: bool = gardener.SECTION.flag(
         True,
@@ -39,7 +41,7 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_MANAGER
     from ccm.kube.resources import CRDS, NODES
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world = gardener.world(context, flags)
     control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
@@ -65,7 +67,7 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
         )
         return made
 
-    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
+    return LazyController(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(

@@ -27,8 +27,7 @@ from ccm.model.patches import Patch
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.ownership import Index
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
+from ccm.base.flags import (
+    positive,
+    zero_or_more,
+)
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -26,18 +29,18 @@ class MachineOvershootFlags(gardener.GardenerFlags):
         "A MachineSet with so many machines more than its MachineDeployment may have, or than "
         "twice its replicas if it has none, is frozen: it makes no more.",
         unit="machines",
-        check=checks.zero_or_more(),
+        check=zero_or_more(),
     )
     safety_down: int = gardener.SECTION.flag(
         1,
         "A frozen MachineSet thaws when it has so many machines less than would freeze it.",
         unit="machines",
-        check=checks.zero_or_more(),
+        check=zero_or_more(),
     )
     machine_safety_overshooting_period: timedelta = gardener.SECTION.flag(
         timedelta(minutes=1),
         "Time between two looks for MachineSets with too many machines.",
-        check=checks.positive,
+        check=positive,
     )
 
 
@@ -46,7 +49,7 @@ def _build(context: ControllerContext, flags: MachineOvershootFlags) -> Runnable
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
     from ccm.gardener.names import COMPONENT_MANAGER
     from ccm.machines.overshoot import Margins
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
     client = control.client(MANIFEST.client)
@@ -61,7 +64,7 @@ def _build(context: ControllerContext, flags: MachineOvershootFlags) -> Runnable
             period_s=flags.machine_safety_overshooting_period.total_seconds(),
         ).controller
 
-    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
+    return LazyController(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineOvershootFlags] = Manifest(

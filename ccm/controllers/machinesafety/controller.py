@@ -13,9 +13,9 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
-from ccm.base import log, waiting
+from ccm.base import log, tasks
 from ccm.base.backoff import jittered
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
 from ccm.controllers.machinesafety import metrics, plan
@@ -33,8 +33,7 @@ from ccm.model.machines import Machine
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, Result, Watch
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 NAME = "machinesafety"
 
@@ -274,7 +273,7 @@ class MachineSafetyController:
             except Exception as error:  # noqa: BLE001 - one pass must not end the others
                 self._log.error("pass failed unexpectedly", exc_info=error)
             pause_s = min(AGAIN_S, self._period_s) if self._recheck_soon else self._period_s
-            if await waiting.wait_for(self._asked, jittered(pause_s, JITTER, self._rng)):
+            if await tasks.wait_for(self._asked, jittered(pause_s, JITTER, self._rng)):
                 await asyncio.sleep(SOON_S)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
+from ccm.base.flags import (
+    positive,
+)
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -25,7 +27,7 @@ class MachineSafetyFlags(gardener.GardenerFlags):
         timedelta(minutes=15),
         "Time between two looks for VMs that belong to no Machine, and for nodes that none stands "
         "behind.",
-        check=checks.positive,
+        check=positive,
     )
 
 
@@ -34,7 +36,7 @@ def _build(context: ControllerContext, flags: MachineSafetyFlags) -> Runnable:
     from ccm.gardener.kinds import MACHINES
     from ccm.gardener.names import COMPONENT
     from ccm.kube.resources import NODES
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world = gardener.world(context, flags)
     control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
@@ -48,7 +50,7 @@ def _build(context: ControllerContext, flags: MachineSafetyFlags) -> Runnable:
             period_s=flags.machine_safety_orphan_vms_period.total_seconds(),
         ).controller
 
-    return Deferred(world.ready, make)
+    return LazyController(world.ready, make)
 
 
 MANIFEST: Manifest[MachineSafetyFlags] = Manifest(

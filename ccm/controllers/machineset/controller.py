@@ -36,10 +36,8 @@ from ccm.model.patches import Patch, add_finalizer, remove_finalizer
 from ccm.model.selectors import BadSelectorError
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
-from ccm.runtime.expectations import Expectations
-from ccm.runtime.ownership import Index, Ownership
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer, Writes
+from ccm.runtime.ownership import Expectations, Index, Ownership
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 NAME = "machineset"
 BACK_OFF_CAP_S = 60.0

@@ -16,7 +16,7 @@ from ccm.kube.store import View
 from ccm.model import OwnerReference
 from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
-from ccm.runtime.expectations import Expectations
+from ccm.runtime.ownership import Expectations
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _LENGTH = 5

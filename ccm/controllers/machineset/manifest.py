@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
+from ccm.base.flags import (
+    at_least_one,
+)
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -24,7 +26,7 @@ class MachineSetFlags(gardener.GardenerFlags):
         "MachineSets that are worked on at the same time. The reference calls it "
         "--concurrent-syncs.",
         unit="machine sets",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
 
 
@@ -34,7 +36,7 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_SETS
     from ccm.kube.resources import CRDS
-    from ccm.runtime.deferred import Deferred
+    from ccm.runtime.lazy import LazyController
 
     world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
     client, events = control.client(MANIFEST.client), control.recorder(COMPONENT_SETS)
@@ -54,7 +56,7 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
         )
         return made
 
-    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
+    return LazyController(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineSetFlags] = Manifest(

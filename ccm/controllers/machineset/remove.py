@@ -11,7 +11,7 @@ from ccm.gardener.sets import MachineSet
 from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
 from ccm.kube.store import View
 from ccm.model.machines import Machine, Phase
-from ccm.runtime.expectations import Expectations
+from ccm.runtime.ownership import Expectations
 
 _log = log.logger("machineset")
 

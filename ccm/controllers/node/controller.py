@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ccm.base import clock, log
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.base.tasks import bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
 from ccm.cloud.lookup import InstanceLookup
@@ -27,11 +27,9 @@ from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.model.node import age_s, is_uninitialized
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime.backoff import RetryDecision, classify, default_backoff
+from ccm.runtime.backoff import FailureReports, RetryDecision, classify, default_backoff
 from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result, Watch
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.reports import FailureReports
-from ccm.runtime.writer import Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 QUEUE_NAME = "Nodes"
 """Value of the work-queue metrics' label (Go reference)."""

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base.flags import Section
+from ccm.base.flags import (
+    Section,
+    at_least_one,
+    positive,
+    zero_or_more,
+)
 from ccm.runtime.manifest import (
     MISC,
     ControllerContext,
@@ -32,7 +36,7 @@ class NodeFlags(OwnNodesFlags):
         1,
         "Nodes that are initialised at the same time.",
         unit="nodes",
-        check=checks.at_least_one,
+        check=at_least_one,
         path="NodeController.ConcurrentNodeSyncs",
     )
     concurrent_node_status_updates: int = _SECTION.flag(
@@ -40,13 +44,13 @@ class NodeFlags(OwnNodesFlags):
         "Nodes whose addresses are updated at the same time. 0 means the value of "
         "--concurrent-node-syncs.",
         unit="nodes",
-        check=checks.zero_or_more("the value of --concurrent-node-syncs"),
+        check=zero_or_more("the value of --concurrent-node-syncs"),
         path="NodeController.ConcurrentNodeStatusUpdates",
     )
     node_status_update_frequency: timedelta = MISC.flag(
         timedelta(minutes=5),
         "Time between two passes that bring the addresses of all nodes up to date.",
-        check=checks.positive,
+        check=positive,
         path="NodeStatusUpdateFrequency",
     )
 

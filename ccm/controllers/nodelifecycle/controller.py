@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Internal
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
 from ccm.cloud.types import InstanceState
@@ -31,11 +31,9 @@ from ccm.model import Node, names
 from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
-from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
-from ccm.runtime.holds import Holds
-from ccm.runtime.passtimer import PassTimer
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Deletes, Step, Writer, delete
+from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
+from ccm.runtime.deletions import Holds
+from ccm.runtime.writer import Deletes, Recorder, Step, Writer, delete
 
 QUEUE_NAME = "NodeLifecycle"
 """Value of the work-queue metrics' label."""

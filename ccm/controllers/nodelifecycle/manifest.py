@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
-from ccm.base.flags import Section
+from ccm.base.flags import (
+    LIMIT,
+    Section,
+    at_least_one,
+    not_negative,
+    one_of,
+    positive,
+    zero_or_more,
+)
 from ccm.runtime.manifest import (
     GENERIC,
     ControllerContext,
@@ -31,7 +37,7 @@ _GUARDED, _REFERENCE = "guarded", "reference"
 
 
 def _limit(value: int | None) -> str:
-    return "" if value is None else checks.zero_or_more("no limit")(value)
+    return "" if value is None else zero_or_more("no limit")(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +51,19 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
         "Nodes that are looked up in the cloud at the same time. The reference's default is 1; "
         "here one slow answer must not hold up the other nodes.",
         unit="nodes",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
     node_monitor_period: timedelta = GENERIC.flag(
         timedelta(seconds=5),
         "Time between two passes that ask the cloud about nodes that are not ready.",
-        check=checks.positive,
+        check=positive,
         path="KubeCloudShared.NodeMonitorPeriod",
     )
     node_deletion_least_age: timedelta = _DELETIONS.flag(
         timedelta(0),
         "A node younger than this is not deleted, though the cloud does not know its instance: it "
         "may not know it yet. 0 means that any node may be deleted.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     node_deletion_limit: int | None = _DELETIONS.flag(
         None,
@@ -65,7 +71,7 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
         "held meanwhile, and looked at again in each pass. A brake for the day when the cloud "
         "denies every instance. auto means 10, or one in ten of our nodes where that is more; 0 "
         "means no limit.",
-        kind=values.LIMIT,
+        kind=LIMIT,
         unit="nodes",
         check=_limit,
     )
@@ -74,7 +80,7 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
         "What it takes to delete a node. guarded: two denials of the cloud a monitor period apart, "
         "and no doubt about the cloud itself. reference: one denial, as in the Go implementation; "
         "nothing is held, and the other flags of this section have no effect.",
-        check=checks.one_of(_GUARDED, _REFERENCE),
+        check=one_of(_GUARDED, _REFERENCE),
     )
 
 
@@ -86,7 +92,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
     from ccm.runtime.account import Facts, foreign
-    from ccm.runtime.holds import Holds
+    from ccm.runtime.deletions import Holds
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
     nodes, rules = context.informers.of(NODES), _rules(context.handle.cloud, flags)

@@ -29,9 +29,8 @@ from ccm.controllers.route.overlaps import Overlaps
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.cidr import Network
-from ccm.runtime.backoff import ItemBackoff, classify
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.reports import FailureReports
+from ccm.runtime.backoff import FailureReports, ItemBackoff, classify
+from ccm.runtime.writer import Recorder
 
 BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
 """Pauses of one route that failed."""

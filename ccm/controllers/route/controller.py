@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential, jittered
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
@@ -37,10 +37,8 @@ from ccm.model import Node, names
 from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, classify
 from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import ALLOW, Holds, mass_guard
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Writes
+from ccm.runtime.deletions import ALLOW, DeletionRecord, Holds, mass_guard
+from ccm.runtime.writer import Recorder, Writes
 
 QUEUE_NAME = "Routes"
 """Value of the work-queue metrics' label (Go reference)."""

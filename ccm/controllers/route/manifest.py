@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base.flags import Fault, Section
-from ccm.base.gates import Gate
+from ccm.base.flags import (
+    Fault,
+    Gate,
+    Section,
+    not_negative,
+    positive,
+)
 from ccm.runtime.manifest import (
     GENERIC,
     ControllerContext,
@@ -64,26 +68,26 @@ class RouteFlags(OwnNodesFlags, MassDeletionFlags):
     route_reconciliation_period: timedelta = GENERIC.flag(
         timedelta(seconds=10),
         "Time between two passes over the cloud's routes.",
-        check=checks.positive,
+        check=positive,
         path="KubeCloudShared.RouteReconciliationPeriod",
     )
     route_shortest_interval: timedelta = _ROUTES.flag(
         timedelta(seconds=10),
         "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
         f"0 means that every burst of changes has its own. {_NEEDS_GATE}",
-        check=checks.not_negative,
+        check=not_negative,
     )
     route_safety_period: timedelta = _ROUTES.flag(
         timedelta(minutes=10),
         "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
         f"changed in the cloud. {_NEEDS_GATE}",
-        check=checks.positive,
+        check=positive,
     )
     route_grace_period: timedelta = _ROUTES.flag(
         timedelta(minutes=1),
         "How long a node that has no pod range keeps the routes it has: it may have been created "
         "anew and get its range in a moment. 0 means that its routes are deleted at once.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     route_keep_foreign_conditions: bool = _ROUTES.flag(
         False,

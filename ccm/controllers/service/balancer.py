@@ -23,8 +23,7 @@ from ccm.kube.errors import KubeError
 from ccm.model import Node, Service, names
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import classify
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Step, Writer
+from ccm.runtime.writer import Recorder, Step, Writer
 
 UPDATES_BEFORE_ENSURE = 3
 """Failed changes of the members in a row after which the Service is ensured as a whole.

@@ -39,14 +39,10 @@ from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
-from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify
-from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds, mass_guard
-from ccm.runtime.passtimer import PassTimer
-from ccm.runtime.recorder import Recorder
-from ccm.runtime.reports import PATIENCE_S, FailureReports
-from ccm.runtime.writer import Writer, Writes
+from ccm.runtime.backoff import PATIENCE_S, FailureReports, ItemBackoff, RetryDecision, classify
+from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
+from ccm.runtime.deletions import DeletionRecord, Holds, mass_guard
+from ccm.runtime.writer import Recorder, Writer, Writes
 
 QUEUE_NAME = "service"
 """Value of the work-queue metrics' label (Go reference)."""

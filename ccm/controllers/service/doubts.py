@@ -11,13 +11,12 @@ import math
 from collections.abc import Callable
 
 from ccm.base import clock, log
-from ccm.base.outage import Outage
+from ccm.base.log import Outage
 from ccm.controllers.service.nodes import Members, Pool, are_known
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.runtime.controller import Pass
-from ccm.runtime.holds import ALLOW, Holds
-from ccm.runtime.massguard import DOUBT_S, MassGuard, is_mass
+from ccm.runtime.deletions import ALLOW, DOUBT_S, Holds, MassDeletionGuard, is_mass
 
 REASON = "nodes_missing"
 """Why they stay, as metrics name it."""
@@ -47,7 +46,7 @@ class Doubts:
         nodes: Informer[Node],
         *,
         holds: Holds,
-        guard: MassGuard,
+        guard: MassDeletionGuard,
         about: ObjectReference,
         again: Callable[[], object],
     ) -> None:

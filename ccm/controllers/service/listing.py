@@ -9,7 +9,7 @@ from enum import Enum
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
-from ccm.base.waiting import within
+from ccm.base.tasks import within
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base import flag_checks as checks
-from ccm.base.durations import format_duration
-from ccm.base.flags import Fault, Section
+from ccm.base.flags import (
+    Fault,
+    Section,
+    at_least_one,
+    not_negative,
+    qualified,
+)
+from ccm.base.parsing import format_duration
 from ccm.runtime.manifest import ControllerContext, Manifest, MassDeletionFlags
 
 if TYPE_CHECKING:
@@ -30,20 +35,20 @@ class ServiceFlags(MassDeletionFlags):
         1,
         "Services whose load balancers are set up at once.",
         unit="services",
-        check=checks.at_least_one,
+        check=at_least_one,
         path="ServiceController.ConcurrentServiceSyncs",
     )
     load_balancer_classes: tuple[str, ...] = _BALANCERS.flag(
         (),
         "Classes of Services that this daemon serves beside Services without a class. A Service of "
         "any other class is never touched.",
-        check=checks.qualified("class"),
+        check=qualified("class"),
     )
     load_balancer_nodes_quiet_period: timedelta = _BALANCERS.flag(
         timedelta(seconds=1),
         "How long no node may come, go or change before the members of all load balancers are "
         "changed, once for all of them.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     load_balancer_nodes_longest_wait: timedelta = _BALANCERS.flag(
         timedelta(seconds=10),
@@ -55,14 +60,14 @@ class ServiceFlags(MassDeletionFlags):
         timedelta(0),
         "Time between two looks for load balancers that somebody changed behind the daemon's back, "
         "stretched by up to a fifth. 0 means never.",
-        check=checks.not_negative,
+        check=not_negative,
     )
     load_balancer_drift_check_budget: int = _BALANCERS.flag(
         10,
         "Most load balancers that one such look sets right; the rest waits for the next. Where the "
         "provider cannot list, so many are ensured without looking, in turn.",
         unit="services",
-        check=checks.at_least_one,
+        check=at_least_one,
     )
 
 

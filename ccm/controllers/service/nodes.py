@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Collection, Sequence
 
-from ccm.base.booleans import parse_bool
+from ccm.base.parsing import parse_bool
 from ccm.model import Node, Service, names
 from ccm.model.node import is_uninitialized
 from ccm.model.service import POLICY_LOCAL

@@ -21,7 +21,7 @@ from ccm.kube.informer import Informer
 from ccm.model import ObjectReference, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime.controller import Pass
-from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Recorder
 
 PERIOD_S = 1800.0
 JITTER = 0.2

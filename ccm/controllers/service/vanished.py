@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from ccm.base import clock
 from ccm.controllers.service.record import Record
-from ccm.runtime.holds import ALLOW, Holds
-from ccm.runtime.massguard import MassGuard
+from ccm.runtime.deletions import ALLOW, Holds, MassDeletionGuard
 
 REASON = "services_missing"
 
@@ -20,7 +19,7 @@ class Vanished:
         guard: says whether they do.
     """
 
-    def __init__(self, holds: Holds, guard: MassGuard) -> None:
+    def __init__(self, holds: Holds, guard: MassDeletionGuard) -> None:
         self._holds = holds
         self._guard = guard
         self._keys: set[str] = set()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.testing.apiserver import (
     errors,
     kinds,

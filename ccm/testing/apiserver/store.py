@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ccm.base.digits import parse_digits
+from ccm.base.parsing import parse_digits
 from ccm.testing.apiserver import errors, kinds
 
 HISTORY = 4096

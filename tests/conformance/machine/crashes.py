@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ccm.base import clock, fence
+from ccm.base import clock, lease_guard
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, GardenerRequest, codes, errors, from_gardener
 from ccm.cloud.machines import (
@@ -118,7 +118,7 @@ class Interceptor:
         leader = LEADER.get()
         await leader.runs()
         if not name.startswith("list"):
-            fence.check()
+            lease_guard.check()
         fault = self._due(side, name)
         if fault is not None and fault.is_before:
             await self._strike(fault, name, leader)
@@ -146,7 +146,7 @@ class Interceptor:
 # --- leaders ----------------------------------------------------------------------------------
 
 
-class Lease(fence.Fence):
+class Lease(lease_guard.LeaseGuard):
     """A Lease that ends when the test says so.
 
     No timer cancels a call under way: a leader that wakes up may read its answer first.
@@ -212,7 +212,7 @@ class InterceptedServer(MemoryServer):
             return await request()
         try:
             return await self._interceptor.call(API, _call_name(method, path), request)
-        except fence.Lapsed as error:
+        except lease_guard.Lapsed as error:
             raise Unreachable(str(error), kind="timeout") from error
 
     @contextlib.asynccontextmanager

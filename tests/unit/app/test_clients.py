@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ccm.app.clients import EVENTS, Accounts, Clients
+from ccm.base.credentials import KeyPair
 from ccm.base.drain import Drain
-from ccm.base.keypair import KeyPair
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Aborted, Context
 from ccm.cloud.config import READER

@@ -15,8 +15,8 @@ from ccm.app.election import Election
 from ccm.app.options import config
 from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE
-from ccm.base import fence
-from ccm.base.fence import Lapsed
+from ccm.base import lease_guard
+from ccm.base.lease_guard import Lapsed
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 from tests.unit.kube.leases import NAME, Server
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Ends:
-    """When the process would end, by reason; a `LastResort` that harms nobody."""
+    """When the process would end, by reason; a `Watchdog` that harms nobody."""
 
     def __init__(self) -> None:
         self.at: dict[str, float] = {}
@@ -55,7 +55,7 @@ class Events:
 def allowed() -> bool:
     """Whether something may be begun here and now."""
     try:
-        fence.check()
+        lease_guard.check()
     except Lapsed:
         return False
     return True

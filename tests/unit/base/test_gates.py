@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccm.base.gates import Gate, Gates
+from ccm.base.flags import Gate, Gates
 
 KNOWN = (
     Gate(name="Early", default=False, stage="ALPHA", help="Something new."),

@@ -11,9 +11,9 @@ from tests.waiting import DEADLINE_S
 
 _PROGRAM = """
 import ctypes, time
-from ccm.base.lastresort import LastResort
+from ccm.base.lease_guard import Watchdog
 
-last_resort = LastResort()
+last_resort = Watchdog()
 last_resort.arm("stop", {seconds})
 {then}
 {hangs}

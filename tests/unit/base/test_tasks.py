@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base import clock, drain, fence, tasks, waiting
+from ccm.base import clock, drain, lease_guard, tasks
 from ccm.base.drain import Drain
-from ccm.base.fence import Fence, Lapsed
+from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.base.throttle import TokenBucket, Unlimited, bucket
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 
@@ -279,9 +279,9 @@ async def test_without_a_drain_everything_is_allowed() -> None:
     assert env.said == ["first", "long", "done"]
 
 
-def governing(seconds: float | None) -> Fence:
+def governing(seconds: float | None) -> LeaseGuard:
     """The fence of this test; None: under a lease that nobody has taken yet."""
-    made = Fence()
+    made = LeaseGuard()
     if seconds is not None:
         made.extend(clock.monotonic() + seconds)
     made.govern()
@@ -291,7 +291,7 @@ def governing(seconds: float | None) -> Fence:
 async def work() -> str:
     """Something that never ends by itself; how it ended."""
     try:
-        async with fence.limit():
+        async with lease_guard.limit():
             await asyncio.sleep(1e6)
     except Lapsed:
         return "not begun"
@@ -301,17 +301,17 @@ async def work() -> str:
 
 
 async def test_outside_of_a_fence_everything_may_be_done() -> None:
-    fence.check()
-    async with fence.limit():
+    lease_guard.check()
+    async with lease_guard.limit():
         await asyncio.sleep(1e5)
-    fence.check()
+    lease_guard.check()
 
 
 async def test_before_the_first_lease_nothing_may_be_begun() -> None:
     governing(None)
 
     with pytest.raises(Lapsed):
-        fence.check()
+        lease_guard.check()
     assert await work() == "not begun"
 
 
@@ -319,12 +319,12 @@ async def test_nothing_is_begun_once_the_lease_has_run_out() -> None:
     """Also where the event loop had no chance to notice."""
     governing(10)
     jump(9.9)
-    fence.check()
+    lease_guard.check()
 
     jump(0.1)
 
     with pytest.raises(Lapsed):
-        fence.check()
+        lease_guard.check()
     assert await work() == "not begun"
 
 
@@ -345,7 +345,7 @@ async def test_what_is_under_way_may_last_for_as_long_as_the_lease_is_renewed() 
     assert await begun == "ended"
     assert elapsed_s() == 37
     made.extend(clock.monotonic() + 10)
-    fence.check()
+    lease_guard.check()
 
 
 async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:
@@ -369,22 +369,22 @@ async def test_each_lease_holds_its_own_work() -> None:
     async def another() -> None:
         governing(100)
         await advance(50)
-        fence.check()
-        await asyncio.to_thread(fence.check)
+        lease_guard.check()
+        await asyncio.to_thread(lease_guard.check)
 
     await asyncio.create_task(another())
     await settle()
 
-    for way in (asyncio.create_task(_checks()), asyncio.to_thread(fence.check)):
+    for way in (asyncio.create_task(_checks()), asyncio.to_thread(lease_guard.check)):
         with pytest.raises(Lapsed):
             await way
-    bare = threading.Thread(target=fence.check)
+    bare = threading.Thread(target=lease_guard.check)
     bare.start()
     bare.join()
 
 
 async def _checks() -> None:
-    fence.check()
+    lease_guard.check()
 
 
 @given(
@@ -417,12 +417,12 @@ async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tu
         await limiter.acquire()
         served.append((number, elapsed_s() - began))
 
-    waiting = [tasks.spawn(waiter(number), name=str(number)) for number in range(count)]
+    tasks = [tasks.spawn(waiter(number), name=str(number)) for number in range(count)]
     await settle()
     for number in leaving:
-        waiting[number].cancel()
+        tasks[number].cancel()
     await advance((count + 1) / qps)
-    await asyncio.wait(waiting)
+    await asyncio.wait(tasks)
     return served
 
 
@@ -469,7 +469,7 @@ async def answer_after(seconds: float) -> str:
 
 
 async def test_a_result_in_time_is_returned_at_once() -> None:
-    assert await waiting.within(5, answer_after(2), name="t") == "done"
+    assert await tasks.within(5, answer_after(2), name="t") == "done"
     assert elapsed_s() == 2
 
 
@@ -478,12 +478,12 @@ async def test_an_error_of_the_work_comes_out() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await waiting.within(5, work(), name="t")
+        await tasks.within(5, work(), name="t")
 
 
 async def test_a_cancellation_is_heard_together_with_the_event() -> None:
     event = asyncio.Event()
-    waits = asyncio.create_task(waiting.wait_for(event, 3))
+    waits = asyncio.create_task(tasks.wait_for(event, 3))
     await settle()
 
     event.set()

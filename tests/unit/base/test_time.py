@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from ccm.base import clock
 from ccm.base.backoff import Exponential, Streak, jittered
-from ccm.base.log import logger
-from ccm.base.outage import Outage
+from ccm.base.log import Outage, logger
 from ccm.base.recent import Recent
 from tests.handclock import HandClock
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.base import credentials, files, redact
-from ccm.base.digits import MOST, parse_digits
-from ccm.base.durations import format_duration, parse_duration
+from ccm.base.parsing import MOST, format_duration, parse_digits, parse_duration
 from ccm.base.proxies import Proxies, shown
 
 

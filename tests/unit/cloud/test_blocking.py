@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.base import clock, metrics
-from ccm.base.fence import Fence, Lapsed
+from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.cloud import Status
 from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
 from ccm.cloud.calls.handle import Handle
@@ -178,7 +178,7 @@ async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
 
 
 async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:
-    lease = Fence()
+    lease = LeaseGuard()
     lease.extend(clock.monotonic() + 60)
     lease.govern()
     release, ran = threading.Event(), threading.Event()

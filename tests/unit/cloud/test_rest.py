@@ -22,7 +22,7 @@ from aiohttp import connector, web
 
 from ccm.base import clock, redact, tasks, wire
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
-from ccm.base.fence import Fence
+from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
 from tests import forwardproxy, pki
@@ -348,7 +348,7 @@ async def test_nothing_is_sent_without_a_lease_that_holds(
     server: proxy.Server, client: RestClient
 ) -> None:
     """One call is many requests: each looks for itself."""
-    Fence().govern()
+    LeaseGuard().govern()
 
     with pytest.raises(errors.DeadlineExceeded):
         await client.request("DELETE", "/items/a")

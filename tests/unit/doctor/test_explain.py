@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ccm.base.fence import Fence
+from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import (
     CloudError,
     FailedPrecondition,
@@ -356,7 +356,7 @@ async def test_a_load_balancer_that_is_refused(stuck: Stuck, fault: CloudError, 
 @pytest.mark.virtual_time
 async def test_the_lease_may_have_run_out(stuck: Stuck) -> None:
     stuck.services.service()
-    Fence().govern()
+    LeaseGuard().govern()
     async with stuck.leading():
         await stuck.pass_time(3)
 

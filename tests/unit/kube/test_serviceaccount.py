@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from ccm.base.keypair import KeyPair
+from ccm.base.credentials import KeyPair
 from ccm.kube import errors, serviceaccount
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from ccm.base import clock
-from ccm.base.fence import Fence
-from ccm.base.keypair import KeyPair
+from ccm.base.credentials import KeyPair
+from ccm.base.lease_guard import LeaseGuard
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
@@ -292,9 +292,9 @@ async def test_durations_and_sizes_are_counted(server: Server) -> None:
     assert _metric("rest_client_response_size_bytes_sum", **labels) == 5
 
 
-def governing(seconds: float) -> Fence:
+def governing(seconds: float) -> LeaseGuard:
     """The fence of this test."""
-    made = Fence()
+    made = LeaseGuard()
     made.extend(clock.monotonic() + seconds)
     made.govern()
     return made

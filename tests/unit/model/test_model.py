@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base.booleans import parse_bool
+from ccm.base.parsing import parse_bool
 from ccm.model import Node, NodeAddress, ObjectMeta, Taint, names, patches
 from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, parse_ranges
 from ccm.model.ip import parse_ip

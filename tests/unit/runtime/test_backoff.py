@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ccm.base.backoff import Exponential
-from ccm.base.bucket import Bucket
+from ccm.base.throttle import Bucket
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import CloudError, Internal, InvalidArgument, Retry, RetryAfter, Unavailable
 from ccm.kube import errors as kube
@@ -20,12 +20,12 @@ from ccm.runtime.backoff import (
     LONG,
     SLOW_S,
     WAKE_PAUSE_S,
+    FailureReports,
     ItemBackoff,
     RetryDecision,
     classify,
     default_backoff,
 )
-from ccm.runtime.reports import FailureReports
 
 DOWN = classify(Unavailable("no"))
 WRONG = classify(InvalidArgument("no"))

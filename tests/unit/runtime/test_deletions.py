@@ -15,8 +15,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.errors import Conflict, KubeError, Unreachable
 from ccm.model import ObjectReference, times
 from ccm.runtime import deletions
-from ccm.runtime.deletions import DeletionRecord, GarbledRecord, Held, HeldBack, held_back
-from ccm.runtime.holds import Holds
+from ccm.runtime.deletions import DeletionRecord, GarbledRecord, Held, HeldBack, Holds, held_back
 from ccm.testing.clock import START, VirtualTimeLoop, advance, settle
 from tests.support.configmap import KEY, Api, refused
 

@@ -18,11 +18,9 @@ from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.model import Node
-from ccm.runtime.borrowed import Borrowed, following
-from ccm.runtime.passtimer import PassTimer
-from ccm.runtime.sync import REMIND_S, until_synced
-from ccm.runtime.turns import Turn
-from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Workers
+from ccm.runtime.controller import REMIND_S, PassTimer, until_synced
+from ccm.runtime.lazy import RefCountedInformer, following
+from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
 
@@ -307,7 +305,7 @@ def informer(server: Server) -> Informer[Node]:
 async def test_the_first_starts_it_and_the_last_ends_it() -> None:
     server = Server()
     server.put(PATH, {"metadata": {"name": "a"}})
-    cache = Borrowed(lambda: informer(server))
+    cache = RefCountedInformer(lambda: informer(server))
     async with AsyncExitStack() as first:
         mine = await first.enter_async_context(cache.use())
         async with cache.use() as other:

@@ -15,7 +15,7 @@ from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, NotFound, Status
 from ccm.kube.store import Store
 from ccm.model import Node, ObjectMeta, patches
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime.expectations import Expectations
+from ccm.runtime.ownership import Expectations
 from ccm.runtime.writer import Step, Writer, delete
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s

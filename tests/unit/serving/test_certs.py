@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from ccm.base import clock
-from ccm.base.keypair import KeyPair
+from ccm.base.credentials import KeyPair
 from ccm.serving import certs
 from ccm.serving.certs import (
     CertificateError,

@@ -12,8 +12,12 @@ import pytest
 import ccm
 from ccm.app import options
 from ccm.app.options import argv, reference
-from ccm.base import flag_values as values
-from ccm.base.flags import Section, table
+from ccm.base.flags import (
+    GATES,
+    LEVEL,
+    Section,
+    table,
+)
 
 ALPHA = Section("alpha")
 BETA = Section("beta", ours=True)
@@ -21,12 +25,12 @@ BETA = Section("beta", ours=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    v: int = ALPHA.flag(0, "How much.", short="v", kind=values.LEVEL)
+    v: int = ALPHA.flag(0, "How much.", short="v", kind=LEVEL)
     help: bool = ALPHA.flag(False, "Help.", short="h")
     leader_elect: bool = ALPHA.flag(True, "Elect.")
     cluster_name: str = ALPHA.flag("kubernetes", "Name.")
     controllers: tuple[str, ...] = ALPHA.flag(("*",), "Which. " * 30)
-    feature_gates: Mapping[str, bool] = BETA.flag(MappingProxyType({}), "Gates.", kind=values.GATES)
+    feature_gates: Mapping[str, bool] = BETA.flag(MappingProxyType({}), "Gates.", kind=GATES)
     burst: int = BETA.flag(30, "Burst.", unit="requests")
     old: bool = BETA.flag(False, "Old.", deprecated="leave it out")
     not_a_flag: int = 0

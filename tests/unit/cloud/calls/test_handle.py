@@ -12,7 +12,7 @@ import pytest
 
 from ccm.base import clock, metrics, redact
 from ccm.base.drain import Drain
-from ccm.base.fence import Fence, Lapsed
+from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.base.throttle import bucket
 from ccm.cloud import (
@@ -386,7 +386,7 @@ async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
     method: Callable[..., Any],
 ) -> None:
     """The last look is after the wait for the rate, in which it may run out."""
-    lease = Fence()
+    lease = LeaseGuard()
     lease.extend(clock.monotonic() + 5)
     lease.govern()
     provider = Provider(raising(errors.NotFound("x")))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ccm.base import fence
+from ccm.base import lease_guard
 from ccm.kube.errors import Conflict, Unreachable
 from ccm.machines.draining import DrainState
 from ccm.testing.clock import advance, settle
@@ -148,7 +148,7 @@ async def test_a_leader_without_lease_changes_nothing() -> None:
     """A drain has the fence of whoever started it."""
     world = Drains()
     world.pod("p0")
-    held = fence.Fence()
+    held = lease_guard.LeaseGuard()
     held.govern()
     held.extend(asyncio.get_running_loop().time() + 2)
 
@@ -156,8 +156,8 @@ async def test_a_leader_without_lease_changes_nothing() -> None:
         """As the wire does it."""
         try:
             if method != "GET":
-                fence.check()
-        except fence.Lapsed as error:
+                lease_guard.check()
+        except lease_guard.Lapsed as error:
             return Unreachable(str(error), kind="timeout")
         return None
 

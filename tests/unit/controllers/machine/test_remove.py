@@ -15,8 +15,8 @@ from ccm.gardener.kinds import MACHINES
 from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
 from ccm.machines import deletion
 from ccm.machines.deletion import Stage
-from ccm.runtime.sync import until_synced
-from ccm.runtime.turns import Turn
+from ccm.runtime.controller import until_synced
+from ccm.runtime.workers import Turn
 from ccm.runtime.writer import Writer
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (

@@ -17,8 +17,7 @@ from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Se
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Rules
 from ccm.model import Node
 from ccm.model.times import format_time
-from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds
+from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.testing.builders import node as build
 from ccm.testing.builders import shutdown_taint
 from ccm.testing.clock import advance

@@ -13,7 +13,7 @@ from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.controllers.service import nodes as nodes_module
 from ccm.controllers.service.bursts import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
 from ccm.model import NodeCondition, names
-from ccm.runtime.massguard import DOUBT_S
+from ccm.runtime.deletions import DOUBT_S
 from ccm.testing.clock import advance, elapsed_s
 from tests.support.services import F, World, autoscaler_taint, served, started
 

@@ -1,9 +1,40 @@
-"""Go duration text (`1h2m3.5s`, `300ms`, `0`) to and from `timedelta`."""
+"""Truth values, whole numbers and durations in text, read as Go reads them.
+
+`str.isdigit` also accepts `²` and the digits of other scripts, and `int` raises for thousands of
+digits, so that the two together are no check.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
+
+import msgspec
+
+_WORDS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+
+
+def parse_bool(text: str) -> bool | None:
+    """The truth value, or None for any other word; `tRUE`, `yes` and blanks are other words."""
+    return _WORDS.get(text)
+
+
+MOST = 2**63 - 1
+"""The largest number that Kubernetes, Go and the clouds' APIs agree on."""
+
+_LONGEST = len(str(MOST))
+
+
+def parse_digits(text: str, *, most: int = MOST) -> int | None:
+    """Return the number from 0 to `most` that a text of ASCII digits is; None for any other."""
+    if not (len(text) <= _LONGEST and text.isascii() and text.isdigit()):
+        return None
+    found = int(text)
+    return found if found <= most else None
+
 
 _UNITS_NS = {
     "ns": 1,
@@ -75,3 +106,7 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     digits = str(rest).rjust(len(str(unit)) - 1, "0").rstrip("0")
     return f"{whole}.{digits}"
+
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""All that `msgspec` raises for bytes: not the type, no JSON, no UTF-8, or nested too deeply."""

@@ -1,18 +1,20 @@
-"""The end of what a leader may do: nothing is begun once its lease may have run out.
+"""The limits of a leader: nothing is begun once its lease may have run out, and the process ends.
 
-A leader learns of its loss through its event loop, and that may be blocked just then, or stand
-still with the whole process. So whoever is about to change something looks at the clock first, as
-late as it can. What is left is a pause between that look and the act itself.
+A leader learns of its loss through its event loop, which may be blocked just then, or stand still
+with the whole process. So each change looks at the clock first, as late as possible. What remains
+is a pause between that look and the act itself.
 
-The fence in force is found through the task's context, as the drain is, and in threads that have
-the context of their caller: with two leases each piece of work is held by that of its own. Outside
-of a fence everything may be done.
+The guard in force is found through the task's context, as the drain is, and in threads that have
+the context of their caller: with two leases each piece of work is held by its own. Without a guard
+everything may be done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import math
+import time
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -23,7 +25,7 @@ class Lapsed(TimeoutError):
     """The lease may have run out, so it was not begun. As after any timeout, nothing is known."""
 
 
-class Fence:
+class LeaseGuard:
     """Until when the work that it governs is protected; at first it is not."""
 
     def __init__(self) -> None:
@@ -37,8 +39,8 @@ class Fence:
         return self._until - clock.monotonic()
 
     def govern(self) -> None:
-        """Be the fence of this task and of those that it starts from now on."""
-        _FENCE.set(self)
+        """Be the guard of this task and of those that it starts from now on."""
+        _GUARD.set(self)
 
     def extend(self, until: float) -> None:
         """The lease holds until then, by `clock.monotonic`; what is under way may last as long."""
@@ -70,7 +72,7 @@ class Fence:
         self._under_way.discard(limit)
 
 
-_FENCE: ContextVar[Fence | None] = ContextVar("fence", default=None)
+_GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)
 
 
 def check() -> None:
@@ -79,8 +81,8 @@ def check() -> None:
     Raises:
         Lapsed: it must not.
     """
-    if (fence := _FENCE.get()) is not None:
-        fence.check()
+    if (guard := _GUARD.get()) is not None:
+        guard.check()
 
 
 class limit:  # noqa: N801 - used as `asyncio.timeout` is
@@ -95,16 +97,16 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
         TimeoutError: its time was up, or the lease ended meanwhile.
     """
 
-    __slots__ = ("_fence", "_timeout")
+    __slots__ = ("_guard", "_timeout")
 
     # Neither a generator nor a second timeout: this is around each request.
     def __init__(self, seconds: float | None = None) -> None:
-        self._fence = _FENCE.get()
+        self._guard = _GUARD.get()
         self._timeout = asyncio.timeout(seconds)
 
     async def __aenter__(self) -> None:
-        if self._fence is not None:
-            self._fence.begin(self._timeout)
+        if self._guard is not None:
+            self._guard.begin(self._timeout)
         await self._timeout.__aenter__()
 
     async def __aexit__(
@@ -113,6 +115,45 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._fence is not None:
-            self._fence.ended(self._timeout)
+        if self._guard is not None:
+            self._guard.ended(self._timeout)
         await self._timeout.__aexit__(kind, error, trace)
+
+
+_STDERR = 2
+"""Where the log goes; the number, for somebody may have put another object in its place."""
+
+_AT_ONCE_S = 0.001
+
+
+class Watchdog:
+    """Ends the process with exit code 1 at a deadline, unless it is called off before.
+
+    The interpreter's own does it, a thread without Python code: a blocked event loop, a
+    task that does not let itself be cancelled, a hanging thread or an extension that never lets
+    go of the interpreter cannot hold it up. It says where each thread was, and may fall over a
+    thread that runs on meanwhile: SIGSEGV ends the process then. Nothing is cleaned up.
+    A process has only one watchdog, so of several ends the earliest counts, and there is one
+    object of this class.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, float] = {}
+
+    def arm(self, why: str, seconds: float) -> None:
+        """End the process after so many seconds; takes the place of an end with the same reason."""
+        self._ends[why] = time.monotonic() + seconds
+        self._set()
+
+    def call_off(self, *reasons: str) -> None:
+        """Nothing hangs for these reasons, or for none if none is named; safe to repeat."""
+        for why in reasons or tuple(self._ends):
+            self._ends.pop(why, None)
+        self._set()
+
+    def _set(self) -> None:
+        if not self._ends:
+            faulthandler.cancel_dump_traceback_later()
+            return
+        left = min(self._ends.values()) - time.monotonic()
+        faulthandler.dump_traceback_later(max(left, _AT_ONCE_S), exit=True, file=_STDERR)

@@ -1,24 +1,26 @@
-"""Caches that are there only while somebody needs them.
+"""Caches and controllers that start late: at their first use, or when what they need is there.
 
 What most clusters never need, such as all disruption budgets, is not watched from the start as
-the shared caches are: the first who needs it starts the watch, the last one ends it.
+the shared caches are: the first user starts the watch, the last one ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.informer import Informer
 from ccm.model.meta import KubeObject
+from ccm.runtime.account import Account
+from ccm.runtime.controller import Runnable
 
 T = TypeVar("T", bound=KubeObject)
 
 
-class Borrowed(Generic[T]):
+class RefCountedInformer(Generic[T]):
     """A cache that several use at times.
 
     Args:
@@ -50,5 +52,38 @@ class Borrowed(Generic[T]):
 @asynccontextmanager
 async def following(informer: Informer[T]) -> AsyncIterator[Informer[T]]:
     """A cache of one's own, followed for as long as the block runs."""
-    async with Borrowed(lambda: informer).use() as found:
+    async with RefCountedInformer(lambda: informer).use() as found:
         yield found
+
+
+class LazyController:
+    """Waits, then makes the controller and runs it.
+
+    Args:
+        ready: returns when the controller can be made.
+        make: makes it.
+    """
+
+    def __init__(
+        self,
+        ready: Callable[[], Awaitable[None]],
+        make: Callable[[], Runnable],
+    ) -> None:
+        self._ready = ready
+        self._make = make
+        self._controller: Runnable | None = None
+
+    async def run(self) -> None:
+        """Wait, then work until cancelled."""
+        await self._ready()
+        self._controller = self._make()
+        await self._controller.run()
+
+    def retry_now(self) -> None:
+        """See `Runnable`."""
+        if self._controller is not None:
+            self._controller.retry_now()
+
+    def account(self, kind: str, name: str) -> Account | None:
+        """See `Runnable`."""
+        return None if self._controller is None else self._controller.account(kind, name)
