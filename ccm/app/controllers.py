@@ -25,8 +25,7 @@ from ccm.base.backoff import jittered
 from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, Inventory
-from ccm.cloud.inventory import SharedInventory
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership, SharedInventory
 from ccm.kube.client import Client
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES

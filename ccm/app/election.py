@@ -22,8 +22,7 @@ from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
 from ccm.base.lease_guard import LeaseGuard, Watchdog
-from ccm.kube.leader import LeaderElector, LostLease
-from ccm.kube.lock import LeaderElectionConfig, new_identity
+from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LostLease, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 

@@ -21,7 +21,7 @@ from ccm.app.provider import Misconfigured
 from ccm.base import files, log
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.config import Context as Document
-from ccm.cloud.fields import ConfigError, Fields
+from ccm.cloud.settings import ConfigError, Fields
 from ccm.kube.client import Client
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
@@ -29,8 +29,7 @@ from ccm.persistence import registry
 from ccm.persistence.envelope import Writer
 from ccm.persistence.errors import BackendDead, BackendUnavailable, PersistenceError, Unreachable
 from ccm.persistence.interface import MachineId, new_machine_id
-from ccm.persistence.manager import Manager
-from ccm.persistence.member import Backend
+from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.secrets import SECRET_METHODS
 from ccm.serving.health import WELL, Finding, wrong
 

@@ -28,15 +28,14 @@ from ccm.base.files import Signature, reason
 from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
-from ccm.cloud.calls.capabilities import incomplete
 from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.responses import incomplete
 from ccm.cloud.config import ClientBuilder, Context, EventSink
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
-from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.registry import Opener, ProviderError
+from ccm.cloud.settings import ConfigError
 from ccm.model import Node
 from ccm.model.cidr import Network, parse_ranges
 from ccm.model.names import STATUS_TRUE

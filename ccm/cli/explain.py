@@ -302,7 +302,7 @@ async def _is_served(case: Case, kind: str) -> bool:
 
 def _foreign(found: explain.Object | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
-    from ccm.cloud.ownership import Ownership
+    from ccm.cloud.lookup import Ownership
     from ccm.controllers.service import plan
     from ccm.model import Node, Service
 

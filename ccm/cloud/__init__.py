@@ -2,7 +2,7 @@
 
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
 daemon. The wrappers that the daemon puts around every provider live here too
-(`calls`, `inventory`, `lookup`) but are not part of the public names. Nothing in this
+(`calls`, `lookup`) but are not part of the public names. Nothing in this
 package speaks to the API server unless it is told to (`Context.whole`), and importing it loads no
 HTTP library; who wants one imports `ccm.cloud.rest`.
 
@@ -15,7 +15,6 @@ a whole Service has `resourceVersion` and status, which change while its load ba
 """
 
 from ccm.base.parsing import parse_bool
-from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
 from ccm.cloud.config import ApiClient, ClientBuilder, Context, EventSink
@@ -43,7 +42,6 @@ from ccm.cloud.errors import (
     Uninitialized,
     Unknown,
 )
-from ccm.cloud.fields import ConfigError, Fields
 from ccm.cloud.gardener import (
     GardenerMachine,
     GardenerMachineClass,
@@ -55,10 +53,29 @@ from ccm.cloud.gardener import (
     GardenerVolumeRequest,
     from_gardener,
 )
+from ccm.cloud.helpers import (
+    DEFAULT_SOURCE_RANGES,
+    default_load_balancer_name,
+    format_provider_id,
+    has_load_balancer_finalizer,
+    health_check_path_port,
+    is_allow_all,
+    is_foreign,
+    is_same_instance,
+    load_balancer_name,
+    load_balancer_source_ranges,
+    load_balancer_status,
+    load_balancer_status_equal,
+    needs_health_check,
+    parse_provider_id,
+    requests_only_local_traffic,
+)
 from ccm.cloud.interface import (
     Cloud,
     Clusters,
     InformerFactory,
+    Instances,
+    InstancesByPower,
     InstanceStates,
     InstancesV2,
     Inventory,
@@ -68,8 +85,8 @@ from ccm.cloud.interface import (
     PVLabeler,
     Routes,
     SetInformers,
+    Zones,
 )
-from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
@@ -89,29 +106,9 @@ from ccm.cloud.machines import (
     check_owner,
     token_of,
 )
-from ccm.cloud.power import InstancesByPower
-from ccm.cloud.provider_id import (
-    format_provider_id,
-    is_foreign,
-    is_same_instance,
-    parse_provider_id,
-)
 from ccm.cloud.registry import SDK_VERSION, ProviderError, provider
-from ccm.cloud.services import (
-    DEFAULT_SOURCE_RANGES,
-    default_load_balancer_name,
-    has_load_balancer_finalizer,
-    health_check_path_port,
-    is_allow_all,
-    load_balancer_name,
-    load_balancer_source_ranges,
-    load_balancer_status,
-    load_balancer_status_equal,
-    needs_health_check,
-    requests_only_local_traffic,
-)
 from ccm.cloud.sessions import Sessions
-from ccm.cloud.settings import Settings, setting
+from ccm.cloud.settings import ConfigError, Fields, Settings, setting
 from ccm.cloud.types import (
     Ingress,
     InstanceListing,
@@ -126,6 +123,7 @@ from ccm.cloud.types import (
     Route,
     Status,
     Zone,
+    add_to_node_addresses,
     address,
 )
 from ccm.model import (

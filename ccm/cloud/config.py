@@ -17,7 +17,7 @@ import msgspec
 
 from ccm.base import credentials, files, redact
 from ccm.cloud import errors
-from ccm.cloud.fields import ConfigError, Fields, from_environment
+from ccm.cloud.settings import ConfigError, Fields, from_environment
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.cidr import Network
 

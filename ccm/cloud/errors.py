@@ -19,7 +19,7 @@ CloudError
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
-Go cloud-provider library (its "instance not found" is `NotFound`); `ccm.cloud.codes` has their
+Go cloud-provider library (its "instance not found" is `NotFound`); `ccm.cloud.errors` has their
 numbers and the text that goes over the wire. Anything else that a
 provider raises arrives at the controllers as `Internal`, with the original as its cause.
 
@@ -30,9 +30,10 @@ causes is not an absence: an absence deletes things.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Self
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 
 class ProviderError(Exception):
@@ -269,3 +270,100 @@ def _chain(error: BaseException) -> list[BaseException]:
         found.append(current)
         current = current.__cause__
     return found
+
+
+class Code(NamedTuple):
+    """One code: its number, and its name in texts and in `status.lastOperation.errorCode`."""
+
+    number: int
+    name: str
+
+
+PREFIX = "machine codes error:"
+"""Begins the text of an error; other words may stand before it."""
+
+OK = Code(0, "OK")
+"""No error; it has no class."""
+
+CODES: Mapping[type[CloudError], Code] = MappingProxyType(
+    {
+        Canceled: Code(1, "Canceled"),
+        Unknown: Code(2, "Unknown"),
+        InvalidArgument: Code(3, "InvalidArgument"),
+        DeadlineExceeded: Code(4, "DeadlineExceeded"),
+        NotFound: Code(5, "NotFound"),
+        AlreadyExists: Code(6, "AlreadyExists"),
+        PermissionDenied: Code(7, "PermissionDenied"),
+        ResourceExhausted: Code(8, "ResourceExhausted"),
+        FailedPrecondition: Code(9, "FailedPrecondition"),
+        Aborted: Code(10, "Aborted"),
+        OutOfRange: Code(11, "OutOfRange"),
+        Unimplemented: Code(12, "Unimplemented"),
+        Internal: Code(13, "Internal"),
+        Unavailable: Code(14, "Unavailable"),
+        DataLoss: Code(15, "DataLoss"),
+        Unauthenticated: Code(16, "Unauthenticated"),
+        Uninitialized: Code(17, "Uninitialized"),
+        # Without one of their own. Who reads these tries again soon, and looks elsewhere.
+        NotOwned: Code(9, "FailedPrecondition"),
+        RetryAfter: Code(14, "Unavailable"),
+        ImplementedElsewhere: Code(12, "Unimplemented"),
+    }
+)
+"""Class -> code; a subclass has its base's. The first class of a code is what it is read as."""
+
+_KINDS: dict[int | str, type[CloudError]] = {}
+for _kind, _code in CODES.items():
+    _KINDS.setdefault(_code.number, _kind)
+    _KINDS.setdefault(_code.name, _kind)
+
+
+def code_of(error: CloudError) -> Code:
+    """The code of an error; one of no class that is known is `Unknown`."""
+    own = (CODES[base] for base in type(error).__mro__ if base in CODES)
+    return next(own, CODES[Unknown])
+
+
+def kind_of(code: object) -> type[CloudError] | None:
+    """The class of a code, given as number, name, or an enumeration of either; None: it is none."""
+    if isinstance(code, Enum):
+        return kind_of(code.value) or kind_of(code.name)
+    return _KINDS.get(code) if isinstance(code, int | str) else None
+
+
+def format_error(error: CloudError) -> str:
+    """The text of an error, which `parse_error` and Gardener's controllers can read.
+
+    Brackets that do not match would make it unreadable there; they become round ones.
+    """
+    said = str(error)
+    if [*_groups(f"[{said}]")] != [said]:
+        said = said.replace("[", "(").replace("]", ")")
+    return f"{PREFIX} code = [{code_of(error).name}] message = [{said}]"
+
+
+def parse_error(text: str) -> CloudError | None:
+    """The error that such a text says; None: it is no such text.
+
+    Behind `PREFIX` it has two groups in brackets, within which others may be. A first one that is
+    no code is `Unknown`, as is OK: nobody raises a success.
+    """
+    match [*_groups(text.partition(PREFIX)[2])]:
+        case [name, said]:
+            return (kind_of(name) or Unknown)(said)
+        case _:
+            return None
+
+
+def _groups(text: str) -> Iterator[str]:
+    """What stands in brackets that stand in no others."""
+    depth = start = 0
+    for place, letter in enumerate(text):
+        if letter == "[":
+            depth += 1
+            if depth == 1:
+                start = place + 1
+        elif letter == "]" and depth:
+            depth -= 1
+            if depth == 0:
+                yield text[start:place]

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ccm.cloud import codes, errors
+from ccm.cloud import errors
 from ccm.cloud.blocking import blocking
 from ccm.cloud.machines import (
     Credentials,
@@ -214,8 +214,8 @@ async def _called(own: Callable[[object], Any], asked: object) -> Any:
 def _understood(error: Exception) -> errors.CloudError:
     """The error of the tree for one of the driver's; what travels with it comes along."""
     said = str(error)
-    read = codes.parse_error(said)
-    kind = codes.kind_of(getattr(error, "code", None))
+    read = errors.parse_error(said)
+    kind = errors.kind_of(getattr(error, "code", None))
     if kind is not None:
         found = kind(str(read) if read else said)
     else:

@@ -22,13 +22,13 @@ Rules that hold for every method:
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
 from ccm.cloud.annotations import ServiceAnnotation
-from ccm.cloud.errors import ProviderError
-from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.errors import NotFound, ProviderError
 from ccm.cloud.machines import MachineDriver
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.cloud.types import (
@@ -37,10 +37,12 @@ from ccm.cloud.types import (
     InstanceState,
     Limits,
     LoadBalancerRecord,
+    Power,
     Route,
     Status,
+    Zone,
 )
-from ccm.model import Node, Service
+from ccm.model import Node, NodeAddress, Service
 
 BALANCER_S = 900.0
 """Deadline of a change of a load balancer: clouds take minutes, and do not like it cut."""
@@ -120,6 +122,120 @@ class InstanceStates(Protocol):
         Called by the node lifecycle controller in their place. Errors as for
         `instance_exists`.
         """
+        ...
+
+
+class Instances(Protocol):
+    """Instances looked up by provider ID or by node name: the old interface.
+
+    For providers ported from an older code base. Only what the node controllers call is
+    needed. Where there are two ways to ask, they ask by provider ID first, and by name after
+    any error; the error of the second counts. Whatever is raised while a node is initialised
+    keeps its taint, makes a Warning event and is tried again according to its class.
+    """
+
+    @operation()
+    async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
+        """Addresses by node name.
+
+        Called after `node_addresses_by_provider_id` raised anything. An empty answer leaves
+        the addresses of the node as they are. An error in the periodic pass is logged and
+        asked again in the next one.
+        """
+        ...
+
+    @operation()
+    async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
+        """Addresses by provider ID.
+
+        Called once to initialise a node, and for each initialised node once per
+        `--node-status-update-frequency`. Any error leads to `node_addresses`.
+        """
+        ...
+
+    @operation()
+    async def instance_id(self, node_name: str) -> str:
+        """The cloud's ID of an instance, without scheme, for nodes without provider ID.
+
+        Called once to initialise such a node, and by the lifecycle controller in each look
+        at one that is not Ready.
+
+        Raises:
+            NotFound: no such instance, not even a stopped one; the lifecycle controller
+                then deletes the Node, after asking a second time.
+            Unimplemented: initialisation goes on without a provider ID.
+        """
+        ...
+
+    @operation()
+    async def instance_type(self, node_name: str) -> str:
+        """Instance type by node name.
+
+        Called after `instance_type_by_provider_id` raised anything. Empty = no label.
+        """
+        ...
+
+    @operation()
+    async def instance_type_by_provider_id(self, provider_id: str) -> str:
+        """Instance type by provider ID.
+
+        Called once to initialise a node. Empty = no label. Any error leads to
+        `instance_type`.
+        """
+        ...
+
+    async def add_ssh_key_to_all_instances(self, user: str, key: str) -> None:
+        """Put an SSH key (`<type> <blob>`) on every instance. The daemon never calls it."""
+        ...
+
+    async def current_node_name(self, hostname: str) -> str:
+        """The node name of the machine we run on. The daemon never calls it."""
+        ...
+
+    @operation()
+    async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
+        """Whether the instance exists; True for a stopped one.
+
+        Called as `InstancesV2.instance_exists` is, and False deletes the Node as there. An
+        error keeps the node and is asked again with back-off; `NotFound` is such an error
+        too, never an answer.
+        """
+        ...
+
+    @operation()
+    async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
+        """Whether the instance is switched off.
+
+        Called right after `instance_exists_by_provider_id` said True. True puts the
+        shutdown taint on the node. Any error but `Unimplemented` leaves the node as it is.
+
+        Raises:
+            NotFound: the instance is gone since; neither running nor switched off.
+            Unimplemented: the cloud cannot tell, which reads as no.
+        """
+        ...
+
+
+class Zones(Protocol):
+    """Zones for the old `Instances` interface.
+
+    Called once to initialise a node, after its addresses and type are known. Either field
+    of the answer may be empty: no label then. An error of the second way keeps the node's
+    taint, makes a Warning event and is tried again according to its class.
+    """
+
+    async def get_zone(self) -> Zone:
+        """The zone of the machine we run on. The daemon never calls it."""
+        ...
+
+    @operation()
+    async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
+        """The zone of an instance. Any error leads to `get_zone_by_node_name`."""
+        ...
+
+    @operation()
+    async def get_zone_by_node_name(self, node_name: str) -> Zone:
+        """The same by node name, after the other way failed."""
         ...
 
 
@@ -482,3 +598,30 @@ def check_fields(names: Collection[str], *, where: str) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise ProviderError(f"{where} names {name!r}, which is no field of Cloud; {advice}")
+
+
+class InstancesByPower(ABC):
+    """Base of instances: `InstancesV2` but for its metadata, and `InstanceStates`."""
+
+    @abstractmethod
+    async def instance_power(self, node: Node) -> Power:
+        """Whether the instance is switched off; one in a state that you do not know runs.
+
+        Raises:
+            NotFound: there is none, on the cloud's word: it deletes the Node.
+        """
+
+    async def instance_exists(self, node: Node) -> bool:
+        """See `InstancesV2.instance_exists`."""
+        return (await self.instance_state(node)).exists
+
+    async def instance_shutdown(self, node: Node) -> bool:
+        """See `InstancesV2.instance_shutdown`."""
+        return await self.instance_power(node) is Power.SHUTDOWN
+
+    async def instance_state(self, node: Node) -> InstanceState:
+        """See `InstanceStates.instance_state`."""
+        try:
+            return InstanceState(exists=True, power=await self.instance_power(node))
+        except NotFound:
+            return InstanceState(exists=False)

@@ -1,20 +1,401 @@
-"""What the node controllers ask about an instance, whichever interface a provider offers.
+"""Nodes and their instances: which nodes are ours, and what the cloud knows about them.
 
-`InstancesV2` wins; else `Instances` with `Zones` answer through `legacy`. Where the provider has
-an inventory, a shared listing answers first.
+`InstancesV2` wins; else `Instances` with `Zones` answer, by the order of calls and the fallbacks of
+the Go reference. Where the provider has an inventory, one bulk listing shared by all controllers
+answers first, used only where it saves cloud requests.
+
+A listing is worth its price when more single requests are waiting than it took last time. It proves
+presence only: an instance missing from it is asked for on its own. A listing that answered fewer
+questions than it cost, or failed, pauses bulk listing for a while.
+
+What a listing says may be as old as its beginning, so its age counts from there. A node without
+provider ID is looked up by its name, which another machine may have had before: it needs a listing
+begun after the node was first seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from ccm.cloud.errors import Unimplemented
-from ccm.cloud.interface import InstanceStates, InstancesV2
-from ccm.cloud.inventory import SharedInventory
-from ccm.cloud.legacy import LegacyInstances
+from ccm.base import log, metrics
+from ccm.base.clock import monotonic
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
+from ccm.cloud.helpers import format_provider_id, is_foreign
+from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Zones
 from ccm.cloud.operation import Caller
-from ccm.cloud.types import InstanceMetadata, InstanceRecord, InstanceState, Power
+from ccm.cloud.types import (
+    InstanceListing,
+    InstanceMetadata,
+    InstanceRecord,
+    InstanceState,
+    Power,
+    Zone,
+)
 from ccm.model import Node, NodeAddress
+from ccm.model.node import is_uninitialized
+from ccm.model.selectors import Requirement, parse_labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Which nodes are ours; about the others no cloud is asked, and nothing of them is changed.
+
+    Attributes:
+        schemes: provider-ID schemes of our cloud.
+        others: what provider IDs of these begin with that are others' all the same.
+        selector: what the labels of our nodes satisfy; empty = all nodes may be ours.
+    """
+
+    schemes: Collection[str]
+    others: Collection[str] = ()
+    selector: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def of(cls, schemes: Collection[str], own_nodes: str) -> Ownership:
+        """By the text of `--own-nodes`. Raises BadSelectorError."""
+        return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
+
+    @classmethod
+    def at(cls, cloud: Cloud, own_nodes: str) -> Ownership:
+        """With a provider, by the text of `--own-nodes`. Raises BadSelectorError."""
+        return replace(cls.of(cloud.provider_schemes, own_nodes), others=cloud.foreign_ids)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether somebody said which nodes are ours."""
+        return bool(self.selector)
+
+    def is_foreign(self, node: Node) -> bool:
+        """Whether a node belongs to another cloud, or to another manager of this one."""
+        return self.has_foreign_id(node) or not all(
+            term.matches(node.labels) for term in self.selector
+        )
+
+    def may_touch(self, node: Node, *, is_claimed: bool) -> bool:
+        """Whether a node may be changed before the cloud was asked about it.
+
+        One with neither provider ID nor the taint that waits for a cloud may be anybody's.
+
+        Args:
+            node: the node.
+            is_claimed: whether the provider in use has confirmed its instance.
+        """
+        says_ours = node.provider_id or is_uninitialized(node) or self.is_explicit
+        return (bool(says_ours) or is_claimed) and not self.is_foreign(node)
+
+    def has_foreign_id(self, node: Node) -> bool:
+        """Whether its provider ID names another cloud."""
+        return is_foreign(node.provider_id, self.schemes, self.others)
+
+
+PAGE_GUESS = 50
+"""Instances per cloud request assumed before the first listing told; a small usual page."""
+
+PATIENCE_S = 60.0
+"""Longest wait for a listing; after it a node is asked for on its own, so that one hanging
+listing holds nobody up for longer than one hanging call would."""
+
+PACE_S = 1.0
+"""Shortest time between the beginnings of two listings: new nodes come one after the other, and
+each that comes meanwhile shares the next one, which reads all instances again."""
+
+PAUSE_S = 60.0
+"""How long bulk listing rests after a listing that failed or did not pay off."""
+
+_LISTINGS = metrics.counter(
+    "ccm_cloud_inventory_listings",
+    "Bulk listings by outcome.",
+    ["outcome"],
+)
+_ANSWERS = metrics.counter(
+    "ccm_cloud_inventory_lookups",
+    "Questions put to the shared listing: answered by it, or left to a single call.",
+    ["source"],
+)
+
+
+class SharedInventory:
+    """The shared listing.
+
+    Args:
+        fetch: makes a listing; one runs at a time.
+        population: how many nodes the cluster has, for guessing the price of the first one.
+        max_age_s: seconds since the beginning of a listing for which it may be used. Who asked
+            before it began may use it however long it took.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[InstanceListing]],
+        *,
+        population: Callable[[], int],
+        max_age_s: float,
+    ) -> None:
+        self._fetch = fetch
+        self._population = population
+        self._max_age_s = max_age_s
+        self._log = log.logger("inventory")
+        self._index: _Index | None = None
+        self._paused_until = -math.inf
+        self._flight: asyncio.Task[_Index | None] | None = None
+        self._is_outdated = False
+        self._began = -math.inf
+        self._without_id_since: dict[str, float] = {}
+
+    def note(self, old: Node | None, new: Node | None) -> None:
+        """A node came, changed or went (None: it is not there); tells how long it is known."""
+        if old is not None and (new is None or new.uid != old.uid):
+            self._without_id_since.pop(old.uid, None)
+        if new is not None and new.provider_id:
+            self._without_id_since.pop(new.uid, None)
+        elif new is not None:
+            self._without_id_since.setdefault(new.uid, monotonic())
+
+    async def find(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
+        """The node's instance in a listing; None = ask for it on its own.
+
+        Args:
+            node: looked up by its provider ID, or by its name where it has none.
+            single_requests: how many requests asking one by one would cost all those who
+                wait now, this question included.
+        """
+        since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
+        index = await self._usable(since, single_requests)
+        record = index.find(node) if index is not None else None
+        _ANSWERS.labels("listing" if record is not None else "single").inc()
+        return record
+
+    def drop(self) -> None:
+        """Another cloud answers from now on: what the former one listed counts no more."""
+        self._index = None
+        self._paused_until = -math.inf
+        self._is_outdated = self._flight is not None
+
+    async def close(self) -> None:
+        """Cancel a listing under way."""
+        await cancel_and_join(self._flight)
+        self._flight = None
+
+    def _is_fresh(self, began: float, since: float) -> bool:
+        """Whether a listing begun then says something about a node known since then."""
+        return began >= since and monotonic() < began + self._max_age_s
+
+    async def _usable(self, since: float, single_requests: int) -> _Index | None:
+        if self._index is not None and self._is_fresh(self._index.began, since):
+            return self._index
+        if since == math.inf:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._awaited(since, single_requests)
+        except TimeoutError:
+            return None
+
+    async def _awaited(self, since: float, single_requests: int) -> _Index | None:
+        while not self._is_outdated:
+            serves = self._flight is not None and self._is_fresh(self._began, since)
+            # Many who came while one was under way share the next one, unless that takes long.
+            is_slow = self._flight is not None and monotonic() >= self._began + PACE_S
+            if not serves and (is_slow or not self._worth_it(single_requests)):
+                return None
+            if self._flight is None:
+                self._began = math.inf
+                self._flight = spawn(self._refresh(), name="inventory-listing")
+                serves = True
+            # Shielded: one waiter's end must not take the listing from the others.
+            index = await asyncio.shield(self._flight)
+            if serves or index is None:
+                return index
+        return None
+
+    def _worth_it(self, single_requests: int) -> bool:
+        now = monotonic()
+        last = self._index
+        # One that is still young is only too old for a newer node, which says nothing of its worth.
+        if last is not None and not last.judged and now >= last.began + self._max_age_s:
+            last.judged = True
+            if last.hits < last.requests:
+                self._paused_until = now + PAUSE_S
+        if now < self._paused_until:
+            return False
+        expected = last.requests if last else math.ceil(self._population() / PAGE_GUESS)
+        return single_requests > max(1, expected)
+
+    async def _refresh(self) -> _Index | None:
+        try:
+            if self._index is not None:
+                await asyncio.sleep(self._index.began + PACE_S - monotonic())
+            began = self._began = monotonic()
+            listing = await self._fetch()
+        except CloudError as error:
+            if self._is_outdated:
+                return None
+            self._paused_until = monotonic() + PAUSE_S
+            _LISTINGS.labels("error").inc()
+            self._log.warning("bulk listing failed, asking one by one", error=str(error))
+            return None
+        else:
+            _LISTINGS.labels("success").inc()
+            if self._is_outdated:
+                return None
+            self._index = _Index(listing, began)
+            return self._index
+        finally:
+            self._flight, self._is_outdated = None, False
+
+
+class _Index:
+    """A listing by provider ID and by name; one that occurs twice proves nothing."""
+
+    def __init__(self, listing: InstanceListing, began: float) -> None:
+        self.began = began
+        self.requests = listing.requests
+        self.hits = 0
+        self.judged = False
+        self._by_id: dict[str, InstanceRecord | None] = {}
+        self._by_name: dict[str, InstanceRecord | None] = {}
+        for record in listing.instances:
+            _enter(self._by_id, record.metadata.provider_id, record)
+            _enter(self._by_name, record.name, record)
+
+    def find(self, node: Node) -> InstanceRecord | None:
+        key = node.provider_id
+        found = self._by_id.get(key) if key else self._by_name.get(node.name)
+        if found is not None:
+            self.hits += 1
+        return found
+
+
+def _enter(index: dict[str, InstanceRecord | None], key: str, record: InstanceRecord) -> None:
+    index[key] = None if key in index else record
+
+
+T = TypeVar("T")
+
+
+class LegacyInstances:
+    """Answers as `InstancesV2` and `InstanceStates` do, by asking `Instances` and `Zones`.
+
+    Args:
+        caller: puts the questions.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._ask = caller.call
+        self._caller = caller
+
+    async def instance_exists(self, node: Node) -> bool:
+        """See `InstancesV2.instance_exists`."""
+        return await self._existing(node) is not None
+
+    async def instance_state(self, node: Node) -> InstanceState:
+        """See `InstanceStates.instance_state`."""
+        provider_id = await self._existing(node)
+        if provider_id is None:
+            return InstanceState(exists=False)
+        off = await self._is_off(provider_id)
+        return InstanceState(exists=True, power=Power.SHUTDOWN if off else Power.RUNNING)
+
+    async def instance_metadata(self, node: Node) -> InstanceMetadata:
+        """See `InstancesV2.instance_metadata`."""
+        provider_id = node.provider_id
+        if not provider_id:
+            try:
+                provider_id = await self._provider_id(node)
+            except Unimplemented:
+                _warn("provider cannot tell instance IDs", node)
+        addresses = await self._addresses(provider_id, node.name)
+        instance_type = await self._first_of(
+            lambda: self._ask(Instances.instance_type_by_provider_id, provider_id),
+            lambda: self._ask(Instances.instance_type, node.name),
+            what="instance type",
+        )
+        zone = Zone()
+        if self._caller.offers(Zones):
+            zone = await self._first_of(
+                lambda: self._ask(Zones.get_zone_by_provider_id, provider_id),
+                lambda: self._ask(Zones.get_zone_by_node_name, node.name),
+                what="zone",
+            )
+        return InstanceMetadata(
+            provider_id=provider_id,
+            instance_type=instance_type,
+            addresses=addresses,
+            zone=zone.failure_domain,
+            region=zone.region,
+        )
+
+    async def addresses(self, node: Node) -> Sequence[NodeAddress]:
+        """The addresses alone, which the old interface answers for less than all metadata."""
+        return await self._addresses(node.provider_id, node.name)
+
+    async def _existing(self, node: Node) -> str | None:
+        """The provider ID of an instance that exists; None when it does not."""
+        provider_id = node.provider_id
+        if not provider_id:
+            try:
+                provider_id = await self._provider_id(node)
+            except NotFound:
+                return None
+        # A NotFound from here on is an ordinary error: only the boolean says "gone".
+        try:
+            exists = await self._ask(Instances.instance_exists_by_provider_id, provider_id)
+        except NotFound as error:
+            raise FailedPrecondition(f"existence of {provider_id} is unclear: {error}") from error
+        return provider_id if exists else None
+
+    async def _is_off(self, provider_id: str) -> bool:
+        try:
+            return await self._ask(Instances.instance_shutdown_by_provider_id, provider_id)
+        except Unimplemented:
+            return False
+
+    async def _addresses(self, provider_id: str, name: str) -> Sequence[NodeAddress]:
+        return await self._first_of(
+            lambda: self._ask(Instances.node_addresses_by_provider_id, provider_id),
+            lambda: self._ask(Instances.node_addresses, name),
+            what="addresses",
+        )
+
+    async def _provider_id(self, node: Node) -> str:
+        instance_id = await self._ask(Instances.instance_id, node.name)
+        return format_provider_id(self._caller.name, instance_id)
+
+    async def _first_of(
+        self, first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[T]], *, what: str
+    ) -> T:
+        try:
+            return await first()
+        except CloudError as by_id:
+            try:
+                return await second()
+            except CloudError as by_name:
+                text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
+                raise _retold(by_name, text) from by_name
+
+
+def _retold(error: CloudError, text: str) -> CloudError:
+    """The same error with another text: its class and facts stay, so its policy holds.
+
+    A copy, because a provider may raise one object again and again.
+    """
+    kind = type(error)
+    copied = kind.__new__(kind, text)
+    copied.__dict__.update(error.__dict__)
+    return copied
+
+
+def _warn(message: str, node: Node) -> None:
+    # Loaded here, because importing the SDK must not load a logging library.
+    from ccm.base import log
+
+    log.logger("lookup").warning(message, node=node.name)
+
 
 GONE = InstanceState(exists=False)
 RUNNING = InstanceState(exists=True, power=Power.RUNNING)

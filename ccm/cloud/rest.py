@@ -30,7 +30,7 @@ from ccm.base.clock import now
 from ccm.base.parsing import UNDECODABLE
 from ccm.base.wire import aiohttp, reason
 from ccm.cloud import errors
-from ccm.cloud.fields import ConfigError
+from ccm.cloud.settings import ConfigError
 
 T = TypeVar("T")
 

@@ -238,3 +238,14 @@ class Limits:
         for operation, seconds in self.deadlines_s.items():
             if not 0 < seconds < math.inf:
                 raise ValueError(f"deadlines_s[{operation!r}] is {seconds}; it must be above 0")
+
+
+def add_to_node_addresses(
+    existing: Sequence[NodeAddress], *added: NodeAddress
+) -> list[NodeAddress]:
+    """A new list with each address appended that is not there yet (same type and text)."""
+    result = list(existing)
+    for entry in added:
+        if entry not in result:
+            result.append(entry)
+    return result

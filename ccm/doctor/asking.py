@@ -19,8 +19,8 @@ from ccm.doctor.case import Case
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import TlsSettings
 from ccm.kube.portforward import LOOPBACK, forwarded
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.runtime.account import PATH, Answer
 

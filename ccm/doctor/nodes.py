@@ -9,8 +9,7 @@ from ccm.base import clock
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.route import plan as route_plan
 from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider

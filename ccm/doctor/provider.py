@@ -16,9 +16,9 @@ from ccm.app.serving import webhooks
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ApiClient
-from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.settings import ConfigError
 from ccm.doctor import catalogue, reach
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Verdict, count, fail, ok, some, warn

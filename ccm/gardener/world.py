@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.log import Outage
-from ccm.cloud.codes import code_of
-from ccm.cloud.errors import CloudError, NotFound, NotOwned, Unimplemented, Uninitialized
+from ccm.cloud.errors import CloudError, NotFound, NotOwned, Unimplemented, Uninitialized, code_of
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import (
     CORRECT_OWNER,
@@ -29,7 +29,6 @@ from ccm.cloud.machines import (
     known,
 )
 from ccm.cloud.operation import Caller
-from ccm.cloud.provider_id import is_same_instance
 from ccm.gardener import codec, metrics, served
 from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES

@@ -5,12 +5,15 @@ clients share one transport. Objects are decoded into the narrow types of `ccm.m
 therefore changes are written as patches, and only kinds that are modelled completely
 may be replaced.
 
+Texts in messages that are written to the API server lose their secrets and are cut (`encode`).
+
 Every call may raise `errors.ApiError` or `errors.Unreachable`, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -18,9 +21,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ccm.base import drain
+from ccm.base import drain, redact
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.kube import decode, metrics, outgoing
+from ccm.kube import decode, metrics
 from ccm.kube.decode import Page, WatchEvent
 from ccm.kube.resources import Kind
 from ccm.kube.transport import Transport
@@ -329,7 +332,7 @@ class Resource(Generic[T]):
     ) -> T:
         if method != "GET":
             metrics.writes(self.kind.plural).inc()
-        sent = None if body is None else outgoing.encode(body)
+        sent = None if body is None else encode(body)
         answer = await self._client.raw(method, path, body=sent, content_type=content_type)
         return decode.decode_object(self.kind, answer)
 
@@ -388,3 +391,35 @@ class Within(Generic[T]):
 def _filled(query: Mapping[str, str]) -> dict[str, str]:
     """The parameters that say something."""
     return {name: value for name, value in query.items() if value}
+
+
+_TEXTS = frozenset({"error", "message", "note"})
+_NAMED_BY_OTHERS = frozenset({"annotations", "data", "labels"})
+_HOST = re.compile(r"[A-Za-z0-9.*_-]{1,253}")
+_ANY = re.compile(rb'"(?:error|hostname|message|note)":"')
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """An object or a patch as JSON; what people read in it is fit for everybody."""
+    try:
+        sent = _ENCODER.encode(body)
+    except UnicodeEncodeError:  # half a character in somebody's words, which are mended
+        return _ENCODER.encode(_public("", body))
+    # Most writes hold no such text, and are many.
+    return _ENCODER.encode(_public("", body)) if _ANY.search(sent) else sent
+
+
+def _public(name: str, value: Any) -> Any:
+    if isinstance(value, str):  # most are
+        if name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value)):
+            return redact.public(value)
+        return value
+    if isinstance(value, Mapping):
+        # What people name themselves, such as an annotation "note", is no text of ours.
+        return {
+            key: one if key in _NAMED_BY_OTHERS else _public(str(key), one)
+            for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_public(name, one) for one in value]
+    return value

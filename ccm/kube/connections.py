@@ -4,6 +4,9 @@ aiohttp's pool opens the connections and keeps them, and its parser reads the an
 session is left out: for what we never use (redirects, cookies, proxies, bodies of all kinds)
 it makes a URL, maps of headers, a task that writes and a response anew each time, which costs
 a third of a request's CPU. What we send is a head and bytes, at once.
+
+A session is a pool made of TLS settings; when they change, new requests get a new one, and the old
+one is closed when its last request, possibly a long watch, has ended.
 """
 
 from __future__ import annotations
@@ -12,12 +15,17 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from yarl import URL
 
+from ccm.base.log import logger
 from ccm.base.wire import aiohttp
+from ccm.kube import credentials, errors
+from ccm.kube.credentials import Credential
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -185,3 +193,167 @@ def _open_socket(info: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return opened
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PooledSession:
+    """A session, the TLS settings it was made of, and how many requests use it."""
+
+    connections: Connections
+    settings: credentials.TlsSettings
+    users: int = 0
+    retired: bool = False
+
+
+class Sessions:
+    """The sessions towards one server.
+
+    Args:
+        opener: makes connections of a TLS context, None where the server speaks no TLS, and the
+            name expected in the server's certificate.
+        settings: of TLS; replaced by `adopt`.
+        secure: whether the server speaks TLS at all.
+        source: where the settings come from, for messages.
+    """
+
+    def __init__(
+        self,
+        opener: Callable[[ssl.SSLContext | None, str], Connections],
+        settings: credentials.TlsSettings,
+        *,
+        secure: bool,
+        source: str,
+    ) -> None:
+        self._log = logger("kube")
+        self._opener = opener
+        self._settings = settings
+        self._secure = secure
+        self._source = source
+        self._newest: PooledSession | None = None
+        self._open: set[PooledSession] = set()
+        self._changing = asyncio.Lock()
+
+    def adopt(self, settings: credentials.TlsSettings) -> None:
+        """Use other TLS settings from the next request on."""
+        self._settings = settings
+
+    async def close(self) -> None:
+        """Close every session, used or not."""
+        self._newest = None
+        while self._open:
+            await self._open.pop().connections.close()
+
+    async def acquire(self, credential: Credential) -> PooledSession:
+        """The session for a credential, a new one if the TLS settings changed.
+
+        Raises:
+            errors.Unreachable: nothing can be made of the TLS settings.
+        """
+        wanted = self._settings
+        if credential.certificate is not None:
+            wanted = replace(wanted, certificate=credential.certificate)
+        newest = self._newest
+        if newest is None or newest.settings != wanted:
+            newest = await self._exchanged(wanted)
+        newest.users += 1
+        return newest
+
+    async def release(self, pooled: PooledSession) -> None:
+        """End one use of a session; a retired one is closed by its last user."""
+        pooled.users -= 1
+        await self._close_unused(pooled)
+
+    async def _exchanged(self, wanted: credentials.TlsSettings) -> PooledSession:
+        async with self._changing:
+            old = self._newest
+            if old is not None and old.settings == wanted:
+                return old
+            context = await self._build_context(wanted) if self._secure else None
+            opened = self._opener(context, wanted.server_name)
+            newest = PooledSession(connections=opened, settings=wanted)
+            self._open.add(newest)
+            self._newest = newest
+            if old is not None:
+                self._log.info("TLS settings changed, new connections use them")
+                old.retired = True
+                await self._close_unused(old)
+            return newest
+
+    async def _close_unused(self, pooled: PooledSession) -> None:
+        if pooled.retired and pooled.users == 0 and pooled in self._open:
+            self._open.discard(pooled)
+            await pooled.connections.close()
+
+    async def _build_context(self, settings: credentials.TlsSettings) -> ssl.SSLContext:
+        try:
+            return await asyncio.to_thread(credentials.build_context, settings)
+        except (OSError, ValueError) as problem:
+            raise errors.Unreachable(
+                f"TLS settings of {self._source} are unusable: {problem}", kind="tls"
+            ) from problem
+
+
+CONCURRENCY = 8
+"""The limit while answers come fast."""
+
+PATIENCE_S = 0.1
+"""After how many seconds in which somebody waited and few answers came the limit rises by one."""
+
+MANY = 20
+"""Answers in that time which are not few: a server that gives 200 a second is busy, not slow."""
+
+
+class ConcurrencyLimiter:
+    """Lets so many in at once, for as long as its `async with` block; others wait in order."""
+
+    def __init__(self) -> None:
+        self._limit = CONCURRENCY
+        self._busy = 0
+        self._ended = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> None:
+        if self._busy < self._limit:
+            self._busy += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._watch()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # the turn came in the same breath: pass it on
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        self._ended += 1
+        self._let_in()
+        if not self._busy:
+            self._limit = CONCURRENCY
+
+    def _let_in(self) -> None:
+        while self._waiting and self._busy < self._limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._busy += 1
+                turn.set_result(None)
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._ended = 0
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(PATIENCE_S, self._widen)
+
+    def _widen(self) -> None:
+        self._timer = None
+        if self._waiting and self._ended < MANY:
+            self._limit += 1
+            self._let_in()
+        if self._waiting:
+            self._watch()

@@ -1,4 +1,4 @@
-"""Who we are to the API server: a fixed credential, or (see `exec_plugin`) a program.
+"""Credentials for the API server, fixed or (see `exec_plugin`) of a program, and TLS settings.
 
 The transport asks for the current credential before each attempt and reports one that
 was answered with 401; a source then looks for a newer one and says whether it found it.
@@ -7,6 +7,7 @@ was answered with 401; a source then looks for a newer one and says whether it f
 from __future__ import annotations
 
 import base64
+import ssl
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,3 +78,56 @@ def basic(username: str, password: str) -> Credential:
     for secret in (password, credentials.header_value(pair)):
         redact.know(secret)
     return Credential(header=f"Basic {pair}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """What a connection needs.
+
+    Attributes:
+        authorities: whom we trust, PEM; None: the system's.
+        certificate: our own; None: we show none.
+        server_name: name expected in the server's certificate; empty: the host's.
+        insecure: trust any server.
+    """
+
+    authorities: bytes | None = None
+    certificate: KeyPair | None = None
+    server_name: str = ""
+    insecure: bool = False
+
+    @property
+    def configured(self) -> bool:
+        """Whether anything is set that makes sense with TLS only."""
+        return self != TlsSettings()
+
+
+def build_context(settings: TlsSettings) -> ssl.SSLContext:
+    """A client context; blocking for some milliseconds.
+
+    Raises:
+        ssl.SSLError: a certificate or key is no valid PEM, or they do not match.
+        ValueError: the authorities hold no certificate, or the key is encrypted.
+    """
+    if settings.authorities is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.create_default_context(cadata=_text(settings.authorities))
+    # Newer Pythons demand extensions of authorities that Go does not, and many
+    # clusters' authorities lack; like Go, a trusted intermediate is trust enough.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.certificate is not None:
+        settings.certificate.load_into(context)
+    return context
+
+
+def _text(pem: bytes) -> str:
+    text = pem.decode("ascii", errors="replace")
+    if "-----BEGIN" not in text:
+        raise ValueError("no certificate found in the certificate authority data")
+    return text

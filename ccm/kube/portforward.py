@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ccm.base.tasks import cancel_and_join, first_of, spawn
 from ccm.base.wire import aiohttp, reason
-from ccm.kube import errors, tls
+from ccm.kube import credentials, errors
 from ccm.kube.config import ClusterConfig
 from ccm.kube.connections import CONNECT_TIMEOUT_S
 from ccm.kube.transport import trouble_kind
@@ -90,14 +90,14 @@ async def _session(config: ClusterConfig) -> aiohttp.ClientSession:
     credential = await config.credentials.current()
     settings = config.tls
     if credential.certificate is not None:
-        settings = tls.TlsSettings(
+        settings = credentials.TlsSettings(
             authorities=settings.authorities,
             certificate=credential.certificate,
             server_name=settings.server_name,
             insecure=settings.insecure,
         )
     is_secure = config.server.startswith("https:")
-    context = await asyncio.to_thread(tls.build_context, settings) if is_secure else True
+    context = await asyncio.to_thread(credentials.build_context, settings) if is_secure else True
     headers = {"Authorization": credential.header} if credential.header is not None else {}
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=context), headers=headers, trust_env=False

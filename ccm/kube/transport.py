@@ -16,6 +16,8 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Self
 from urllib.parse import quote, urlencode
@@ -27,13 +29,10 @@ from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp, reason
 from ccm.kube import errors, metrics
-from ccm.kube.concurrency import ConcurrencyLimiter
 from ccm.kube.config import ClusterConfig
-from ccm.kube.connections import Connections, Response
+from ccm.kube.connections import ConcurrencyLimiter, Connections, PooledSession, Response, Sessions
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
-from ccm.kube.serverclock import ServerClock
-from ccm.kube.sessions import PooledSession, Sessions
 
 MAX_RETRIES = 10
 """Repetitions of one request (client-go, rest request)."""
@@ -399,3 +398,32 @@ def trouble_kind(problem: BaseException) -> Trouble:
     if isinstance(problem, OSError):
         return "refused"
     return "garbage"
+
+
+EVERY_S = 1.0
+"""A later answer than that is read again; the times in them have no smaller step."""
+
+
+class ServerClock:
+    """The server's clock; our own, until the server has said anything."""
+
+    def __init__(self) -> None:
+        self._told: tuple[datetime, float] | None = None
+
+    def note(self, date: str | None) -> None:
+        """The header `Date` of an answer that has just come; one that says nothing is left."""
+        now = clock.monotonic()
+        if not date or (self._told is not None and now - self._told[1] < EVERY_S):
+            return
+        try:
+            told = parsedate_to_datetime(date)
+        except ValueError:
+            return
+        self._told = (told if told.tzinfo else told.replace(tzinfo=UTC), now)
+
+    def now(self) -> datetime:
+        """The time at the server."""
+        if self._told is None:
+            return clock.now()
+        told, at = self._told
+        return told + timedelta(seconds=clock.monotonic() - at)

@@ -20,8 +20,9 @@ from datetime import datetime
 from enum import Enum
 
 from ccm.base import redact
-from ccm.cloud import codes, errors
+from ccm.cloud import errors
 from ccm.cloud import machines as vms
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import (
     Identity,
     MachineInfo,
@@ -29,7 +30,6 @@ from ccm.cloud.machines import (
     found,
     known,
 )
-from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.classes import ClassView
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
@@ -241,7 +241,7 @@ def failed(
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
         return Outcome(status=kept, after_s=error.seconds, busy=error)
-    code, text = codes.code_of(error).name, told_of(error)
+    code, text = errors.code_of(error).name, told_of(error)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
@@ -271,7 +271,7 @@ def told_of(error: errors.CloudError) -> str:
     """An error as a description has it: whoever may read the object reads it."""
     said = copy.copy(error)
     said.args = (redact.public(str(error)),)
-    return codes.format_error(said)
+    return errors.format_error(said)
 
 
 def passes(error: errors.CloudError) -> bool:

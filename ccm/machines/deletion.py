@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from ccm.cloud import codes, errors
+from ccm.cloud import errors
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import known
-from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.creation import SHORT_S, passes, told_of
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.settings import Settings
@@ -379,7 +379,7 @@ def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
         cause=cause,
         said=told_of(error),
         after_s=SHORT_S if passes(error) else LONG_S,
-        code=codes.code_of(error).name,
+        code=errors.code_of(error).name,
         known_state=told,
     )
 

@@ -8,11 +8,10 @@ package only by the backend that needs it. `README.md` is the guide.
 
     interface   what a provider offers; values
     errors      what it raises
-    keys        names of objects and instances
-    objects     what may be stored, and its canonical bytes
+    objects     what may be stored, its canonical bytes, its names
     envelope    what is stored around an object
     engine      a whole provider made of plain stores
-    turns       who writes next
+    local       a thread, private folders, mounted files
     memory, file, sqlite, s3, postgres     the stores
     secrets, keyring, kubesecrets          what is secret
     manager     several instances kept as one

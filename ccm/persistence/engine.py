@@ -8,14 +8,24 @@ for more than 50 ms.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+from ccm.base import clock, lease_guard, metrics
 from ccm.base.log import logger
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.persistence import envelope, keys, objects
+from ccm.persistence import envelope, objects
 from ccm.persistence.envelope import Entry, Writer
 from ccm.persistence.errors import (
     BackendDead,
@@ -29,7 +39,6 @@ from ccm.persistence.errors import (
     Unreachable,
     VersionConflict,
 )
-from ccm.persistence.instance import DEADLINE_S, Instance
 from ccm.persistence.interface import (
     CAS,
     GVK,
@@ -41,8 +50,206 @@ from ccm.persistence.interface import (
     Stamped,
     Version,
 )
-from ccm.persistence.keys import Place
+from ccm.persistence.objects import Place
 from ccm.persistence.store import Claim, Record, Store
+
+OPERATIONS = metrics.counter(
+    "ccm_persistence_operations_total",
+    "Operations on an instance of storage, by how they ended.",
+    ["backend", "instance", "operation", "result"],
+)
+DURATION = metrics.histogram(
+    "ccm_persistence_operation_duration_seconds",
+    "How long an operation took, waiting for its turn included.",
+    ["backend", "instance", "operation"],
+    buckets=metrics.exponential_buckets(0.0005, 4, 9),
+)
+UP = metrics.gauge("ccm_persistence_instance_up", "1: the instance works.", ["instance"])
+LATENCY = metrics.gauge(
+    "ccm_persistence_mean_persist_latency_seconds",
+    "Mean time of the last 256 writes and deletes that succeeded.",
+    ["instance"],
+)
+CORRUPT = metrics.counter(
+    "ccm_persistence_corrupt_objects_total", "Damaged objects that were met.", ["instance"]
+)
+REPAIRS = metrics.gauge(
+    "ccm_persistence_repairs_pending", "Copies that an instance still has to get.", ["instance"]
+)
+DEGRADED = metrics.gauge(
+    "ccm_persistence_degraded", "1: no instance works, and the daemon goes on without."
+)
+
+
+class UnderWay:
+    """What has begun and not ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Something is under way inside."""
+        self._count += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none.set()
+
+    async def none(self) -> None:
+        """All that began has ended."""
+        await self._none.wait()
+
+
+class Turns:
+    """Writes to one place, in the order they were asked for; no lock outlives its users."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @asynccontextmanager
+    async def of(self, place: Hashable | None) -> AsyncIterator[None]:
+        """Inside it is our turn; None is nowhere, and waits for nobody."""
+        if place is None:
+            yield
+            return
+        lock, users = self._held.get(place, (asyncio.Lock(), 0))
+        self._held[place] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._held[place]
+            if users == 1:
+                del self._held[place]
+            else:
+                self._held[place] = (lock, users - 1)
+
+
+WINDOW = 256
+"""Writes and deletes that the mean latency is made of."""
+
+DEADLINE_S = 30.0
+"""Of one operation: three tries of an S3 request (5 s to connect, 10 s to answer) fit."""
+
+
+class Instance:
+    """One instance.
+
+    Args:
+        backend: type of storage, for metrics.
+        name: of the instance.
+        store: where it is kept.
+        deadline_s: of one operation.
+    """
+
+    def __init__(self, backend: str, name: str, store: Store, deadline_s: float) -> None:
+        self.backend = backend
+        self.name = name
+        self.store = store
+        self.is_up = False
+        self.is_open = False
+        self._deadline_s = deadline_s
+        self._took: deque[float] = deque(maxlen=WINDOW)
+        self._turns = Turns()
+        self._under_way = UnderWay()
+        self._log = logger("persistence")
+
+    @property
+    def status(self) -> PersistenceProviderStatus:
+        """From memory."""
+        return PersistenceProviderStatus(
+            instance_exists=True, status=self.is_up, mean_persist_latency=self._mean()
+        )
+
+    async def open(self, claim: Claim) -> None:
+        """Open the store and count as up.
+
+        Raises:
+            BackendUnavailable: not now.
+            BackendDead: never.
+        """
+        async with self.operation("open"):
+            await self.store.open(claim)
+            self.is_open = True
+
+    @asynccontextmanager
+    async def operation(self, name: str, place: Place | None = None) -> AsyncIterator[None]:
+        """Something is done to the store: in its turn, in time, and counted.
+
+        Args:
+            name: of the operation, for metrics; `put` and `delete` make the mean latency.
+            place: what is written; writes to one place take turns.
+        """
+        began, result = clock.monotonic(), "ok"
+        try:
+            with self._under_way.one():
+                async with self._turns.of(place), lease_guard.limit(self._deadline_s):
+                    yield
+            self._worked(name, clock.monotonic() - began)
+        except lease_guard.Lapsed as error:
+            result = "BackendUnavailable"
+            raise BackendUnavailable(f"{self.name}: {error}") from error
+        except TimeoutError as error:
+            result = "BackendUnavailable"
+            self.down("it did not answer in time")
+            raise BackendUnavailable(f"{self.name} did not answer in time") from error
+        except PersistenceError as error:
+            result = type(error).__name__
+            self._failed(error)
+            raise
+        except BaseException:
+            result = "cut"
+            raise
+        finally:
+            labels = (self.backend, self.name, name)
+            OPERATIONS.labels(*labels, result).inc()
+            DURATION.labels(*labels).observe(clock.monotonic() - began)
+
+    async def idle(self) -> None:
+        """Nothing is under way."""
+        await self._under_way.none()
+
+    def down(self, why: str) -> None:
+        """It does not work."""
+        if self.is_up:
+            self._log.warning("persistence instance is down", instance=self.name, error=why)
+        self._set(up=False)
+
+    def corrupt(self) -> None:
+        """A damaged object was met."""
+        CORRUPT.labels(self.name).inc()
+        self._log.error("persistence holds a damaged object", instance=self.name)
+
+    def _worked(self, name: str, took_s: float) -> None:
+        if not self.is_up:
+            self._log.info("persistence instance is up", instance=self.name)
+        self._set(up=True)
+        if name in ("put", "delete"):
+            self._took.append(took_s)
+            LATENCY.labels(self.name).set(self._mean())
+
+    def _failed(self, error: PersistenceError) -> None:
+        if isinstance(error, BackendUnavailable):
+            self.down(str(error))
+        elif isinstance(error, CorruptObject):
+            self.corrupt()
+
+    def _set(self, *, up: bool) -> None:
+        self.is_up = up
+        UP.labels(self.name).set(up)
+
+    def _mean(self) -> float:
+        return sum(self._took) / len(self._took) if self._took else 0.0
+
 
 PROBE_S = 30.0
 """Seconds between two looks at each instance."""
@@ -81,7 +288,7 @@ class StoreProvider:
         sensitive: bool = False,
     ) -> None:
         for name in stores:
-            if not keys.INSTANCE.fullmatch(name):
+            if not objects.INSTANCE.fullmatch(name):
                 raise BackendDead(f"{name!r} is no name of an instance")
         self._instances = {
             name: Instance(backend, name, store, deadline_s) for name, store in stores.items()
@@ -196,25 +403,25 @@ class StoreProvider:
         one = self._known(instance)
         if expect is not None and CAS not in one.store.capabilities:
             raise VersionConflict(f"{instance} cannot keep conditions: nothing was written")
-        place = keys.place_of(obj)
+        place = objects.place_of(obj)
         return place.key, await self._write(one, place, obj, None, expect)
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
         """As `PersistenceProvider.delete_object`."""
-        one, place = self._known(instance), Place(kind, keys.checked(key))
+        one, place = self._known(instance), Place(kind, objects.checked(key))
         async with one.operation("delete", place):
             await one.store.remove(place, self._writer().epoch)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         """As `PersistenceProvider.get_object`."""
-        found = await self._read(instance, Place(kind, keys.checked(key)))
+        found = await self._read(instance, Place(kind, objects.checked(key)))
         return found[1].obj if found else None
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
         """As `VersionedPersistence.get_versioned`."""
-        found = await self._read(instance, Place(kind, keys.checked(key)))
+        found = await self._read(instance, Place(kind, objects.checked(key)))
         return (found[1].obj, found[2]) if found and found[1].obj is not None else None
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
@@ -234,12 +441,12 @@ class StoreProvider:
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
         """As `StampedPersistence.write_stamped`."""
-        one, place = self._known(instance), Place(kind, keys.checked(key))
+        one, place = self._known(instance), Place(kind, objects.checked(key))
         await self._write(one, place, copy.obj, copy.stamp, None)
 
     async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
         """As `StampedPersistence.read_stamped`."""
-        found = await self._read(instance, Place(kind, keys.checked(key)))
+        found = await self._read(instance, Place(kind, objects.checked(key)))
         return found[1] if found else None
 
     async def iter_stamped(

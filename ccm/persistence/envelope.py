@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from ccm.base import clock
 from ccm.persistence.errors import BackendDead, CorruptObject
 from ccm.persistence.interface import Stamp, Stamped, Version
-from ccm.persistence.keys import Place
-from ccm.persistence.objects import canonical
+from ccm.persistence.objects import Place, canonical
 
 FORMAT = 1
 """Of envelopes and markers; a higher one was written by a newer version of us."""

@@ -19,15 +19,15 @@ from typing import Annotated
 import msgspec
 
 from ccm.base.files import reason
-from ccm.persistence import envelope, keys, places
+from ccm.persistence import envelope, local, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, CorruptObject, InvalidObject, VersionConflict
 from ccm.persistence.interface import ABSENT, CAS, GVK, SHARED, Expected, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.local import Worker
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_expected
-from ccm.persistence.threads import Worker
 
 LOCK = ".lock"
 TEMPORARY = ".tmp-"
@@ -102,12 +102,12 @@ class FileStore:
     # In the thread
 
     def _open(self, claim: Claim) -> None:
-        places.private_folder(self._root)
+        local.private_folder(self._root)
         if self._lock is None:
             self._lock = self._locked()
-        self._cluster = keys.encode(claim.cluster_uid)
+        self._cluster = objects.encode(claim.cluster_uid)
         self._clean(self._root)
-        marker = self._root / keys.MARKER
+        marker = self._root / objects.MARKER
         try:
             self._create(marker, envelope.marker(claim.cluster_uid))
         except FileExistsError:
@@ -117,7 +117,7 @@ class FileStore:
 
     def _locked(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(self._root / LOCK, flags, places.FILE_MODE)
+        handle = os.open(self._root / LOCK, flags, local.FILE_MODE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -136,7 +136,7 @@ class FileStore:
             if each.name.startswith(TEMPORARY):
                 os.unlink(path)
                 continue
-            places.check_private(path, is_folder=is_folder)
+            local.check_private(path, is_folder=is_folder)
             if is_folder:
                 self._clean(path)
 
@@ -180,7 +180,7 @@ class FileStore:
         except OSError:
             _unlink(temporary)
             raise
-        places.sync_folder(path.parent)
+        local.sync_folder(path.parent)
         return entry.version
 
     def _create(self, path: Path, body: bytes) -> None:
@@ -190,7 +190,7 @@ class FileStore:
             os.link(temporary, path)
         finally:
             _unlink(temporary)
-        places.sync_folder(path.parent)
+        local.sync_folder(path.parent)
 
     def _temporary(self, folder: Path, body: bytes) -> Path:
         path = folder / f"{TEMPORARY}{os.getpid()}-{uuid.uuid4()}"
@@ -202,7 +202,7 @@ class FileStore:
         return path
 
     def _fill(self, path: Path, body: bytes) -> None:
-        handle = os.open(path, _NEW, places.FILE_MODE)
+        handle = os.open(path, _NEW, local.FILE_MODE)
         try:
             rest = memoryview(body)
             while rest:
@@ -217,10 +217,10 @@ class FileStore:
             return
         self._make_folders(folder.parent)
         try:
-            os.mkdir(folder, places.FOLDER_MODE)
+            os.mkdir(folder, local.FOLDER_MODE)
         except FileExistsError:
-            places.check_private(folder, is_folder=True)
-        places.sync_folder(folder.parent)
+            local.check_private(folder, is_folder=True)
+        local.sync_folder(folder.parent)
         self._durable.add(folder)
 
     def _remove(self, path: Path) -> None:
@@ -230,15 +230,15 @@ class FileStore:
             if not path.parent.is_dir():
                 return
         # Also if it was absent: an earlier attempt may have come no further.
-        places.sync_folder(path.parent)
+        local.sync_folder(path.parent)
 
     def _names(self, kind: GVK) -> list[Place]:
-        folder = self._root / self._cluster / keys.folder(kind)
+        folder = self._root / self._cluster / objects.folder(kind)
         found: list[Place] = []
         for namespace in _listed(folder):
             for name in _listed(folder / namespace):
                 try:
-                    key = keys.checked(f"{namespace}/{name.removesuffix(keys.SUFFIX)}")
+                    key = objects.checked(f"{namespace}/{name.removesuffix(objects.SUFFIX)}")
                 except InvalidObject:  # a temporary file
                     continue
                 found.append(Place(kind, key))
@@ -283,7 +283,7 @@ def _listed(folder: Path) -> list[str]:
 def storage(given: Sequence[FileConfig], context: Context) -> StoreProvider:
     """The backend."""
     stores = {
-        keys.instance_name("file", {"root": str(config.root)}): FileStore(
+        objects.instance_name("file", {"root": str(config.root)}): FileStore(
             config.root, shared=config.shared
         )
         for config in given

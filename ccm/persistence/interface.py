@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NewType, Protocol, TypeAlias
 from ccm.persistence.errors import BackendDead
 
 ObjectKey = NewType("ObjectKey", str)
-"""`<namespace or _>/<name>`, both encoded (`ccm.persistence.keys`); small, meant to be kept."""
+"""`<namespace or _>/<name>`, both encoded (`ccm.persistence.objects`); small, meant to be kept."""
 
 Version = NewType("Version", str)
 """Opaque; another one after each write."""

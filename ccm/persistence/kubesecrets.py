@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ccm.persistence import envelope, keys
+from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import (
@@ -26,7 +26,7 @@ from ccm.persistence.errors import (
     VersionConflict,
 )
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, Requests, backend
 from ccm.persistence.secrets import SecretStore
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
@@ -203,7 +203,7 @@ class KubernetesSecretStore(SecretStore):
     """
 
     def __init__(self, requests: Requests, namespace: str, context: Context) -> None:
-        name = keys.instance_name("kubernetes", {"namespace": namespace})
+        name = objects.instance_name("kubernetes", {"namespace": namespace})
         stores = {name: KubeStore(requests, namespace)}
         inner = StoreProvider("kubernetes", stores, writer=context.writer, sensitive=True)
         super().__init__(inner, STORED)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ccm.base.log import logger
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.persistence import keys, metrics
+from ccm.persistence import engine, objects
 from ccm.persistence.engine import nobody
 from ccm.persistence.envelope import Stamps, Writer
 from ccm.persistence.errors import (
@@ -29,11 +29,187 @@ from ccm.persistence.errors import (
     ObjectTooLarge,
     PersistenceError,
     SensitiveObjectRefused,
+    Unreachable,
 )
-from ccm.persistence.interface import GVK, MachineId, ObjectKey, Stamped
-from ccm.persistence.keys import Place
-from ccm.persistence.member import Backend, Member
-from ccm.persistence.repairs import LIMIT
+from ccm.persistence.interface import (
+    GVK,
+    METHODS,
+    STAMPED_METHODS,
+    MachineId,
+    ObjectKey,
+    Stamp,
+    Stamped,
+    require,
+)
+from ccm.persistence.objects import Place, place_of
+
+LIMIT = 10_000
+"""Copies that are remembered for one instance; beyond them all of it is compared again."""
+
+
+class Repairs:
+    """Of one instance. At first nobody knows what it missed before.
+
+    Args:
+        limit: of what is remembered.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._places: dict[Place, None] = {}
+        self._compared: set[GVK] = set()
+
+    def __contains__(self, place: Place) -> bool:
+        return place in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def knows(self, kind: GVK) -> bool:
+        """Whether what it missed of that kind is remembered."""
+        return kind in self._compared
+
+    def compared(self, kind: GVK) -> None:
+        """From now on it is."""
+        self._compared.add(kind)
+
+    def add(self, place: Place) -> None:
+        """It missed something there."""
+        self._places[place] = None
+        if len(self._places) > self._limit:
+            self._places.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Nobody knows any more; all of it has to be compared."""
+        self._compared.clear()
+
+    def done(self, place: Place) -> None:
+        """It has it now."""
+        self._places.pop(place, None)
+
+    def pending(self) -> Sequence[Place]:
+        """What to see to, as it is now."""
+        return tuple(self._places)
+
+
+NEVER = Stamp(0, 0)
+"""Of a copy that is the only one."""
+
+
+class Backend:
+    """A provider that can be made anew: one that could not be initialized stays dead.
+
+    Args:
+        name: of the backend.
+        make: makes a provider; asks nobody.
+        methods: that it has to have.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[[], Any], methods: Sequence[str] = METHODS
+    ) -> None:
+        self.name = name
+        self.provider = make()
+        require(name, self.provider, methods)
+        self.instances: Sequence[str] = tuple(self.provider.instances())
+        if len(set(self.instances)) != len(self.instances):
+            raise BackendDead(f"persistence backend {name!r} has two instances of one name")
+        self._make = make
+        self.is_open = False
+
+    def check(self, *, is_alone: bool) -> None:
+        """See that it can be one of several, if it is.
+
+        Raises:
+            BackendDead: it lacks methods.
+        """
+        if not is_alone:
+            require(self.name, self.provider, STAMPED_METHODS)
+
+    async def open(self, machine_id: MachineId) -> None:
+        """Open it unless it is open, or cannot be reached now.
+
+        Raises:
+            BackendDead: a person has to act.
+        """
+        if self.is_open:
+            return
+        try:
+            await self.provider.initialize(machine_id)
+            self.is_open = True
+        except Unreachable as error:
+            logger("persistence").warning("persistence backend is down", error=str(error))
+            await self.provider.close()
+            self.provider = self._make()
+
+    async def close(self) -> None:
+        """Close it."""
+        await self.provider.close()
+
+
+class Member:
+    """One instance.
+
+    Args:
+        backend: that it belongs to.
+        name: its own.
+        limit: of what it may miss.
+        is_alone: there is no other, and nothing to compare.
+    """
+
+    def __init__(self, backend: Backend, name: str, limit: int, *, is_alone: bool) -> None:
+        self.name = name
+        self._is_alone = is_alone
+        self.repairs = Repairs(limit)
+        self._backend = backend
+
+    async def latency(self) -> float | None:
+        """Mean time of a write in seconds; None: it is down."""
+        status = await self._backend.provider.instance_status(self.name)
+        return float(status.mean_persist_latency) if status.status else None
+
+    async def is_up(self) -> bool:
+        """Whether it works."""
+        return await self.latency() is not None
+
+    def missed(self, place: Place) -> None:
+        """It does not have the newest copy."""
+        self.repairs.add(place)
+
+    async def write(self, place: Place, copy: Stamped) -> None:
+        """Store a copy, or the mark of a deletion."""
+        provider = self._backend.provider
+        if not self._is_alone:
+            await provider.write_stamped(self.name, place.kind, place.key, copy)
+        elif copy.obj is None:
+            await self.remove(place)
+        else:
+            await provider.put_object(self.name, copy.obj)
+
+    async def remove(self, place: Place) -> None:
+        """Remove what is there."""
+        await self._backend.provider.delete_object(self.name, place.kind, place.key)
+
+    async def read(self, place: Place) -> Stamped | None:
+        """The copy, or the mark of a deletion."""
+        provider = self._backend.provider
+        if self._is_alone:
+            obj = await provider.get_object(self.name, place.kind, place.key)
+            return None if obj is None else Stamped(obj, NEVER)
+        found: Stamped | None = await provider.read_stamped(self.name, place.kind, place.key)
+        return found
+
+    async def read_all(self, kind: GVK) -> dict[Place, Stamped]:
+        """All copies and marks of a kind."""
+        provider = self._backend.provider
+        if self._is_alone:
+            objects = await provider.get_all_objects(self.name, kind)
+            return {place_of(obj): Stamped(obj, NEVER) for obj in objects}
+        return {
+            Place(kind, key): copy async for key, copy in provider.iter_stamped(self.name, kind)
+        }
+
 
 Policy = Literal["any", "majority", "all"]
 WhenDown = Literal["degrade", "block"]
@@ -137,7 +313,7 @@ class Manager:
         for backend in self._backends:
             await backend.open(self._machine)
         is_up = any([await member.is_up() for member in self.members])
-        metrics.DEGRADED.set(not is_up)
+        engine.DEGRADED.set(not is_up)
         if is_up is self._was_up:
             return
         self._was_up = is_up
@@ -158,7 +334,7 @@ class Manager:
         Raises:
             BackendUnavailable: too few acknowledged it; some may have it.
         """
-        place = keys.place_of(obj)
+        place = objects.place_of(obj)
         stamp = self._stamps.next(self._writer().epoch)
         await self._write(place, Stamped(dict(obj), stamp))
         return place.key
@@ -169,7 +345,7 @@ class Manager:
         Raises:
             BackendUnavailable: too few acknowledged it.
         """
-        place = Place(kind, keys.checked(key))
+        place = Place(kind, objects.checked(key))
         stamp = self._stamps.next(self._writer().epoch)
         await self._write(place, Stamped(None, stamp))
 
@@ -179,7 +355,7 @@ class Manager:
         Raises:
             BackendUnavailable: none could be asked.
         """
-        place = Place(kind, keys.checked(key))
+        place = Place(kind, objects.checked(key))
         self._kinds.add(kind)
         up = await self._up()
         if all(member.repairs.knows(kind) for member in up):
@@ -380,7 +556,7 @@ class Manager:
             for place in member.repairs.pending():
                 await self._mend(place, member, up)
         for member in self.members:
-            metrics.REPAIRS.labels(member.name).set(len(member.repairs))
+            engine.REPAIRS.labels(member.name).set(len(member.repairs))
 
     async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
         newest, missed, answered = await self._all(kind, up)

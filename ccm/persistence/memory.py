@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from ccm.persistence import envelope, keys
+from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
 
@@ -79,6 +79,6 @@ class MemoryStore:
 def storage(given: Sequence[MemoryConfig], context: Context) -> StoreProvider:
     """The backend."""
     stores = {
-        keys.instance_name("memory", {"name": config.name}): MemoryStore() for config in given
+        objects.instance_name("memory", {"name": config.name}): MemoryStore() for config in given
     }
     return StoreProvider("memory", stores, writer=context.writer)

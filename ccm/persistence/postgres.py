@@ -18,8 +18,7 @@ import asyncpg
 import msgspec
 
 from ccm.base import files, log
-from ccm.persistence import envelope, keys
-from ccm.persistence.credentials import text_of
+from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
@@ -33,7 +32,8 @@ from ccm.persistence.interface import (
     ObjectKey,
     Version,
 )
-from ccm.persistence.keys import Place
+from ccm.persistence.local import text_of
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch
 
@@ -294,6 +294,7 @@ class _Words:
 def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
     """The backend."""
     stores = {
-        keys.instance_name("postgres", config.identity()): PostgresStore(config) for config in given
+        objects.instance_name("postgres", config.identity()): PostgresStore(config)
+        for config in given
     }
     return StoreProvider("postgres", stores, writer=context.writer)

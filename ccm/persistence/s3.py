@@ -28,8 +28,7 @@ from obstore.store import S3Store as Bucket
 
 from ccm.base import log, proxies
 from ccm.base.tasks import bounded
-from ccm.persistence import envelope, keys
-from ccm.persistence.credentials import text_of
+from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
@@ -42,7 +41,8 @@ from ccm.persistence.interface import (
     ObjectKey,
     Version,
 )
-from ccm.persistence.keys import Place
+from ccm.persistence.local import text_of
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
 
@@ -135,7 +135,9 @@ class S3Store:
     async def open(self, claim: Claim) -> None:
         """As `Store.open`."""
         self._connect()
-        self._base = f"{self._config.prefix.strip('/')}/{keys.encode(claim.cluster_uid)}".strip("/")
+        self._base = f"{self._config.prefix.strip('/')}/{objects.encode(claim.cluster_uid)}".strip(
+            "/"
+        )
         async with self._asking():
             self.capabilities = frozenset({SHARED}) | await self._conditions()
             await self._claim(claim)
@@ -180,7 +182,7 @@ class S3Store:
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """As `Store.scan`."""
-        prefix = f"{self._base}/{keys.folder(kind)}/"
+        prefix = f"{self._base}/{objects.folder(kind)}/"
         paths: list[str] = []
         async with self._asking():
             async for some in obstore.list(self._bucket, prefix, chunk_size=1000):
@@ -206,7 +208,7 @@ class S3Store:
         found: list[tuple[Place, Record]] = []
 
         async def read(path: str) -> None:
-            key = ObjectKey(path.removeprefix(prefix).removesuffix(keys.SUFFIX))
+            key = ObjectKey(path.removeprefix(prefix).removesuffix(objects.SUFFIX))
             record = await self.read(Place(kind, key))
             if record is not None:  # it may be gone since it was listed
                 found.append((Place(kind, key), record))
@@ -219,7 +221,7 @@ class S3Store:
 
     async def _claim(self, claim: Claim) -> None:
         """Mark it as ours, and say who leads; whoever led before writes nothing any more."""
-        path = f"{self._base}/{keys.MARKER}"
+        path = f"{self._base}/{objects.MARKER}"
         for _ in range(ATTEMPTS):
             found = await self._got(path)
             said = found[0] if found else envelope.marker(claim.cluster_uid)
@@ -250,7 +252,7 @@ class S3Store:
         Raises:
             Fenced: somebody does.
         """
-        found = await self._got(f"{self._base}/{keys.MARKER}")
+        found = await self._got(f"{self._base}/{objects.MARKER}")
         check_epoch(_led(found[0]) if found else 0, epoch)
 
     async def _replace(self, path: str, entry: Entry, expect: Expected) -> Version:
@@ -418,5 +420,5 @@ def _epoch(body: bytes) -> int:
 @backend(config=S3Config)
 def storage(given: Sequence[S3Config], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {keys.instance_name("s3", config.identity()): S3Store(config) for config in given}
+    stores = {objects.instance_name("s3", config.identity()): S3Store(config) for config in given}
     return StoreProvider("s3", stores, writer=context.writer)

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from ccm.persistence import keyring, keys, registry
+from ccm.persistence import keyring, objects, registry
+from ccm.persistence.engine import Turns, UnderWay
 from ccm.persistence.errors import (
     BackendDead,
     Closed,
@@ -39,7 +40,6 @@ from ccm.persistence.interface import (
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.objects import canonical
 from ccm.persistence.registry import Context, backend
-from ccm.persistence.turns import Turns, UnderWay
 
 SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
 SALT = GVK("secrets.ccm", "v1", "Salt")
@@ -158,7 +158,7 @@ class SecretStore:
         packed = _packed(data)
         # Sealed in its turn: sealing takes a thread, and threads overtake each other.
         with self._writes.one():
-            async with self._turns.of((instance, keys.key_of("", name))):
+            async with self._turns.of((instance, objects.key_of("", name))):
                 obj = await self._object(instance, name, packed)
                 key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
@@ -176,7 +176,7 @@ class SecretStore:
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
         """As `SecretPersistenceProvider.list_secrets`."""
         found = await self._inner.get_all_objects(instance, self._kind)
-        return [keys.key_of("", obj["metadata"]["name"]) for obj in found]
+        return [objects.key_of("", obj["metadata"]["name"]) for obj in found]
 
     async def rotate(self, instance: str) -> RotationReport:
         """As `SecretPersistenceProvider.rotate`."""
@@ -224,7 +224,7 @@ class SecretStore:
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name},
-            "spec": await self._sealed(instance, keys.key_of("", name), value),
+            "spec": await self._sealed(instance, objects.key_of("", name), value),
         }
 
     async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
@@ -302,7 +302,7 @@ class EncryptedSecretStore(SecretStore):
             "metadata": {"name": "salt"},
             "spec": {"salt": os.urandom(keyring.SALT_BYTES).hex()},
         }
-        key = keys.key_of("", "salt")
+        key = objects.key_of("", "salt")
         found = await self._inner.get_object(instance, SALT, key)
         if found is None:
             try:

@@ -16,15 +16,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ccm.persistence import envelope, keys, places
+from ccm.persistence import envelope, local, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.local import Worker
+from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend
 from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
-from ccm.persistence.threads import Worker
 
 APPLICATION_ID = 0x63636D31
 """Of our files: `ccm1`."""
@@ -110,11 +110,11 @@ class SqliteStore:
 
     def _open(self, claim: Claim) -> None:
         self._close()
-        places.private_folder(self._path.parent)
+        local.private_folder(self._path.parent)
         # SQLite gives its further files the mode that this one has.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(self._path, flags, places.FILE_MODE))
-        places.check_private(self._path, is_folder=False)
+        os.close(os.open(self._path, flags, local.FILE_MODE))
+        local.check_private(self._path, is_folder=False)
         self._held = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
         try:
             self._set_up(claim)
@@ -227,7 +227,7 @@ def _words(error: Exception) -> str:
 def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
     """The backend."""
     stores = {
-        keys.instance_name("sqlite", {"path": str(config.path)}): SqliteStore(config.path)
+        objects.instance_name("sqlite", {"path": str(config.path)}): SqliteStore(config.path)
         for config in given
     }
     return StoreProvider("sqlite", stores, writer=context.writer)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import Fenced, VersionConflict
 from ccm.persistence.interface import ABSENT, GVK, Expected, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.objects import Place
 
 
 class Claim(NamedTuple):

@@ -14,7 +14,7 @@ import msgspec
 
 from ccm.base import clock
 from ccm.cloud.calls.history import Call
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.model import Node
 from ccm.model.meta import Wire
 from ccm.runtime.deletions import Held

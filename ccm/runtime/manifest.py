@@ -15,7 +15,7 @@ from ccm.base.flags import Fault, Gate, Gates, Section
 if TYPE_CHECKING:
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.interface import Cloud
-    from ccm.cloud.inventory import SharedInventory
+    from ccm.cloud.lookup import SharedInventory
     from ccm.kube.client import Client
     from ccm.kube.informer import Informers
     from ccm.runtime.controller import Runnable

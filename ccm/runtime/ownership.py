@@ -22,8 +22,8 @@ from typing import Generic, Protocol, TypeVar
 
 from ccm.base import clock
 from ccm.kube.errors import KubeError, NotFound
+from ccm.kube.informer import View
 from ccm.kube.resources import Kind
-from ccm.kube.store import View
 from ccm.model.meta import KubeObject, OwnerReference
 from ccm.model.owners import (
     adoption_patch,

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, NotFound
-from ccm.kube.store import View
+from ccm.kube.informer import View
 from ccm.model import ObjectReference
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch, StaleObject

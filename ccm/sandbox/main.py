@@ -26,11 +26,10 @@ from ccm.base import log, parsing, tasks
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informers
 from ccm.kube.resources import EVENTS, NODES, SERVICES
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Service
 from ccm.sandbox import (

@@ -8,9 +8,9 @@ from collections.abc import Collection
 import pytest
 
 from ccm.cloud import errors
+from ccm.cloud.helpers import load_balancer_status_equal
 from ccm.cloud.interface import Cloud, LoadBalancerDigests
 from ccm.cloud.lookup import RUNNING
-from ccm.cloud.services import load_balancer_status_equal
 from ccm.testing import network_probes, probes
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import CHANGES, HTTPS, deleted, ensured

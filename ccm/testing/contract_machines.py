@@ -30,9 +30,9 @@ import pytest
 import pytest_asyncio
 
 from ccm.cloud import errors
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import GetVolumeIDsRequest, MachineMetrics, SpecValidation
-from ccm.cloud.provider_id import is_same_instance
 from ccm.testing import machine_probes, probes
 from ccm.testing.builders import node as build_node
 from ccm.testing.contract_machine_weather import MachineWeatherCases

@@ -25,7 +25,7 @@ from ccm.base import clock
 from ccm.base.tasks import spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import MachineId, ObjectKey
-from ccm.persistence.keys import INSTANCE
+from ccm.persistence.objects import INSTANCE
 from ccm.testing.persistence_harness import (
     ELSEWHERE,
     HERE,

@@ -18,7 +18,7 @@ from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry, Writer
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.interface import CAS, GVK, Expected, MachineId, ObjectKey, Version
-from ccm.persistence.keys import Place
+from ccm.persistence.objects import Place
 from ccm.persistence.store import Claim, Page, Record, Store
 
 HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")

@@ -13,13 +13,12 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 
 import pytest
 
-from ccm.cloud.calls import capabilities, responses
+from ccm.cloud.calls import responses
 from ccm.cloud.errors import CloudError, Unimplemented
-from ccm.cloud.interface import Cloud, InstanceStates, InstancesV2, Inventory
-from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.helpers import is_foreign
+from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Inventory, Zones
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.operation import DECLARED
-from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node
 from ccm.testing import leaks
@@ -126,10 +125,10 @@ class _Unprotected:
         self.confirmed: set[str] = set()
 
     def offers(self, face: type) -> bool:
-        return capabilities.offered(self._cloud, face) is not None
+        return responses.offered(self._cloud, face) is not None
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        bound = capabilities.bound(self._cloud, method)
+        bound = responses.bound(self._cloud, method)
         answer = await leaks.by_provider(partial(bound, *args))
         responses.verify(method, answer)
         return cast("T", answer)

@@ -16,7 +16,7 @@ from typing import Any
 from ccm import cloud
 from ccm.base import log
 from ccm.base.parsing import parse_digits
-from ccm.cloud.labels import label_value
+from ccm.cloud.helpers import label_value
 
 from . import certificates, changes, client, config, networks, notices, recipes
 from . import service_annotations as ann

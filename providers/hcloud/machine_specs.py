@@ -9,8 +9,8 @@ import msgspec
 
 from ccm import cloud
 from ccm.base.parsing import parse_digits
-from ccm.cloud import specs
-from ccm.cloud.labels import is_label_value
+from ccm.cloud import machines
+from ccm.cloud.helpers import is_label_value
 from ccm.model.selectors import BadSelectorError, parse_labels
 
 from .marks import CLUSTER
@@ -64,7 +64,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(specs.without_nulls(given), Spec)
+    return msgspec.convert(machines.without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -98,7 +98,7 @@ def user_data(content: bytes) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = specs.converted(given, Spec)
+    values, found = machines.converted(given, Spec)
     for name, value in values.items():
         found += _wrong(name, value)
     if given.get("serverType") is None:

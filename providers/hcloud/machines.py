@@ -21,7 +21,7 @@ from typing import Any
 
 from ccm import cloud
 from ccm.base.parsing import parse_digits
-from ccm.cloud.labels import is_label_value
+from ccm.cloud.helpers import is_label_value
 from ccm.model.times import moment
 
 from . import client, instances, machine_specs, marks

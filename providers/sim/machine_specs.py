@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.cloud import specs
+from ccm.cloud import machines
 
 from . import client
 
@@ -37,7 +37,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(specs.without_nulls(given), Spec)
+    return msgspec.convert(machines.without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -62,7 +62,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = specs.converted(given, Spec)
+    values, found = machines.converted(given, Spec)
     for name, value in values.items():
         found += _wrong(name, value)
     return sorted(found, key=lambda one: one.field)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ccm import cloud
 from ccm.base import log
-from ccm.cloud.labels import label_value
+from ccm.cloud.helpers import label_value
 
 from . import config, lbapi, recipes
 from . import service_annotations as ann

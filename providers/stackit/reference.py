@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccm.cloud.codes import CODES
-from ccm.cloud.errors import POLICY
+from ccm.cloud.errors import CODES, POLICY
 from ccm.cloud.settings import markdown
 
 from . import config, refusals, service_annotations

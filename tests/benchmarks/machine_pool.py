@@ -17,11 +17,10 @@ from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.errors import AlreadyExists
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SECRETS, Kind
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model.machines import Machine
 from ccm.sandbox import cloud, kubelet, machines

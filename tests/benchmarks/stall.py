@@ -21,10 +21,9 @@ from ccm.base import log, tasks
 from ccm.kube import reflector
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node

@@ -21,8 +21,7 @@ import pytest
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import CloudError, address
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
@@ -32,12 +31,11 @@ from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.controllers.route.controller import RouteController
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informer
 from ccm.kube.resources import CONFIG_MAPS, EVENTS, NODES
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Node, Taint, names
 from ccm.runtime.deletions import DeletionRecord, Holds

@@ -15,7 +15,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from ccm.cloud import errors
-from ccm.cloud.interface import Cloud
+from ccm.cloud.helpers import (
+    default_load_balancer_name,
+    format_provider_id,
+    is_allow_all,
+    load_balancer_source_ranges,
+    parse_provider_id,
+)
+from ccm.cloud.interface import Cloud, InstancesByPower
 from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
@@ -28,13 +35,6 @@ from ccm.cloud.machines import (
     Phase,
     Problem,
     check_owner,
-)
-from ccm.cloud.power import InstancesByPower
-from ccm.cloud.provider_id import format_provider_id, parse_provider_id
-from ccm.cloud.services import (
-    default_load_balancer_name,
-    is_allow_all,
-    load_balancer_source_ranges,
 )
 from ccm.cloud.types import (
     Ingress,

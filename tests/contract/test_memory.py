@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from ccm.cloud import Cloud, GardenerRequest, Route, Service, codes, errors, from_gardener
+from ccm.cloud import Cloud, GardenerRequest, Route, Service, errors, from_gardener
 from ccm.testing.contract import OPT_OUTS, Harness, MachineContract, ProviderContract
 from tests.contract.bad_networks import ListsAllClusters, WritesAlways
 from tests.contract.memory import (
@@ -105,7 +105,7 @@ async def said(answer: Awaitable[T]) -> T:
     try:
         return await translated(answer)
     except errors.CloudError as error:
-        raise OriginError(codes.code_of(error).name, str(error)) from None
+        raise OriginError(errors.code_of(error).name, str(error)) from None
 
 
 def _token(req: GardenerRequest) -> str:

@@ -13,8 +13,7 @@ from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node, Taint, names

@@ -8,8 +8,7 @@ import pytest
 
 from ccm.base.throttle import TokenBucket, Unlimited
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import address
 from ccm.controllers.node.controller import NodeController, Settings
 from ccm.kube.errors import KubeError

@@ -22,8 +22,7 @@ from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import THREADS, blocking
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController

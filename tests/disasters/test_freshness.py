@@ -23,9 +23,7 @@ from ccm.cloud import (
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Inventory
-from ccm.cloud.inventory import SharedInventory
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership, SharedInventory
 from ccm.controllers.node.controller import NodeController, Settings
 from ccm.controllers.service import orphans
 from ccm.controllers.service.bursts import LONGEST_WAVE_S

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ccm import cloud
-from ccm.cloud.provider_id import is_same_instance
+from ccm.cloud.helpers import is_same_instance
 from ccm.testing.builders import node
 from providers.stackit import instances
 from providers.stackit.testing import server, servers

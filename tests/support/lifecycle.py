@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node

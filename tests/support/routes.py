@@ -15,7 +15,7 @@ from ccm.base import clock
 from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
 from ccm.model import ObjectReference

@@ -22,7 +22,7 @@ from ccm.app.serving.trust import Raw
 from ccm.base import clock
 from ccm.cloud.blocking import exhausted
 from ccm.cloud.calls.handle import Handle
-from ccm.kube import errors, queue_metrics
+from ccm.kube import errors, workqueue
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector
 from ccm.model import Node
@@ -128,7 +128,7 @@ class Checks:
     def _workers(self) -> Finding:
         return _together(
             f"{name} works on one key for {seconds:.0f}s" if seconds > STUCK_S else ""
-            for name, seconds in queue_metrics.longest_running().items()
+            for name, seconds in workqueue.longest_running().items()
         )
 
     def _election(self) -> Finding:

@@ -18,9 +18,9 @@ from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
 from ccm.cloud.calls import responses
-from ccm.cloud.calls.capabilities import bound, brings_credentials, offered
 from ccm.cloud.calls.history import Entry, History
 from ccm.cloud.calls.inflight import InflightCalls
+from ccm.cloud.calls.responses import bound, brings_credentials, offered
 from ccm.cloud.interface import Cloud
 from ccm.cloud.operation import DECLARED, Operation
 

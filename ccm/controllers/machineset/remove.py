@@ -9,7 +9,7 @@ from ccm.base import log
 from ccm.controllers.machineset import bursts
 from ccm.gardener.sets import MachineSet
 from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
-from ccm.kube.store import View
+from ccm.kube.informer import View
 from ccm.model.machines import Machine, Phase
 from ccm.runtime.ownership import Expectations
 

@@ -18,8 +18,7 @@ from ccm.base import clock, log
 from ccm.base.log import Outage
 from ccm.base.tasks import bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import metrics, plan
 from ccm.kube.errors import KubeError

@@ -61,8 +61,7 @@ class NodeFlags(OwnNodesFlags):
 
 
 def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
-    from ccm.cloud.lookup import InstanceLookup
-    from ccm.cloud.ownership import Ownership
+    from ccm.cloud.lookup import InstanceLookup, Ownership
     from ccm.controllers.node.controller import NodeController, Settings
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE

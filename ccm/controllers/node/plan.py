@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.cloud.provider_id import is_foreign
+from ccm.cloud.helpers import is_foreign
 from ccm.cloud.types import InstanceMetadata
 from ccm.model import Node, NodeAddress, labels, names
 from ccm.model.ip import IP, parse_ip

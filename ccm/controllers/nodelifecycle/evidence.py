@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.model import Node, names
 from ccm.model.node import is_uninitialized
 

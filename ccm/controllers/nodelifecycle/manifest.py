@@ -128,7 +128,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
 
 
 def _rules(cloud: Cloud, flags: NodeLifecycleFlags) -> Rules:
-    from ccm.cloud.ownership import Ownership
+    from ccm.cloud.lookup import Ownership
     from ccm.controllers.nodelifecycle.plan import Rules
 
     return Rules(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.evidence import Evidence, Tally
 from ccm.model import Node, Taint, names

@@ -21,7 +21,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Routes
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.controllers.route.conditions import Conditions

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from ccm.base import clock, log
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.controllers.route import plan
 from ccm.kube.informer import Informer
 from ccm.model import Node, names

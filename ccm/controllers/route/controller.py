@@ -26,7 +26,7 @@ from ccm.base.log import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, owners, plan
 from ccm.controllers.route.calls import BACKOFF, Change, RouteChanges

@@ -119,7 +119,7 @@ def _wrong(flags: RouteFlags) -> str:
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
-    from ccm.cloud.ownership import Ownership
+    from ccm.cloud.lookup import Ownership
     from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
     from ccm.controllers.route.metrics import observe_call
     from ccm.controllers.route.plan import has_no_pod_cidrs

@@ -22,8 +22,8 @@ from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, RetryAfter
+from ccm.cloud.helpers import load_balancer_status
 from ccm.cloud.interface import LoadBalancerDigests
-from ccm.cloud.services import load_balancer_status
 from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers

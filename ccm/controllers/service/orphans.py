@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from ccm.base import log
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
+from ccm.cloud.helpers import has_load_balancer_finalizer
 from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
-from ccm.cloud.services import has_load_balancer_finalizer
 from ccm.cloud.types import LoadBalancerRecord
 from ccm.controllers.service import metrics
 from ccm.controllers.service.listing import Listing, listed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from ccm.cloud.services import (
+from ccm.cloud.helpers import (
     has_load_balancer_finalizer,
     load_balancer_status,
     load_balancer_status_equal,

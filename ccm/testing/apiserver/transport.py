@@ -11,7 +11,7 @@ import msgspec
 
 from ccm.kube import errors
 from ccm.kube.client import Client
-from ccm.kube.serverclock import ServerClock
+from ccm.kube.transport import ServerClock
 from ccm.testing.apiserver import api, requests
 from ccm.testing.apiserver import errors as refusals
 from ccm.testing.apiserver import store as stores

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from ccm.base import clock, lease_guard
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud import Cloud, GardenerRequest, codes, errors, from_gardener
+from ccm.cloud import Cloud, GardenerRequest, errors, from_gardener
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     Driver,
@@ -363,7 +363,7 @@ def _decoded() -> Iterator[None]:
     try:
         yield
     except CloudFault as error:
-        kind = codes.kind_of(getattr(error, "code", None))
+        kind = errors.kind_of(getattr(error, "code", None))
         if kind is None:
             raise
         raise kind(str(error)) from error

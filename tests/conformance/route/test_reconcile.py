@@ -16,7 +16,7 @@ import pytest
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import AlreadyExists, Unavailable
 from ccm.cloud.interface import Cloud
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import controller as route_controller
 from ccm.controllers.route.controller import RouteController

@@ -16,9 +16,8 @@ import pytest
 
 from ccm.base.log import logger
 from ccm.persistence import errors
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Entry
-from ccm.persistence.instance import Instance
 from ccm.persistence.interface import (
     GVK,
     Expected,
@@ -26,8 +25,8 @@ from ccm.persistence.interface import (
     PersistenceProviderStatus,
     Version,
 )
-from ccm.persistence.keys import Place, instance_name
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import Place, instance_name
 from ccm.persistence.store import Claim, Page, Store
 from ccm.testing.persistence_contract import PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness

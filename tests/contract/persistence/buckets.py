@@ -17,7 +17,7 @@ import pytest
 
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
-from ccm.persistence.keys import Place, encode, instance_name
+from ccm.persistence.objects import Place, encode, instance_name
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from ccm.persistence.file import FileStore
 from ccm.persistence.interface import CAS, FENCING, GVK, ObjectKey
-from ccm.persistence.keys import Place, encode, instance_name
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import Place, encode, instance_name
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness

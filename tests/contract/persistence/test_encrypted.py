@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ccm.persistence import keys
+from ccm.persistence import objects
 from ccm.persistence.interface import GVK, MachineId, ObjectKey, PersistenceProviderStatus
-from ccm.persistence.keys import Place
-from ccm.persistence.objects import canonical
+from ccm.persistence.objects import Place, canonical
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
 from ccm.testing.persistence_contract import PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
@@ -44,7 +43,7 @@ class AsObjects:
         await self._store.close()
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
-        place = keys.place_of(obj)
+        place = objects.place_of(obj)
         await self._store.put_secret(instance, name_of(place), {"object": canonical(obj)})
         return place.key
 
@@ -72,7 +71,7 @@ def name_of(place: Place) -> str:
 
 
 def secret_of(kind: GVK, key: str) -> ObjectKey:
-    return keys.key_of("", name_of(Place(kind, keys.checked(key))))
+    return objects.key_of("", name_of(Place(kind, objects.checked(key))))
 
 
 class SealedHarness(PersistenceHarness):

@@ -11,7 +11,7 @@ import pytest
 
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
-from ccm.persistence.keys import instance_name
+from ccm.persistence.objects import instance_name
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_contract import PersistenceContract

@@ -20,7 +20,7 @@ from ccm.cloud.types import Ingress, PortStatus, Status
 from ccm.controllers.service import plan
 from ccm.doctor import examination
 from ccm.doctor.finding import fail
-from ccm.kube import outgoing
+from ccm.kube import client
 from ccm.kube.events import EventRecorder
 from ccm.model.meta import ObjectReference
 from ccm.serving import admission
@@ -109,7 +109,7 @@ def _status(said: str) -> str:
     wanted = Status(ingress=[Ingress(hostname=f"{said} ", ports=ports)])
     patch = plan.status_patch(service("a", type="LoadBalancer"), wanted)
     assert patch is not None
-    found = json.loads(outgoing.encode(patch))["status"]["loadBalancer"]["ingress"][0]
+    found = json.loads(client.encode(patch))["status"]["loadBalancer"]["ingress"][0]
     assert len(found["ports"][0]["error"].encode()) <= redact.PUBLIC_BYTES
     return f"{found['hostname']} {found['ports'][0]['error']}"
 

@@ -13,8 +13,7 @@ from ccm.base.drain import Drain
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Aborted, Context
 from ccm.cloud.config import READER
-from ccm.kube.credentials import Fixed, bearer
-from ccm.kube.tls import TlsSettings
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.model.times import format_time
 from ccm.testing import builders
 from tests.handclock import HandClock

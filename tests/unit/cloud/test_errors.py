@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 
 import pytest
 
-from ccm.cloud import codes, errors
+from ccm.cloud import errors
 from ccm.cloud.errors import (
     POLICY,
     Aborted,
@@ -219,12 +219,12 @@ class Named(Enum):
 def test_each_code_is_a_class_of_its_name(number: int, name: str) -> None:
     kind = getattr(errors, name)
 
-    assert codes.code_of(kind("x")) == (number, name)
-    assert codes.kind_of(number) is codes.kind_of(name) is kind
+    assert errors.code_of(kind("x")) == (number, name)
+    assert errors.kind_of(number) is errors.kind_of(name) is kind
 
 
 def test_every_class_has_a_code() -> None:
-    without = [kind for kind in errors.POLICY if kind not in codes.CODES]
+    without = [kind for kind in errors.POLICY if kind not in errors.CODES]
 
     assert without == []
 
@@ -242,7 +242,7 @@ def test_every_class_has_a_code() -> None:
 def test_classes_without_a_code_of_their_own_have_a_sensible_one(
     error: errors.CloudError, name: str
 ) -> None:
-    assert codes.code_of(error).name == name
+    assert errors.code_of(error).name == name
 
 
 @pytest.mark.parametrize(
@@ -261,23 +261,23 @@ def test_classes_without_a_code_of_their_own_have_a_sensible_one(
 def test_codes_come_as_numbers_names_or_enumerations(
     code: object, kind: type[errors.CloudError] | None
 ) -> None:
-    assert codes.kind_of(code) is kind
+    assert errors.kind_of(code) is kind
 
 
 def test_the_text_is_the_one_of_the_wire() -> None:
-    text = codes.format_error(errors.ResourceExhausted("quota of [cores] is used up"))
+    text = errors.format_error(errors.ResourceExhausted("quota of [cores] is used up"))
 
     assert text == (
         "machine codes error: code = [ResourceExhausted] message = [quota of [cores] is used up]"
     )
-    found = codes.parse_error(f"[rpc] failed: {text}. Will be repeated")
+    found = errors.parse_error(f"[rpc] failed: {text}. Will be repeated")
     assert type(found) is errors.ResourceExhausted
     assert str(found) == "quota of [cores] is used up"
 
 
 @pytest.mark.parametrize("said", ["a ] b", "a [ b", "a] [b", "]["])
 def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
-    found = codes.parse_error(codes.format_error(errors.NotFound(said)))
+    found = errors.parse_error(errors.format_error(errors.NotFound(said)))
 
     assert type(found) is errors.NotFound
     assert str(found) == said.replace("[", "(").replace("]", ")")
@@ -297,6 +297,6 @@ def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
     ],
 )
 def test_texts_are_read_by_their_groups(text: str, kind: type[errors.CloudError] | None) -> None:
-    found = codes.parse_error(text)
+    found = errors.parse_error(text)
 
     assert (found and type(found)) == kind

@@ -17,8 +17,15 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
-from ccm.cloud.inventory import PACE_S, PATIENCE_S, PAUSE_S, SharedInventory
-from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
+from ccm.cloud.lookup import (
+    GONE,
+    PACE_S,
+    PATIENCE_S,
+    PAUSE_S,
+    RUNNING,
+    InstanceLookup,
+    SharedInventory,
+)
 from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle

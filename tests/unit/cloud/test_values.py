@@ -19,7 +19,7 @@ from ccm.cloud import (
     is_foreign,
     parse_provider_id,
 )
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.model import Node
 from ccm.model.selectors import BadSelectorError
 from ccm.runtime import account

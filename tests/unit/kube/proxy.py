@@ -18,8 +18,7 @@ from aiohttp import web
 
 from ccm.kube import errors
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Credentials, Fixed
-from ccm.kube.tls import TlsSettings
+from ccm.kube.credentials import Credentials, Fixed, TlsSettings
 from ccm.kube.transport import Transport
 
 CERTS = Path(__file__).parent / "certs"

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from ccm.base.throttle import Unlimited
-from ccm.kube import decode, errors, exec_plugin, metrics, outgoing, resources
-from ccm.kube.client import Client, Resource
+from ccm.kube import decode, errors, exec_plugin, metrics, resources
+from ccm.kube.client import Client, Resource, encode
 from ccm.kube.decode import WatchEvent
 from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
 from ccm.model import (
@@ -568,7 +568,7 @@ def test_missing_credentials_count_as_unreachable() -> None:
 
 
 def test_half_a_character_is_mended() -> None:
-    sent = outgoing.encode({"status": {"conditions": [{"message": "no \udcff"}]}})
+    sent = encode({"status": {"conditions": [{"message": "no \udcff"}]}})
 
     assert json.loads(sent) == {"status": {"conditions": [{"message": "no ?"}]}}
 
@@ -576,7 +576,7 @@ def test_half_a_character_is_mended() -> None:
 def test_an_annotation_of_that_name_is_left_as_it_is() -> None:
     body = {"metadata": {"annotations": {"note": "token: abcdefgh"}}, "message": "token: abcdefgh"}
 
-    sent = json.loads(outgoing.encode(body))
+    sent = json.loads(encode(body))
 
     assert sent["metadata"] == body["metadata"]
     assert sent["message"] == "token: [redacted]"

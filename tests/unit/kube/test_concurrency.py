@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.kube.concurrency import CONCURRENCY, PATIENCE_S, ConcurrencyLimiter
+from ccm.kube.connections import CONCURRENCY, PATIENCE_S, ConcurrencyLimiter
 from ccm.testing.clock import advance, elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time

@@ -13,8 +13,8 @@ import yaml
 from ccm.base.files import signature
 from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
+from ccm.kube.credentials import TlsSettings
 from ccm.kube.errors import NoCredentials
-from ccm.kube.tls import TlsSettings
 from tests.unit.kube.proxy import CERTS
 
 V1 = "client.authentication.k8s.io/v1"

@@ -16,8 +16,7 @@ import pytest_asyncio
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
-from ccm.kube.leader import LeaderElector, LostLease
-from ccm.kube.lock import LeaderElectionConfig, LeaseLock, new_identity
+from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LeaseLock, LostLease, new_identity
 from ccm.model.meta import ObjectReference
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import START, START_S, advance, elapsed_s, settle

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.base.metrics import exposition
 from ccm.kube import metrics
-from ccm.kube.store import Store
+from ccm.kube.informer import Store
 from ccm.model import Service
 from ccm.testing.builders import service
 

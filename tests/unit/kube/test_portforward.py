@@ -11,9 +11,8 @@ from aiohttp import web
 
 from ccm.kube import errors
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.portforward import LOOPBACK, Forward, forwarded
-from ccm.kube.tls import TlsSettings
 from tests.scenario.forwarding import Kubelet
 from tests.waiting import DEADLINE_S
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ccm.base import clock
-from ccm.kube.serverclock import ServerClock
+from ccm.kube.transport import ServerClock
 from ccm.testing.clock import VirtualTimeLoop
 
 pytestmark = pytest.mark.virtual_time

@@ -14,9 +14,8 @@ from ccm.base.credentials import KeyPair
 from ccm.kube import errors, serviceaccount
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.serviceaccount import ServiceAccount
-from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
 from tests.handclock import HandClock
 from tests.unit.kube.proxy import Answer, Server, connect, cuts, refuses, says

@@ -22,10 +22,9 @@ from ccm.base.lease_guard import LeaseGuard
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
-from ccm.kube import credentials, errors, tls, transport
-from ccm.kube.concurrency import CONCURRENCY
-from ccm.kube.credentials import Credential, Fixed
-from ccm.kube.tls import TlsSettings
+from ccm.kube import credentials, errors, transport
+from ccm.kube.connections import CONCURRENCY
+from ccm.kube.credentials import Credential, Fixed, TlsSettings
 from ccm.kube.transport import Transport
 from tests.handclock import HandClock
 from tests.shifted import advance
@@ -684,14 +683,14 @@ def test_a_key_that_does_not_fit_is_an_error() -> None:
     certificate = KeyPair(chain=_client("client-a").chain, key=_client("client-b").key)
 
     with pytest.raises(ssl.SSLError):
-        tls.build_context(TlsSettings(certificate=certificate))
+        credentials.build_context(TlsSettings(certificate=certificate))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 def test_a_key_never_touches_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
 
-    tls.build_context(TlsSettings(certificate=_client("client-a")))
+    credentials.build_context(TlsSettings(certificate=_client("client-a")))
 
 
 def test_a_key_is_not_printed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.file import FileStore
-from ccm.persistence.keys import instance_name
+from ccm.persistence.objects import instance_name
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE

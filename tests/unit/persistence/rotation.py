@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ccm.persistence import file, places
+from ccm.persistence import file, local
 from ccm.persistence.secrets import EncryptedSecretStore, RotationReport
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
@@ -71,7 +71,7 @@ async def rotate(kind: str, folder: Path, at: int) -> None:
 
     async with opened(kind, folder, NEW, OLD) as store:
         if kind == "file":
-            for module in (file, places):
+            for module in (file, local):
                 vars(module)["os"] = Counting(step)
         else:
             held: Any = store._inner._instances[NAME].store

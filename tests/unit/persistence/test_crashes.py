@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from ccm.persistence import errors, file, places
+from ccm.persistence import errors, file, local
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import ABSENT
-from ccm.persistence.keys import key_of
+from ccm.persistence.objects import key_of
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, thing
 
 ROOT = Path(__file__).parents[3]
@@ -185,7 +185,7 @@ class Refusing:
 
 def refuse(patches: pytest.MonkeyPatch, call: str, at: int, number: int) -> Refusing:
     shim = Refusing(call, at, number)
-    for module in (file, places):
+    for module in (file, local):
         patches.setattr(module, "os", shim)
     return shim
 
@@ -316,13 +316,13 @@ async def test_new_folders_are_durable_before_the_put_is(tmp_path: Path) -> None
                 await store.put_object(NAME, thing())
         synced: list[Path] = []
         with pytest.MonkeyPatch.context() as patches:
-            real = places.sync_folder
+            real = local.sync_folder
 
             def sync(path: Path) -> None:
                 synced.append(path)
                 real(path)
 
-            patches.setattr(places, "sync_folder", sync)
+            patches.setattr(local, "sync_folder", sync)
             await store.put_object(NAME, thing())
         assert tmp_path / "store" in synced
 
@@ -340,7 +340,7 @@ async def test_bytes_are_durable_before_the_name(tmp_path: Path) -> None:
     async with opened(LOCAL["file"](tmp_path), probe_s=3600) as store:
         await store.put_object(NAME, thing())
         with pytest.MonkeyPatch.context() as patches:
-            for module in (file, places):
+            for module in (file, local):
                 patches.setattr(module, "os", Told())
             await store.put_object(NAME, thing())
     assert calls == ["write", "fsync", "rename", "fsync"]

@@ -16,8 +16,8 @@ import yaml
 
 from ccm.app.persistence import PersistenceConfig
 from ccm.cloud import settings
-from ccm.cloud.fields import Fields
-from ccm.persistence import metrics, registry
+from ccm.cloud.settings import Fields
+from ccm.persistence import engine, registry
 from ccm.persistence.file import FileConfig
 from ccm.persistence.kubesecrets import KubernetesConfig
 from ccm.persistence.memory import MemoryConfig
@@ -81,7 +81,7 @@ def test_examples_can_be_read() -> None:
 
 def test_every_metric_is_in_it() -> None:
     text = GUIDE.read_text()
-    named = [one for one in vars(metrics).values() if hasattr(one, "describe")]
+    named = [one for one in vars(engine).values() if hasattr(one, "describe")]
 
     assert len(named) == 7
     for metric in named:

@@ -9,10 +9,10 @@ import pytest
 
 from ccm.base.metrics import REGISTRY
 from ccm.persistence import errors
-from ccm.persistence.instance import WINDOW, Instance
+from ccm.persistence.engine import WINDOW, Instance
 from ccm.persistence.interface import GVK, ObjectKey
-from ccm.persistence.keys import Place
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import Place
 
 pytestmark = pytest.mark.virtual_time
 

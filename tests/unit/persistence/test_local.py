@@ -14,10 +14,10 @@ import pytest
 
 from ccm.base import redact
 from ccm.persistence import errors, postgres, registry, s3
-from ccm.persistence.credentials import text_of
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.interface import MachineId, PersistenceProviderStatus, new_machine_id
-from ccm.persistence.keys import checked, encode, instance_name, key_of
+from ccm.persistence.local import text_of
+from ccm.persistence.objects import checked, encode, instance_name, key_of
 from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
 from tests.unit.persistence.helpers import KIND, LOCAL, NAME, opened, thing

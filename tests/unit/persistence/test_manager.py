@@ -17,10 +17,9 @@ from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Writer
 from ccm.persistence.interface import GVK, ObjectKey, Stamped
-from ccm.persistence.keys import Place, instance_name
-from ccm.persistence.manager import Manager
-from ccm.persistence.member import Backend
+from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import Place, instance_name
 from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_harness import HERE, Ill, Troubled
 from ccm.testing.persistence_objects import KIND, thing
@@ -364,7 +363,7 @@ async def test_writes_to_one_object_end_alike_everywhere() -> None:
 
 
 def places(manager: Manager) -> Sequence[Any]:
-    from ccm.persistence.keys import Place
+    from ccm.persistence.objects import Place
 
     class Reader:
         def __init__(self, member: Any) -> None:

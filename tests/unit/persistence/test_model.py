@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT
-from ccm.persistence.keys import key_of
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import key_of
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.s3 import S3Store
 from ccm.persistence.store import Store

@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from ccm.cloud.fields import ConfigError, Fields
+from ccm.cloud.settings import ConfigError, Fields
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Writer

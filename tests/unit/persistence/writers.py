@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ccm.persistence.keys import key_of
+from ccm.persistence.objects import key_of
 from tests.unit.persistence.helpers import KIND, LOCAL, NAME, opened, thing
 
 OBJECTS = 20

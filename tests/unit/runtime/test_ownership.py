@@ -13,7 +13,7 @@ from ccm.gardener.kinds import MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineSet
 from ccm.kube.client import Client
 from ccm.kube.errors import Conflict, KubeError, Unreachable
-from ccm.kube.store import Store
+from ccm.kube.informer import Store
 from ccm.model import ObjectMeta, OwnerReference, Pod
 from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid, release_patch

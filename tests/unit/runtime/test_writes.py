@@ -12,7 +12,7 @@ import pytest
 
 from ccm.gardener.types import Machine
 from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, NotFound, StatusDetails
-from ccm.kube.store import Store
+from ccm.kube.informer import Store
 from ccm.model import Node, ObjectMeta, patches
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.ownership import Expectations

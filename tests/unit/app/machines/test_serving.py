@@ -16,8 +16,7 @@ from ccm.app.provider import Misconfigured
 from ccm.app.serving.health import Vitals
 from ccm.app.serving.server import ServerContext
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed
-from ccm.kube.tls import TlsSettings
+from ccm.kube.credentials import Fixed, TlsSettings
 from ccm.kube.transport import Transport
 from ccm.sandbox import ports
 

@@ -18,8 +18,7 @@ from ccm.app.provider import Misconfigured
 from ccm.app.serving.health import Checks, Vitals
 from ccm.app.serving.server import ServerContext, _transport, pages, serving
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
-from ccm.kube.tls import TlsSettings
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.transport import Transport
 from ccm.sandbox import ports
 from ccm.sandbox.realserver import write_kubeconfig

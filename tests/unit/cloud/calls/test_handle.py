@@ -34,7 +34,7 @@ from ccm.cloud import (
     Unavailable,
     errors,
 )
-from ccm.cloud.calls import capabilities, history
+from ccm.cloud.calls import history, responses
 from ccm.cloud.calls.handle import OUTCOMES, Handle
 from ccm.cloud.calls.history import Call, History
 from ccm.cloud.operation import DECLARED, Operation, operation
@@ -51,7 +51,7 @@ ROUTE = Route(destination_cidr="10.0.0.0/24", target_node="n1")
 EXISTS = InstancesV2.instance_exists
 OPERATIONS = [
     method
-    for face in capabilities.CAPABILITIES
+    for face in responses.CAPABILITIES
     for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
     if name in DECLARED
 ]
@@ -120,7 +120,7 @@ def test_every_method_that_is_waited_for_is_declared() -> None:
     """One that is not cannot be called at all."""
     methods = {
         name
-        for face in capabilities.CAPABILITIES
+        for face in responses.CAPABILITIES
         for name, _ in inspect.getmembers(face, inspect.iscoroutinefunction)
     }
 

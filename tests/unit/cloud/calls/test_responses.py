@@ -49,10 +49,10 @@ from ccm.cloud import (
     address,
     errors,
 )
-from ccm.cloud.calls import quotes, responses
-from ccm.cloud.calls.capabilities import incomplete
+from ccm.cloud.calls import inflight, responses
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.calls.responses import incomplete
+from ccm.cloud.interface import Instances, Zones
 from ccm.cloud.operation import Operation
 
 FULL = InstanceMetadata(
@@ -201,7 +201,7 @@ def operation(req: MachineRequest) -> Operation:
 
 def shown(text: str, req: MachineRequest) -> str:
     error = errors.InvalidArgument(text)
-    quotes.mask(error, operation(req))
+    inflight.mask(error, operation(req))
     return str(error)
 
 
@@ -228,7 +228,7 @@ def test_a_quotation_is_masked(form: str, where: str) -> None:
     assert text.startswith("POST /servers: bad user data: ")
     assert text.endswith(" (at 3)")
     assert redact.MASK in text
-    for piece in (quoted[at : at + quotes.PIECE] for at in range(len(quoted) - quotes.PIECE)):
+    for piece in (quoted[at : at + inflight.PIECE] for at in range(len(quoted) - inflight.PIECE)):
         assert piece not in text or piece[1:-1] in OWNER.name
     for word in ("write_files", "kubeadm", "horse"):
         assert word not in text
@@ -246,16 +246,16 @@ def test_a_quotation_is_masked(form: str, where: str) -> None:
 def test_other_words_stay(text: str) -> None:
     error = errors.InvalidArgument(text)
 
-    assert not quotes.mask(error, operation(request()))
+    assert not inflight.mask(error, operation(request()))
     assert str(error) == text
 
 
-@given(st.text(min_size=60), st.integers(0, 40), st.integers(quotes.PIECE, 60), st.text())
+@given(st.text(min_size=60), st.integers(0, 40), st.integers(inflight.PIECE, 60), st.text())
 def test_every_piece_is_found_wherever_it_is_cut(
     data: str, start: int, size: int, around: str
 ) -> None:
     piece = data[start : start + size]
-    if len(piece) < quotes.PIECE or piece in around + around:
+    if len(piece) < inflight.PIECE or piece in around + around:
         return
 
     assert piece not in shown(f"{around}{piece}{around}", request(data.encode()))

@@ -9,8 +9,7 @@ import pytest
 
 from ccm.base import metrics
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict

@@ -11,8 +11,7 @@ from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unavailable
-from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Rules
 from ccm.model import Node

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.cloud.ownership import Ownership
+from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.evidence import (
     LONGEST_SILENCE_S,
