@@ -2,15 +2,13 @@
 
 Provider ID   sim://<instance id>
 Cloud config  YAML, see `config`
-Annotations   of Services, see `service_annotations`
+Annotations   of Services, see `balancers`
 Machines      see `machines`
 
 This package holds two programs that meet only over HTTP. `config`, `client`, `instances`,
-`balancers` with `recipes` and `service_annotations`, `routes`, and `machines` with `machine_specs`
-are the provider, written as a model for your own. All others are the cloud itself, started by
-`python -m providers.sim`: `simulation` with `worlds` and `world*` what it holds, `faults` and
-`traffic` how it behaves, `operation`, `api*` and `server` how it is reached, `state` what it
-remembers. The provider imports none of them.
+`balancers`, `routes` and `machines` are the provider, written as a model for your own. All others
+are the cloud itself, started by `python -m providers.sim`: `worlds` with `world` and
+`world_balancers` what it holds, `server` how it is reached. The provider imports none of them.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from collections.abc import AsyncIterator
 from ccm import cloud
 from ccm.model import names
 
-from . import balancers, client, config, instances, machines, routes, service_annotations
+from . import balancers, client, config, instances, machines, routes
 
-ANNOTATIONS = (service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES)
+ANNOTATIONS = (balancers.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
 
 @cloud.provider(sdk="2.0", offers=("machines",))
@@ -42,7 +40,7 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     config=config.Config,
     offers=("instances", "inventory", "load_balancer", "routes", "machines"),
     service_annotations=ANNOTATIONS,
-    service_annotation_schema=service_annotations.SCHEMA,
+    service_annotation_schema=balancers.SCHEMA,
     machines=open_machines,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
@@ -65,7 +63,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             routes=routes.SimRoutes(api),
             machines=machines.SimMachines(clients),
             service_annotations=ANNOTATIONS,
-            service_annotation_schema=service_annotations.SCHEMA,
+            service_annotation_schema=balancers.SCHEMA,
             always_ensure_deleted=True,
             has_cluster_id=True,
         )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
-import signal
 import sys
 from pathlib import Path
 
 from ccm.base import parsing
+from ccm.testing import fake_api
 
-from . import server, state, traffic
+from . import server, worlds
 
 EPILOG = """\
 When it is ready it prints one line of JSON on standard output,
   {"url": "http://127.0.0.1:40123", "token": "..."}
-and serves until SIGTERM or SIGINT. The API describes itself (OpenAPI) at GET /docs.
+and serves until SIGTERM or SIGINT. `server.OPERATIONS` is the table of its API.
 
 try it:
   echo secret >token; python -m providers.sim --port 8080 --token-file token &
@@ -49,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     option(
         "--rate-limit",
-        type=_positive,
+        type=_rate,
         default=0.0,
         metavar="N",
         help="calls per second; more get 429 with Retry-After; 0 = no limit (default)",
@@ -57,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     option(
         "--page-size",
         type=_page_size,
-        default=traffic.MAX_PAGE,
+        default=worlds.MAX_PAGE,
         metavar="N",
         help="items on one page, 1 to 500 (default %(default)s)",
     )
@@ -89,45 +87,39 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    settings = traffic.Settings(
+    settings = worlds.Settings(
         latency_s=options.latency, rate_limit=options.rate_limit, page_size=options.page_size
     )
     token = options.token_file.read_text().strip() if options.token_file else ""
     service = server.Service(token=token, seed=options.seed, settings=settings)
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(state.kept(service.worlds, options.state))
-        url = await stack.enter_async_context(
-            server.serve(service, host=options.host, port=options.port)
-        )
-        print(json.dumps({"url": url, "token": service.token}), flush=True)
-        await stop.wait()
+    async with (
+        worlds.kept(service.worlds, options.state),
+        server.serve(service, host=options.host, port=options.port) as url,
+    ):
+        await fake_api.stand({}, {"url": url, "token": service.token})
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = parsing.parse_duration(text).total_seconds()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return seconds
-
-
-def _positive(text: str) -> float:
-    number = float(text)
+def _not_negative(number: float, text: str) -> float:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return number
 
 
+def _seconds(text: str) -> float:
+    try:
+        return _not_negative(parsing.parse_duration(text).total_seconds(), text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _rate(text: str) -> float:
+    return _not_negative(float(text), text)
+
+
 def _page_size(text: str) -> int:
     number = int(text)
-    if not 1 <= number <= traffic.MAX_PAGE:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {traffic.MAX_PAGE}")
+    if not 1 <= number <= worlds.MAX_PAGE:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {worlds.MAX_PAGE}")
     return number
 
 

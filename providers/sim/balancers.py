@@ -4,18 +4,28 @@ A load balancer is found by its name, which follows from the Service's UID; the 
 cluster keeps those of others out of reach. Every step first looks at what is there, so
 whatever a call that was cut short left behind is adopted by the next. While the cloud works
 on a load balancer, `RetryAfter` says for how long.
+
+One form, `client.Recipe` in a fixed order, stands for what a Service asks for (`wanted`) and for
+what the cloud holds (`held`). Comparing two of them says what to change; hashing one gives the
+digest.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import hashlib
+import ipaddress
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 
 from ccm import cloud
+from ccm.base import parsing
+from ccm.cloud.annotations import truth
 
-from . import client, recipes
+from . import client
 
 ON_ITS_WAY = ("provisioning", "updating")
 """States in which the cloud takes no change; any state we do not know takes them."""
@@ -55,15 +65,15 @@ class SimBalancers:
             Aborted: the cloud failed to make it, or refused members and the others are there; the
                 message has the cloud's reason.
         """
-        recipe = recipes.wanted(service)
+        recipe = wanted(service)
         found = await self._find(cluster_name, service)
         if found is None:
             found = await self._create(cluster_name, service, recipe)
         _check_usable(found)
-        if recipes.held(found) != recipe:
+        if held(found) != recipe:
             found = await self._api.change_balancer(found.id, recipe)
             _check_usable(found)
-        found = await self._with_members(found, recipes.members(nodes, recipe.families))
+        found = await self._with_members(found, members(nodes, recipe.families))
         return _status(found)
 
     async def update_load_balancer(
@@ -80,7 +90,7 @@ class SimBalancers:
         if found is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         _check_usable(found)
-        await self._with_members(found, recipes.members(nodes, found.families))
+        await self._with_members(found, members(nodes, found.families))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """One request to find it, another to delete it.
@@ -116,8 +126,8 @@ class SimBalancers:
         nodes: Sequence[cloud.Node],
     ) -> str:
         """The digest of what `ensure_load_balancer` would make."""
-        recipe = recipes.wanted(service)
-        return recipes.digest(recipe, recipes.members(nodes, recipe.families))
+        recipe = wanted(service)
+        return digest(recipe, members(nodes, recipe.families))
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
@@ -148,7 +158,7 @@ class SimBalancers:
         try:
             changed = await self._api.set_members(balancer.id, members)
         except cloud.InvalidArgument as error:
-            good = [one for one in members if recipes.is_address(one)]
+            good = [one for one in members if is_address(one)]
             if len(good) == len(members):
                 raise
             served = await self._with_members(balancer, good)
@@ -180,4 +190,168 @@ def _digest(balancer: client.Balancer) -> str:
     """Of what the cloud holds; empty for one that is not finished or damaged."""
     if balancer.state == FAILED or balancer.state in ON_ITS_WAY:
         return ""
-    return recipes.digest(recipes.held(balancer), balancer.members)
+    return digest(held(balancer), balancer.members)
+
+
+# --- what a Service asks for --------------------------------------------------------------------
+
+PROTOCOLS = ("TCP", "UDP")
+DEFAULT_STICKY_S = 10800
+"""How long a client stays with one member where the Service does not say (Kubernetes API)."""
+
+
+def wanted(service: cloud.Service) -> client.Recipe:
+    """The load balancer that a Service asks for.
+
+    Raises:
+        InvalidArgument: it asks for something the cloud does not have.
+    """
+    return _ordered(
+        client.Recipe(
+            listeners=tuple(_listener(port) for port in service.ports),
+            health_check=_health_check(service),
+            source_ranges=_source_ranges(service),
+            families=tuple(service.spec.ip_families or ("IPv4",)),
+            internal=INTERNAL.read(service),
+            size=SIZE.read(service),
+            sticky_s=_sticky_s(service),
+        )
+    )
+
+
+def held(balancer: client.Balancer) -> client.Recipe:
+    """The same of a load balancer that is there."""
+    fields = {name: getattr(balancer, name) for name in client.Recipe.__struct_fields__}
+    return _ordered(client.Recipe(**fields))
+
+
+def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
+    """The addresses of nodes as members: of each family a node's first InternalIP."""
+    found: set[str] = set()
+    for node in nodes:
+        for family in families:
+            found.update(internal_ips(node.addresses, family)[:1])
+    return tuple(sorted(found))
+
+
+def internal_ips(addresses: Iterable[cloud.NodeAddress], family: str) -> list[str]:
+    """The InternalIPs of one family, in their order."""
+    # Parsing each address would be most of the work of an update of members.
+    is_6 = family == "IPv6"
+    return [
+        one.address
+        for one in addresses
+        if one.type == "InternalIP" and (":" in one.address) == is_6
+    ]
+
+
+def is_address(text: str) -> bool:
+    """Return whether the cloud takes a text as a member; a kubelet may report any."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def digest(recipe: client.Recipe, members_: Sequence[str]) -> str:
+    """A text that is equal exactly when recipe and members are."""
+    content = msgspec.json.encode([recipe, sorted(members_)])
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _ordered(recipe: client.Recipe) -> client.Recipe:
+    return msgspec.structs.replace(
+        recipe,
+        listeners=tuple(sorted(recipe.listeners)),
+        source_ranges=tuple(sorted(recipe.source_ranges)),
+        families=tuple(sorted(recipe.families)),
+    )
+
+
+def _listener(port: cloud.ServicePort) -> client.Listener:
+    if port.protocol not in PROTOCOLS:
+        raise cloud.InvalidArgument(
+            f"port {port.port}: the cloud has no load balancers for {port.protocol}; "
+            f"expected {' or '.join(PROTOCOLS)}"
+        )
+    # Without a node port, traffic arrives at the node as it was sent to the load balancer.
+    return client.Listener(port.protocol, port.port, port.node_port or port.port)
+
+
+def _health_check(service: cloud.Service) -> client.HealthCheck | None:
+    interval_s = HEALTH_CHECK_INTERVAL.read(service).total_seconds()
+    path, port = cloud.health_check_path_port(service)
+    if port:
+        return client.HealthCheck(port, path, interval_s)
+    tcp = [_listener(each).target_port for each in service.ports if each.protocol == "TCP"]
+    return client.HealthCheck(min(tcp), "", interval_s) if tcp else None
+
+
+def _source_ranges(service: cloud.Service) -> tuple[str, ...]:
+    ranges = cloud.load_balancer_source_ranges(service)
+    return () if cloud.is_allow_all(ranges) else tuple(str(one) for one in ranges)
+
+
+def _sticky_s(service: cloud.Service) -> int:
+    if service.spec.session_affinity != "ClientIP":
+        return 0
+    config = service.spec.session_affinity_config
+    seconds = config.client_ip.timeout_seconds if config and config.client_ip else None
+    return seconds or DEFAULT_STICKY_S
+
+
+# --- annotations of Services --------------------------------------------------------------------
+
+PREFIX = "load-balancer.sim.cloud/"
+"""What the names of all of them begin with. A promise to old clusters."""
+
+SIZES = ("small", "large")
+SHORTEST_INTERVAL = timedelta(seconds=1)
+LONGEST_INTERVAL = timedelta(minutes=5)
+
+
+def _size(text: str) -> str:
+    if text not in SIZES:
+        raise ValueError(text)
+    return text
+
+
+def _interval(text: str) -> timedelta:
+    found = parsing.parse_duration(text)
+    if not SHORTEST_INTERVAL <= found <= LONGEST_INTERVAL:
+        raise ValueError(text)
+    return found
+
+
+INTERNAL = cloud.ServiceAnnotation(
+    name=PREFIX + "internal",
+    expects="true or false",
+    default=False,
+    shown="false",
+    help="Give the load balancer an address that only the private network can reach.",
+    parse=truth,
+)
+SIZE = cloud.ServiceAnnotation(
+    name=PREFIX + "size",
+    expects="small or large",
+    default="small",
+    shown="small",
+    help="How much traffic the load balancer is made for.",
+    parse=_size,
+)
+HEALTH_CHECK_INTERVAL = cloud.ServiceAnnotation(
+    name=PREFIX + "health-check-interval",
+    expects="a duration from 1s to 5m",
+    default=timedelta(seconds=10),
+    shown="10s",
+    help="Time between two checks of one member.",
+    parse=_interval,
+)
+
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
+    INTERNAL,
+    SIZE,
+    HEALTH_CHECK_INTERVAL,
+)
+"""All of them."""

@@ -1,6 +1,6 @@
 """VMs of the simulated cloud by request, over its client: the driver for MachineClasses.
 
-Provider spec  see `machine_specs.Spec`
+Provider spec  see `Spec`
 Credentials    `token`, as in the cloud config; they never say where the cloud is
 
 A VM bears its identity as labels below `client.MARKS`, and so do its data volumes, which are made
@@ -15,10 +15,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
+import msgspec
+
 from ccm import cloud
+from ccm.cloud import specs
 from ccm.model.times import moment
 
-from . import client, config, instances, machine_specs
+from . import client, config, instances
 
 AGAIN_S = 1.0
 """Seconds after which to ask whether the cloud has done it."""
@@ -41,10 +44,80 @@ def open_clients(url: str) -> Clients:
     def opener(
         _: str, credentials: cloud.Credentials
     ) -> AbstractAsyncContextManager[client.Client]:
-        token = machine_specs.token(credentials)
-        return client.open_client(config.Config(url=url, token=token))
+        return client.open_client(config.Config(url=url, token=token(credentials)))
 
     return cloud.Sessions(opener)
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The `providerSpec` of a MachineClass; null is the same as nothing.
+
+    `allowedAddresses` are ranges from which the VM may send besides its own addresses, such as
+    those of its pods; they are set when the VM has started. `dataVolumes` are sizes in GiB of
+    volumes that are made with it and go with it.
+    """
+
+    machine_type: str = "small"
+    zone: str = "sim-1a"
+    region: str = "sim-1"
+    labels: dict[str, str] = {}
+    allowed_addresses: tuple[str, ...] = ()
+    data_volumes: tuple[int, ...] = ()
+
+
+def read(given: Mapping[str, Any]) -> Spec:
+    """A spec that holds.
+
+    Raises:
+        InvalidArgument: it does not; the message names every fault.
+    """
+    if problems := _problems(given):
+        raise cloud.InvalidArgument("; ".join(map(str, problems)))
+    return msgspec.convert(specs.without_nulls(given), Spec)
+
+
+def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
+    """Everything that is wrong with a spec and its credentials."""
+    found = _problems(given)
+    try:
+        token(credentials)
+    except cloud.InvalidArgument as error:
+        found.append(cloud.Problem(field="secretRef", message=str(error)))
+    return found
+
+
+def token(credentials: Mapping[str, bytes]) -> str:
+    """Return the bearer token.
+
+    Raises:
+        InvalidArgument: there is none, or no header can carry it; its value is not told.
+    """
+    if not (found := cloud.token_of(credentials, "token")):
+        raise cloud.InvalidArgument("the credentials lack token, as in the cloud config")
+    return found
+
+
+def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
+    values, found = specs.converted(given, Spec)
+    for name, value in values.items():
+        found += _wrong(name, value)
+    return sorted(found, key=lambda one: one.field)
+
+
+def _wrong(name: str, value: Any) -> list[cloud.Problem]:
+    """What is wrong with a value of the right type."""
+    match name:
+        case "labels":
+            said = f"keys below {client.MARKS} are the cluster's marks; take others"
+            bad = any(key.startswith(client.MARKS) for key in value)
+        case "allowedAddresses":
+            said = "each must be a range like 10.244.0.0/16"
+            bad = any(cloud.parse_cidr(one) is None for one in value)
+        case "dataVolumes":
+            said, bad = "each must be a number of GiB above 0", any(one < 1 for one in value)
+        case _:
+            said, bad = "must not be empty", not value
+    return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
 
 
 class SimMachines(cloud.Driver[Clients]):
@@ -54,7 +127,7 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests, more for data volumes; one for a VM that an earlier call made."""
-        spec, name = machine_specs.read(req.provider_spec), req.identity.name
+        spec, name = read(req.provider_spec), req.identity.name
         async with self._client(req.credentials, req.identity.pool) as api:
             found, _ = await api.servers(name)
             before = _before(found, req.identity)
@@ -75,7 +148,7 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests, where the spec has allowed addresses; the VM must have started."""
-        spec = machine_specs.read(req.provider_spec)
+        spec = read(req.provider_spec)
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
         async with self._client(req.credentials, req.identity.pool) as api:
@@ -122,7 +195,7 @@ class SimMachines(cloud.Driver[Clients]):
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
         """One request if it is to be live, whether the credentials open the cloud."""
-        found = list(machine_specs.problems(spec, credentials))
+        found = list(problems(spec, credentials))
         if live and not found:
             try:
                 async with self._client(credentials, "") as api:
@@ -134,10 +207,10 @@ class SimMachines(cloud.Driver[Clients]):
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Type and place."""
         try:
-            read = machine_specs.read(spec)
+            found = read(spec)
         except cloud.InvalidArgument:
             return {"size": "", "zone": "", "region": ""}
-        return {"size": read.machine_type, "zone": read.zone, "region": read.region}
+        return {"size": found.machine_type, "zone": found.zone, "region": found.region}
 
     def _client(
         self, credentials: cloud.Credentials, pool: str
@@ -251,7 +324,7 @@ def _marks(identity: cloud.Identity) -> dict[str, str]:
 
 def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
     try:
-        spec = machine_specs.read(given)
+        spec = read(given)
     except cloud.InvalidArgument:
         return True  # what makes no sense stops a creation, and neither a search nor a deletion
     return set(spec.allowed_addresses) <= set(server.allowed_addresses)

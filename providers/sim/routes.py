@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ccm import cloud
 
-from . import client, recipes
+from . import balancers, client
 
 
 class SimRoutes:
@@ -72,7 +72,7 @@ class SimRoutes:
             await self._api.delete_route(route.name)
 
     async def _gateway(self, route: cloud.Route, family: str) -> str:
-        found = recipes.internal_ips(route.target_addresses, family)
+        found = balancers.internal_ips(route.target_addresses, family)
         if not found:
             servers, _ = await self._api.servers(route.target_node)
             addresses = [
@@ -81,7 +81,7 @@ class SimRoutes:
                 for address in server.addresses
                 if address.kind == "private" and server.state != "deleted"
             ]
-            found = recipes.internal_ips(addresses, family)
+            found = balancers.internal_ips(addresses, family)
         if not found:
             raise cloud.FailedPrecondition(
                 f"node {route.target_node} has no private {family} address to route to"

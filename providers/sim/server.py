@@ -1,45 +1,166 @@
-"""The simulated cloud as an HTTP service; `api` holds the table of its operations.
+"""The simulated cloud over HTTP: the table of its operations, and how they are reached.
 
-Theory: every row of the table gets the same shell. A call under `/v1` is logged, then
-checked (token, rate limit), then judged by the fault script, then delayed; only then
-does the operation itself run, in one step without waiting, so calls never interleave
-inside the world. A call under `/admin` goes straight to the operation.
+`/v1` is the cloud as a customer sees it: counted, slow, limited and faulty as configured. `/admin`
+is for the administrator of the simulation: never counted, delayed or broken. Both want
+`Authorization: Bearer <token>`.
 
-A caller that hangs up is noticed at once: an operation still waiting is not carried
-out.
+Every error has one shape, `{"error": {"code", "message", "request_id"}}`. Things are listed in
+order of creation, in pages; a page names the cursor of the next one, null ends the listing.
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import math
+import random
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import hdrs, web
 
-from ccm.base import tasks
+from ccm.base import clock
+from ccm.base.throttle import Bucket
 from ccm.testing import fake_api
+from ccm.testing.fake_api import Fault, Row
 
-from . import api, faults, operation, simulation, traffic, world
+from . import world, world_balancers, worlds
 
-MAX_BODY = 64 * 1024 * 1024
-"""Bytes of a request; enough to place a hundred thousand instances at once."""
+ERRORS = {
+    "invalid": 400,
+    "unauthenticated": 401,
+    "not_found": 404,
+    "no_such_path": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "busy": 409,
+    "protected": 409,
+    "quota_exceeded": 403,
+    "no_capacity": 409,
+    "rate_limited": 429,
+    "internal": 500,
+}
+"""Error code -> HTTP status. A mistaken path has a code of its own, so that no client takes
+it for an instance that is gone."""
 
 
-class ApiError(Exception):
+class ApiError(fake_api.Refused):
     """A call answered with an error of the one shape."""
 
-    def __init__(self, code: str, message: str, *, status: int = 0, retry_after_s: float = 0):
-        super().__init__(message)
-        self.code = code
-        self.status = status or api.ERRORS[code]
-        self.retry_after_s = retry_after_s
+    def __init__(self, body: dict[str, str], *, status: int, retry_after_s: float = 0) -> None:
+        super().__init__(body["message"])
+        self.status = status
+        self.body = {"error": body}
+        if retry_after_s:
+            self.headers = {hdrs.RETRY_AFTER: str(math.ceil(retry_after_s))}
 
 
-class Service(simulation.Simulation):
-    """One simulated cloud, over HTTP.
+class RateLimit:
+    """A token bucket that refuses instead of waiting; it holds one second's worth."""
+
+    def __init__(self, rate: float) -> None:
+        self._bucket = Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
+
+    def take(self) -> float:
+        """Take a token: 0.0 if there was one, else the seconds until there will be."""
+        now = clock.monotonic()
+        if self._bucket is None or self._bucket.take(now):
+            return 0.0
+        return self._bucket.missing_s(now)
+
+
+# --- what calls say -----------------------------------------------------------------------------
+
+
+class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operation takes no query parameters."""
+
+
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `limit` things behind `cursor`: all, or those of a name, a cluster, a `key=value`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=worlds.MAX_PAGE)] = worlds.MAX_PAGE
+    cursor: str | None = None
+    name: str | None = None
+    cluster: str | None = None
+    label: str | None = None
+
+    @property
+    def start(self) -> int:
+        """The position that the cursor stands for.
+
+        Raises:
+            WorldError: `invalid`.
+        """
+        prefix, _, number = (self.cursor or "after-0").partition("-")
+        try:
+            if prefix != "after":
+                raise ValueError(prefix)
+            return int(number, 16)
+        except ValueError as error:
+            text = f"cursor: {self.cursor!r} is not one of ours"
+            raise world.WorldError("invalid", text) from error
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """Key and value of the label."""
+        key, _, value = (self.label or "").partition("=")
+        return (key, value) if key else None
+
+
+class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Only the calls behind sequence number `after`."""
+
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Start or stop; repeating it is no fault, interfering with one under way is 409."""
+
+    action: world.Action
+
+
+class GivenInstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Many instances at once; all of them are placed or none."""
+
+    instances: tuple[world.GivenInstance, ...]
+
+
+class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The addresses that traffic goes to; they replace the ones before."""
+
+    members: tuple[str, ...]
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scripted faults, in order."""
+
+    faults: tuple[Fault, ...]
+
+
+SettingsChange = msgspec.defstruct(
+    "SettingsChange",
+    [
+        (field.name, field.type | msgspec.UnsetType, msgspec.UNSET)
+        for field in msgspec.structs.fields(worlds.Settings)
+    ],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call, read and checked: the ID in its path, its query and its body."""
+
+    id: str
+    query: Any
+    body: Any
+
+
+class Service(fake_api.FakeApi):
+    """One simulated cloud: its content, settings, faults and call log, over HTTP.
 
     Args:
         token: the bearer token to ask for; empty draws one.
@@ -47,87 +168,102 @@ class Service(simulation.Simulation):
         settings: those to begin with.
     """
 
+    most_body = 64 * 1024 * 1024  # a hundred thousand instances at once
+
     def __init__(
-        self, *, token: str = "", seed: int | None = None, settings: traffic.Settings | None = None
+        self, *, token: str = "", seed: int | None = None, settings: worlds.Settings | None = None
     ) -> None:
+        super().__init__([self._row(one) for one in OPERATIONS])
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
         """Accepted too, if any: while a token is exchanged for another, both are valid."""
-        self._requests = 0
-        super().__init__(seed=seed, settings=settings)
+        self.worlds: worlds.Worlds = worlds.Worlds(random.Random(seed))
+        self.world: world.World = self.worlds.instances
+        self._requests = itertools.count(1)
+        self.change_settings(settings or worlds.Settings())
 
-    def app(self) -> web.Application:
-        """The service as an aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._shape_errors])
-        for row in api.OPERATIONS:
-            app.router.add_route(row.method, row.path, self._shell(row))
-        for path in ("/", "/docs", "/openapi.json"):
-            app.router.add_get(path, _describe)
-        return app
+    def change_settings(self, settings: worlds.Settings) -> None:
+        """Take on new settings; the rate limits start afresh."""
+        self.settings = settings
+        self.worlds.use(settings)
+        self._rate_limit = RateLimit(settings.rate_limit)
+        self._order_rate_limit = RateLimit(settings.order_rate_limit)
 
-    def _shell(
-        self, row: operation.Operation
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def admin(request: web.Request) -> web.StreamResponse:
-            self._check_token(request)
-            return _answer(row, self._run(row, await _read(row, request)))
+    @property
+    def latency_s(self) -> float:
+        """Before each answer."""
+        return self.settings.latency_s
 
-        async def cloud(request: web.Request) -> web.StreamResponse:
-            entry = self.calls.open(row.name, request.path_qs)
+    def _row(self, operation: Operation) -> Row:
+        def handle(request: web.Request, body: bytes) -> tuple[int, Any]:
             try:
-                response = await self._handle(row, request)
-                entry.status = 0 if isinstance(response, _NoAnswer) else response.status
-                return response
-            except ApiError as error:
-                entry.status = error.status
-                raise
-            finally:
-                entry.status = entry.status or 0
+                asked = Asked(
+                    request.match_info.get("id", ""),
+                    msgspec.convert(dict(request.query), operation.query, strict=False),
+                    operation.body and msgspec.json.decode(body, type=operation.body),
+                )
+                answer = operation.handle(self, asked)
+            except msgspec.MsgspecError as error:
+                raise self._error("invalid", str(error)) from error
+            except world.WorldError as error:
+                raise self._error(error.code, str(error)) from error
+            return (operation.status, answer) if operation.status != 204 else (204, None)
 
-        return cloud if row.is_cloud_call else admin
+        method, _, path = operation.route.partition(" ")
+        is_admin = path.startswith("/admin/")
+        return Row(
+            method=method, path=path, handle=handle, operation=operation.name, is_admin=is_admin
+        )
 
-    async def _handle(self, row: operation.Operation, http: web.Request) -> web.StreamResponse:
-        self._check_token(http)
-        wait_s = self.rate_limit.take()
-        if row.name == "create_instance":
-            wait_s = wait_s or self.order_rate_limit.take()
+    def _error(self, code: str, message: str, *, status: int = 0, wait_s: float = 0) -> ApiError:
+        body = {"code": code, "message": message, "request_id": f"req-{next(self._requests)}"}
+        return ApiError(body, status=status or ERRORS[code], retry_after_s=wait_s)
+
+    def admit(self, request: web.Request) -> None:
+        """With the token; a customer's call within the rates."""
+        given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
+        valid = [f"Bearer {token}".encode() for token in (self.token, self.next_token) if token]
+        if not any(secrets.compare_digest(given, one) for one in valid):
+            raise self._error("unauthenticated", "the bearer token is missing or wrong")
+        if request.path.startswith("/admin/"):
+            return
+        wait_s = self._rate_limit.take()
+        if (request.method, request.path) == ("POST", "/v1/instances"):
+            wait_s = wait_s or self._order_rate_limit.take()
         if wait_s:
-            raise ApiError("rate_limited", "too many calls", retry_after_s=wait_s)
-        request = await _read(row, http)
-        verdict = self.script.judge(faults.Call(operation=row.name, instances=self._names(request)))
-        delay_s = self.settings.latency_s + verdict.delay_s
-        if delay_s > 0:
-            await asyncio.sleep(delay_s)
-        if verdict.fault is None:
-            return _answer(row, self._run(row, request))
-        if verdict.fault.kind == "novelty":
-            answer = msgspec.to_builtins(self._run(row, request))
-            return _answer(row, faults.novel(answer))
-        if verdict.fault.kind in ("deaf", "doomed"):
-            return _answer(row, self._spoiled(self._run(row, request), verdict.fault))
-        if verdict.fault.applied:
-            self._run(row, request)
-        return await self._break(http, verdict.fault)
+            raise self._error("rate_limited", "too many calls", wait_s=wait_s)
 
-    async def _break(self, request: web.Request, fault: faults.Fault) -> web.StreamResponse:
-        if fault.kind == "error":
-            raise ApiError(fault.code, fault.message, status=fault.status or 500)
+    def refusal(self, fault: Fault) -> ApiError:
+        """As all errors of this API look."""
         if fault.kind == "rate_limit":
-            raise ApiError("rate_limited", fault.message, retry_after_s=fault.retry_after_s)
-        if fault.kind in ("garbage", "empty"):
-            text = fault.body if fault.kind == "garbage" else ""
-            return web.Response(
-                text=text, status=fault.status or 200, content_type="application/json"
-            )
-        if fault.kind == "hang":
-            limit_s = faults.HANG_S if fault.delay_s is None else fault.delay_s
-            await tasks.first_of(self.released.wait(), asyncio.sleep(limit_s), name="hang")
-        if request.transport:
-            request.transport.abort()
-        return _NoAnswer()
+            return self._error("rate_limited", fault.message, wait_s=fault.retry_after_s)
+        return self._error(fault.code or "internal", fault.message, status=fault.status or 500)
 
-    def _spoiled(self, answer: object, fault: faults.Fault) -> object:
-        """The instance of an answer, after something went wrong with it that nobody is told."""
+    def missing(self, request: web.Request, status: int) -> ApiError:
+        """Likewise."""
+        if status == 404:
+            return self._error("no_such_path", f"no such path: {request.path}")
+        return self._error("method_not_allowed", f"{request.method} is not offered here")
+
+    def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - whatever its type
+        """The body as it came: each operation decodes its own."""
+        return body
+
+    def names(self, request: web.Request, body: bytes) -> Sequence[str]:
+        """ID and name of the thing, or the name in query or body."""
+        if number := request.match_info.get("id"):
+            return [word for word in (number, self.worlds.name_of(number)) if word]
+        try:
+            order = msgspec.json.decode(body or b"{}")
+        except msgspec.MsgspecError:
+            order = {}
+        words = (isinstance(order, dict) and order.get("name"), request.query.get("name"))
+        return [str(word) for word in words if word]
+
+    def spoiled(self, answer: Any, fault: Fault) -> Any:
+        """With fields and states of the future, or about an instance that came out wrong."""
+        if fault.kind == "novelty":
+            return novel(msgspec.to_builtins(answer))
         if not isinstance(answer, world.Instance):
             return answer
         wrong = world.Interference(joins=False)
@@ -135,84 +271,218 @@ class Service(simulation.Simulation):
             wrong = world.Interference(state="error", reason=fault.message)
         return self.world.update(answer.id, wrong)
 
-    def _names(self, request: operation.Request) -> tuple[str, ...]:
-        """The words by which a fault may name the thing a call is about."""
-        if request.id:
-            words = (request.id, self.worlds.name_of(request.id))
-        else:
-            words = (getattr(request.body, "name", ""), getattr(request.query, "name", ""))
-        return tuple(word for word in words if word)
-
-    def _check_token(self, request: web.Request) -> None:
-        given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
-        valid = [f"Bearer {token}".encode() for token in (self.token, self.next_token) if token]
-        if not any(secrets.compare_digest(given, one) for one in valid):
-            raise ApiError("unauthenticated", "the bearer token is missing or wrong")
-
-    def _run(self, row: operation.Operation, request: operation.Request) -> object:
-        try:
-            return row.handler(self, request)
-        except world.WorldError as error:
-            raise ApiError(error.code, str(error)) from error
-
-    @web.middleware
-    async def _shape_errors(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPNotFound:
-            error = ApiError("no_such_path", f"no such path: {request.path}; see GET /docs")
-        except web.HTTPMethodNotAllowed:
-            error = ApiError("method_not_allowed", f"{request.method} is not offered here")
-        except web.HTTPRequestEntityTooLarge:
-            error = ApiError("invalid", "the body is too large", status=413)
-        except ApiError as raised:
-            error = raised
-        self._requests += 1
-        body = api.ErrorBody(
-            code=error.code, message=str(error), request_id=f"req-{self._requests}"
-        )
-        headers: dict[str, str] = {}
-        if error.retry_after_s:
-            headers[hdrs.RETRY_AFTER] = str(math.ceil(error.retry_after_s))
-        return _json(api.Error(error=body), error.status, headers)
-
 
 serve = fake_api.serve
 
 
-class _NoAnswer(web.Response):
-    """Returned for a connection that was cut: there is nobody to send it to."""
+def novel(answer: Any) -> Any:
+    """Return a right answer as a later version of the cloud might give it."""
+    if isinstance(answer, list | tuple):
+        return [novel(value) for value in answer]
+    if not isinstance(answer, dict):
+        return answer
+    changed = {name: novel(value) for name, value in answer.items()} | {"novelty": {"is": [1]}}
+    if "state" in answer:
+        changed["state"] = "dreaming"
+    if "labels" in answer:
+        changed["labels"] = answer["labels"]
+    if "addresses" in answer:
+        pigeon = {"kind": "carrier_pigeon", "value": "coo", "ring": 7}
+        changed["addresses"] = [pigeon, *answer["addresses"]]
+    return changed
 
 
-async def _read(row: operation.Operation, request: web.Request) -> operation.Request:
-    body = None
-    try:
-        query = msgspec.convert(dict(request.query), row.query, strict=False)
-        if row.body:
-            body = msgspec.json.decode(await request.read(), type=row.body)
-    except msgspec.MsgspecError as error:
-        raise ApiError("invalid", str(error)) from error
-    return operation.Request(id=request.match_info.get("id", ""), query=query, body=body)
+# --- operations ---------------------------------------------------------------------------------
+
+Handle = Callable[[Service, Asked], Any]
 
 
-def _answer(row: operation.Operation, result: object) -> web.Response:
-    if row.answer is None:
-        return web.Response(status=row.status)
-    return _json(result, row.status)
+class Operation(msgspec.Struct, frozen=True):
+    """One row of the API and what it does; `route` is method and path."""
+
+    name: str
+    route: str
+    handle: Handle
+    status: int = 200
+    body: Any = None
+    query: type[msgspec.Struct] = NoQuery
 
 
-def _json(body: object, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(body),
-        status=status,
-        headers=headers,
-        content_type="application/json",
+def _cursor(after: int | None) -> str | None:
+    return None if after is None else f"after-{after:x}"
+
+
+def _list_instances(cloud: Service, asked: Asked) -> Any:
+    page = cloud.world.page(
+        limit=min(asked.query.limit, cloud.settings.page_size),
+        after=asked.query.start,
+        name=asked.query.name,
+        label=asked.query.pair,
+        stale_s=cloud.settings.list_delay_s,
     )
+    return {"instances": page.instances, "next_cursor": _cursor(page.after)}
 
 
-async def _describe(_: web.Request) -> web.Response:
-    return _json(api.describe(), 200)
+def _lists(part: str) -> Handle:
+    def handle(cloud: Service, asked: Asked) -> Any:
+        query = asked.query
+        shelf: world.Shelf[Any] = getattr(cloud.worlds, part)
+        found = shelf.list(name=query.name, cluster=query.cluster, label=query.pair)
+        end = query.start + min(query.limit, cloud.settings.page_size)
+        more = _cursor(end if end < len(found) else None)
+        return {part: found[query.start : end], "next_cursor": more}
+
+    return handle
+
+
+def _add_faults(cloud: Service, asked: Asked) -> None:
+    for fault in asked.body.faults:
+        cloud.script.add(fault)
+
+
+def _change_settings(cloud: Service, asked: Asked) -> worlds.Settings:
+    cloud.change_settings(world.applied(cloud.settings, asked.body))
+    return cloud.settings
+
+
+def _list_calls(cloud: Service, asked: Asked) -> Any:
+    entries = [entry for entry in cloud.calls.entries if entry.sequence > asked.query.after]
+    return {"calls": entries, "counts": dict(cloud.calls), "total": cloud.calls.total()}
+
+
+def _snapshot(cloud: Service, _: Asked) -> Any:
+    return {
+        "instances": cloud.world.snapshot(),
+        "balancers": cloud.worlds.balancers.list(),
+        "routes": cloud.worlds.routes.list(),
+        "volumes": cloud.worlds.volumes.list(),
+        "next_cursor": None,
+    }
+
+
+def _twin(row: Operation, **changes: Any) -> Operation:
+    """The administrator's twin of a cloud call: never counted, delayed or broken."""
+    route = row.route.replace("/v1/", "/admin/", 1)
+    return msgspec.structs.replace(row, name=f"admin_{row.name}", route=route, **changes)
+
+
+_ONE = "/v1/instances/{id}"
+
+_UPDATE = Operation(
+    "update_instance",
+    f"PATCH {_ONE}",
+    lambda cloud, asked: cloud.world.update(asked.id, asked.body),
+    body=world.Change,
+)
+_DELETE = Operation(
+    "delete_instance", f"DELETE {_ONE}", lambda cloud, asked: cloud.world.delete(asked.id), 204
+)
+_ACT = Operation(
+    "act_on_instance",
+    f"POST {_ONE}/actions",
+    lambda cloud, asked: cloud.world.act(asked.id, asked.body.action),
+    body=ActionRequest,
+)
+
+
+def _shelf(kind: str, part: str, order: type[msgspec.Struct]) -> tuple[Operation, ...]:
+    """What customer and administrator may do with each of these."""
+
+    def create(cloud: Service, asked: Asked) -> Any:
+        return getattr(cloud.worlds, part).create(asked.body)
+
+    def delete(cloud: Service, asked: Asked) -> None:
+        getattr(cloud.worlds, part).delete(asked.id)
+
+    rows = (
+        Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=ListQuery),
+        Operation(f"create_{kind}", f"POST /v1/{part}", create, 201, order),
+        Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", delete, 204),
+    )
+    # The administrator may delete protected load balancers too, and has a row of his own for it.
+    twins = rows[:2] if kind == "balancer" else rows
+    return (*rows, *(_twin(row) for row in twins))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("list_instances", "GET /v1/instances", _list_instances, query=ListQuery),
+    Operation(
+        "get_instance",
+        f"GET {_ONE}",
+        lambda cloud, asked: cloud.world.get(asked.id, stale_s=cloud.settings.get_delay_s),
+    ),
+    Operation(
+        "create_instance",
+        "POST /v1/instances",
+        lambda cloud, asked: cloud.worlds.order(asked.body),
+        201,
+        worlds.Order,
+    ),
+    _UPDATE,
+    _DELETE,
+    _ACT,
+    *_shelf("balancer", "balancers", world_balancers.NewBalancer),
+    Operation(
+        "get_balancer",
+        "GET /v1/balancers/{id}",
+        lambda cloud, asked: cloud.worlds.balancers.get(asked.id),
+    ),
+    Operation(
+        "change_balancer",
+        "PUT /v1/balancers/{id}",
+        lambda cloud, asked: cloud.worlds.balancers.change(asked.id, asked.body),
+        body=world_balancers.Plan,
+    ),
+    Operation(
+        "set_members",
+        "PUT /v1/balancers/{id}/members",
+        lambda cloud, asked: cloud.worlds.balancers.set_members(asked.id, asked.body.members),
+        body=Members,
+    ),
+    *_shelf("route", "routes", world.NewRoute),
+    *_shelf("volume", "volumes", world.NewVolume),
+    Operation(
+        "admin_put_instances",
+        "POST /admin/instances",
+        lambda cloud, asked: {"instances": cloud.world.put_all(asked.body.instances)},
+        201,
+        GivenInstances,
+    ),
+    _twin(_UPDATE, body=world.Interference),
+    _twin(_DELETE, handle=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True)),
+    _twin(_ACT),
+    Operation(
+        "admin_get_user_data",
+        "GET /admin/instances/{id}/user-data",
+        lambda cloud, asked: cloud.worlds.user_data(asked.id),
+    ),
+    Operation(
+        "admin_update_balancer",
+        "PATCH /admin/balancers/{id}",
+        lambda cloud, asked: cloud.worlds.balancers.interfere(asked.id, asked.body),
+        body=world_balancers.Interference,
+    ),
+    Operation(
+        "admin_delete_balancer",
+        "DELETE /admin/balancers/{id}",
+        lambda cloud, asked: cloud.worlds.balancers.remove(asked.id),
+        204,
+    ),
+    Operation(
+        "admin_update_route",
+        "PATCH /admin/routes/{id}",
+        lambda cloud, asked: cloud.worlds.routes.change(asked.id, asked.body),
+        body=world.RouteChange,
+    ),
+    Operation("admin_add_faults", "POST /admin/faults", _add_faults, 204, Faults),
+    Operation("admin_clear_faults", "DELETE /admin/faults", lambda cloud, _: cloud.heal(), 204),
+    Operation("admin_get_settings", "GET /admin/settings", lambda cloud, _: cloud.settings),
+    Operation(
+        "admin_change_settings", "PATCH /admin/settings", _change_settings, body=SettingsChange
+    ),
+    Operation("admin_list_calls", "GET /admin/calls", _list_calls, query=CallsQuery),
+    Operation(
+        "admin_clear_calls", "DELETE /admin/calls", lambda cloud, _: cloud.calls.clear(), 204
+    ),
+    Operation("admin_snapshot", "GET /admin/snapshot", _snapshot),
+)

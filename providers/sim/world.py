@@ -1,4 +1,4 @@
-"""The simulated cloud's instances as a clock-driven state machine. No I/O.
+"""The simulated cloud's instances, volumes and routes, driven by a clock. No I/O.
 
 Theory: every instance is a timeline, a list of (moment, what it was from then on).
 Stopping an instance writes two entries at once, `stopping` from now and `stopped`
@@ -20,14 +20,15 @@ import operator
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from ccm.base import clock
 
-from . import changes
+T = TypeVar("T", bound=Any)
+S = TypeVar("S", bound=msgspec.Struct)
 
 HISTORY_S = 600.0
 """How far back the past stays readable; the longest possible consistency delay."""
@@ -80,6 +81,13 @@ def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
         parse(text)
     except ValueError as error:
         raise WorldError("invalid", f"{field}: {error}") from error
+
+
+def applied(present: S, change: msgspec.Struct) -> S:
+    """Return a value with the fields that the change gives; what it leaves out (`UNSET`) stays."""
+    fields = msgspec.structs.asdict(change)
+    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    return msgspec.structs.replace(present, **given)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -251,20 +259,12 @@ class World:
         self._check(given)
         self._sequence += 1
         now = clock.monotonic()
-        instance = Instance(
-            id=given.id or self._new_id(),
-            name=given.name,
-            state=given.state,
-            zone=given.zone,
-            region=given.region,
-            type=given.type,
-            addresses=given.addresses or (self._new_address(),),
-            labels=given.labels,
-            created=given.created or clock.now().isoformat(timespec="milliseconds"),
-            allowed_addresses=given.allowed_addresses,
-            reason=given.reason,
-            joins=given.joins,
-        )
+        fields = msgspec.structs.asdict(given) | {
+            "id": given.id or self._new_id(),
+            "addresses": given.addresses or (self._new_address(),),
+            "created": given.created or clock.now().isoformat(timespec="milliseconds"),
+        }
+        instance = Instance(**fields)
         record = _Record(self._sequence, now, instance)
         if given.state in SETTLES:
             settled = msgspec.structs.replace(instance, state=SETTLES[given.state])
@@ -419,9 +419,234 @@ class World:
 
 
 def _changed(instance: Instance, change: Change) -> Instance:
-    changed = changes.applied(instance, change)
+    changed = applied(instance, change)
     if change.labels is msgspec.UNSET:
         return changed
     merged = {**instance.labels, **change.labels}
     labels = {key: value for key, value in merged.items() if value is not None}
     return msgspec.structs.replace(changed, labels=labels)
+
+
+# --- what stays as it was ordered: volumes, routes, load balancers ------------------------------
+
+
+class Shelf(Generic[T]):
+    """All things of one kind by ID, in order of creation.
+
+    Args:
+        rng: draws IDs.
+    """
+
+    kind = ""
+    prefix = ""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.quota = 0
+        """Most things there may be; 0 = no limit."""
+        self.revision = 0
+        """Counts the writes."""
+        self._rng = rng
+        self._by_id: dict[str, T] = {}
+
+    def put_all(self, given: Sequence[T]) -> None:
+        """Place things as they are: a saved state."""
+        self._by_id |= {one.id: one for one in given}
+        self.revision += 1
+
+    def get(self, thing_id: str) -> T:
+        """Return a thing as it is now.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        if thing_id not in self._by_id:
+            raise WorldError("not_found", f"no {self.kind} with ID {thing_id}")
+        return self._shown(self._by_id[thing_id])
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        cluster: str | None = None,
+        label: tuple[str, str] | None = None,
+    ) -> list[T]:
+        """Return all in order of creation, or those of a name, a cluster or a label."""
+        return [
+            self._shown(one)
+            for one in self._by_id.values()
+            if (name is None or one.name == name)
+            and (cluster is None or one.cluster == cluster)
+            and (label is None or one.labels.get(label[0]) == label[1])
+        ]
+
+    def delete(self, thing_id: str) -> None:
+        """Delete a thing.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        self.get(thing_id)
+        del self._by_id[thing_id]
+        self.revision += 1
+
+    def _put(self, thing: T) -> T:
+        self._by_id[thing.id] = thing
+        self.revision += 1
+        return self._shown(thing)
+
+    def _shown(self, thing: T) -> T:
+        return thing
+
+    def _new_id(self) -> str:
+        return f"{self.prefix}-{self._rng.getrandbits(48):012x}"
+
+    def _check_room(self, number: int) -> None:
+        if self.quota and number >= self.quota:
+            text = f"your quota of {self.quota} {self.kind}s is used up"
+            raise WorldError("quota_exceeded", text)
+
+
+class NewVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order of a volume; names need not be unique."""
+
+    name: str
+    size_gib: int
+    labels: dict[str, str] = {}
+
+
+class Volume(NewVolume, frozen=True, kw_only=True):
+    """One volume; `instance` is the ID of the instance that has it, or empty."""
+
+    id: str
+    instance: str = ""
+
+
+class Volumes(Shelf[Volume]):
+    """All volumes. One is attached by the order of an instance, and outlives it.
+
+    Args:
+        rng: draws IDs.
+        is_there: whether an instance of that ID is more than a memory.
+    """
+
+    kind, prefix = "volume", "v"
+
+    def __init__(self, rng: random.Random, is_there: Callable[[str], bool]) -> None:
+        super().__init__(rng)
+        self._is_there = is_there
+
+    def create(self, order: NewVolume) -> Volume:
+        """Order a volume.
+
+        Raises:
+            WorldError: `invalid` without a name or a size.
+        """
+        if not order.name or order.size_gib < 1:
+            raise WorldError("invalid", "name and size_gib: must not be empty")
+        return self._put(Volume(id=self._new_id(), **msgspec.structs.asdict(order)))
+
+    def check_free(self, volume_ids: Sequence[str]) -> None:
+        """Refuse what cannot be attached.
+
+        Raises:
+            WorldError: `not_found`, or `conflict` for one that is attached.
+        """
+        for volume_id in volume_ids:
+            if other := self.get(volume_id).instance:
+                raise WorldError("conflict", f"volume {volume_id} is attached to {other}")
+
+    def attach(self, volume_ids: Sequence[str], instance_id: str) -> None:
+        """Give free volumes to an instance."""
+        for volume_id in volume_ids:
+            self._put(msgspec.structs.replace(self.get(volume_id), instance=instance_id))
+
+    def delete(self, thing_id: str) -> None:
+        """Delete a volume.
+
+        Raises:
+            WorldError: `not_found`, or `busy` while it is attached.
+        """
+        if other := self.get(thing_id).instance:
+            raise WorldError("busy", f"volume {thing_id} is attached to {other}")
+        super().delete(thing_id)
+
+    def _shown(self, thing: Volume) -> Volume:
+        gone = thing.instance and not self._is_there(thing.instance)
+        return msgspec.structs.replace(thing, instance="") if gone else thing
+
+
+class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order of a route: a range of addresses goes to the instance with the gateway's address."""
+
+    destination: str
+    gateway: str
+    cluster: str = ""
+    name: str = ""
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One route; `target` is the gateway's instance, null where no instance has the address."""
+
+    id: str
+    name: str
+    cluster: str
+    destination: str
+    gateway: str
+    target: str | None = None
+    target_name: str | None = None
+
+
+class RouteChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the administrator may alter; what is left out stays."""
+
+    gateway: str | msgspec.UnsetType = msgspec.UNSET
+    destination: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class RouteTable(Shelf[Route]):
+    """All routes; in the table of one cluster a range has one route.
+
+    Args:
+        rng: draws IDs.
+        owners: the instances by address.
+    """
+
+    kind, prefix = "route", "r"
+
+    def __init__(self, rng: random.Random, owners: Callable[[], Mapping[str, Instance]]) -> None:
+        super().__init__(rng)
+        self._owners = owners
+
+    def create(self, order: NewRoute) -> Route:
+        """Order a route.
+
+        Raises:
+            WorldError: `invalid`, `conflict` if the range has a route, or `quota_exceeded`.
+        """
+        _check_route(order.destination, order.gateway)
+        table = [one for one in self._by_id.values() if one.cluster == order.cluster]
+        if any(one.destination == order.destination for one in table):
+            raise WorldError("conflict", f"there is a route to {order.destination}")
+        self._check_room(len(table))
+        return self._put(Route(id=self._new_id(), **msgspec.structs.asdict(order)))
+
+    def change(self, route_id: str, change: RouteChange) -> Route:
+        """Alter a route behind its customer's back.
+
+        Raises:
+            WorldError: `not_found` or `invalid`.
+        """
+        changed = applied(self.get(route_id), change)
+        _check_route(changed.destination, changed.gateway)
+        return self._put(changed)
+
+    def _shown(self, thing: Route) -> Route:
+        owner = self._owners().get(thing.gateway)
+        return msgspec.structs.replace(
+            thing, target=owner and owner.id, target_name=owner and owner.name
+        )
+
+
+def _check_route(destination: str, gateway: str) -> None:
+    check_text("destination", ipaddress.ip_network, destination)
+    check_text("gateway", ipaddress.ip_address, gateway)

@@ -19,7 +19,7 @@ import msgspec
 
 from ccm.base import clock
 
-from . import changes, world
+from . import world
 
 NETWORKS: Mapping[tuple[bool, str], ipaddress.IPv4Network | ipaddress.IPv6Network] = {
     (False, "IPv4"): ipaddress.ip_network("198.18.0.0/15"),
@@ -112,24 +112,21 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     protected: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Balancers:
+class Balancers(world.Shelf[Balancer]):
     """All load balancers of the simulated cloud.
 
     Args:
         rng: draws IDs.
     """
 
+    kind, prefix = "load balancer", "lb"
+
     def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
         self.provision_s = 0.0
         """Seconds that a new load balancer takes to become active."""
         self.change_s = 0.0
         """Seconds that a change takes."""
-        self.quota = 0
-        """Most load balancers there may be; 0 = no limit."""
-        self.revision = 0
-        """Counts the writes."""
-        self._rng = rng
-        self._by_id: dict[str, Balancer] = {}
         self._ready_at: dict[str, float] = {}
         self._next_address = dict.fromkeys(NETWORKS, 0)
 
@@ -143,44 +140,15 @@ class Balancers:
             raise world.WorldError("invalid", "name: must not be empty")
         _check(order)
         if any(one.name == order.name for one in self._by_id.values()):
-            raise world.WorldError("conflict", f"a load balancer {order.name} exists")
-        if self.quota and len(self._by_id) >= self.quota:
-            raise world.WorldError(
-                "quota_exceeded", f"your quota of {self.quota} load balancers is used up"
-            )
+            raise world.WorldError("conflict", f"there is a load balancer named {order.name}")
+        self._check_room(len(self._by_id))
         made = Balancer(
             **msgspec.structs.asdict(order),
-            id=f"lb-{self._rng.getrandbits(48):012x}",
+            id=self._new_id(),
             state="provisioning",
             created=clock.now().isoformat(timespec="milliseconds"),
         )
-        made = self._addressed(made)
-        self._by_id[made.id] = made
-        return self._settling(made, "provisioning", self.provision_s)
-
-    def put_all(self, given: Sequence[Balancer]) -> None:
-        """Place load balancers as they are: a saved state."""
-        self._by_id |= {one.id: one for one in given}
-        self.revision += 1
-
-    def get(self, balancer_id: str) -> Balancer:
-        """One load balancer as it is now.
-
-        Raises:
-            WorldError: `not_found`.
-        """
-        found = self._by_id.get(balancer_id)
-        if found is None:
-            raise world.WorldError("not_found", f"no load balancer with ID {balancer_id}")
-        return self._now(found)
-
-    def list(self, *, name: str | None = None, cluster: str | None = None) -> list[Balancer]:
-        """All in order of creation, or those of a name or cluster."""
-        return [
-            self._now(one)
-            for one in self._by_id.values()
-            if (name is None or one.name == name) and (cluster is None or one.cluster == cluster)
-        ]
+        return self._settling(self._addressed(made), "provisioning", self.provision_s)
 
     def change(self, balancer_id: str, plan: Plan) -> Balancer:
         """Replace everything but name, cluster and members.
@@ -217,35 +185,31 @@ class Balancers:
         Raises:
             WorldError: `not_found`.
         """
-        altered = changes.applied(self.get(balancer_id), interference)
+        altered = world.applied(self.get(balancer_id), interference)
         if altered.state == "active":
             altered = msgspec.structs.replace(altered, reason="")
         if interference.state is not msgspec.UNSET:
             self._ready_at.pop(balancer_id, None)
-        self._by_id[balancer_id] = altered
-        self.revision += 1
-        return self.get(balancer_id)
+        return self._put(altered)
 
-    def delete(self, balancer_id: str) -> None:
+    def delete(self, thing_id: str) -> None:
         """Delete a load balancer in whatever state it is.
 
         Raises:
             WorldError: `not_found`, or `protected`.
         """
-        if self.get(balancer_id).protected:
+        if self.get(thing_id).protected:
             raise world.WorldError("protected", "the load balancer is protected from deletion")
-        self.remove(balancer_id)
+        self.remove(thing_id)
 
     def remove(self, balancer_id: str) -> None:
-        """The same for the administrator, who may delete protected ones too.
+        """Delete one for the administrator, who may delete protected ones too.
 
         Raises:
             WorldError: `not_found`.
         """
-        self.get(balancer_id)
-        del self._by_id[balancer_id]
+        super().delete(balancer_id)
         self._ready_at.pop(balancer_id, None)
-        self.revision += 1
 
     def _changeable(self, balancer_id: str) -> Balancer:
         present = self.get(balancer_id)
@@ -255,18 +219,16 @@ class Balancers:
 
     def _settling(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
         kept = balancer.state if balancer.state == "error" else state
-        self._by_id[balancer.id] = msgspec.structs.replace(balancer, state=kept)
         self._ready_at[balancer.id] = clock.monotonic() + seconds
-        self.revision += 1
-        return self.get(balancer.id)
+        return self._put(msgspec.structs.replace(balancer, state=kept))
 
-    def _now(self, balancer: Balancer) -> Balancer:
-        if balancer.state not in ("provisioning", "updating"):
-            return balancer
-        left_s = self._ready_at.get(balancer.id, 0.0) - clock.monotonic()
+    def _shown(self, thing: Balancer) -> Balancer:
+        if thing.state not in ("provisioning", "updating"):
+            return thing
+        left_s = self._ready_at.get(thing.id, 0.0) - clock.monotonic()
         if left_s <= 0:
-            return msgspec.structs.replace(balancer, state="active", ready_in_s=0.0)
-        return msgspec.structs.replace(balancer, ready_in_s=left_s)
+            return msgspec.structs.replace(thing, state="active", ready_in_s=0.0)
+        return msgspec.structs.replace(thing, ready_in_s=left_s)
 
     def _addressed(self, balancer: Balancer) -> Balancer:
         """With an address of each of its families, those it has already if they still fit."""

@@ -18,13 +18,15 @@ from ccm.testing.contract import (
     Made,
     ProviderContract,
 )
+from ccm.testing.fake_api import Fault
 from providers import sim
-from providers.sim import api, client, server, traffic, world
-from providers.sim.faults import Fault
+from providers.sim import client, server, world, worlds
+from providers.sim.world import NewRoute
 from providers.sim.world_balancers import Interference, Listener, NewBalancer
-from providers.sim.world_routes import NewRoute
 
-WRITES = {row.name for row in api.OPERATIONS if row.is_cloud_call and row.method != "GET"}
+WRITES = {
+    row.name for row in server.OPERATIONS if not row.route.startswith("GET") and "/v1/" in row.route
+}
 ANY_WRITE = "[!gl]*"
 """Operations of the cloud that only read begin with `get` or `list`."""
 
@@ -99,7 +101,7 @@ class SimHarness(Harness):
         self._service.heal()
 
     async def writes(self) -> int:
-        counts = self._service.calls.counts
+        counts = self._service.calls
         return sum(number for name, number in counts.items() if name in WRITES)
 
     async def lose_answer(self, number: int) -> None:
@@ -167,7 +169,7 @@ class SimHarness(Harness):
         self._service.token = "renewed"
 
     async def requests(self) -> int:
-        return self._service.calls.counts.total()
+        return self._service.calls.total()
 
     # --- machines
 
@@ -222,7 +224,7 @@ class TestSim(ProviderContract):
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
-        settings = traffic.Settings(transition_s=0.0, linger_s=self.linger_s)
+        settings = worlds.Settings(transition_s=0.0, linger_s=self.linger_s)
         service = server.Service(settings=settings)
         async with server.serve(service) as url:
             yield SimHarness(service, url)
@@ -239,6 +241,6 @@ class TestSimMachines(MachineContract):
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
-        service = server.Service(settings=traffic.Settings(transition_s=0.0))
+        service = server.Service(settings=worlds.Settings(transition_s=0.0))
         async with server.serve(service) as url:
             yield SimHarness(service, url)

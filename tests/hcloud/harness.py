@@ -14,7 +14,7 @@ from ccm.testing.contract import (
     HeldVM,
     Made,
 )
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from providers import hcloud
 from providers.hcloud.testing import balancers, networks, server, servers
 from providers.hcloud.testing.answers import Call

@@ -11,7 +11,7 @@ from ccm import cloud
 from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann

@@ -21,8 +21,7 @@ from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.contract_routes import CIDR, created
-from ccm.testing.fake_api import Exchange
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import quota

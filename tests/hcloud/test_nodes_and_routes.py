@@ -15,7 +15,7 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.contract_routes import CIDR, created
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import client, config, machine_specs, networks, quota, routes

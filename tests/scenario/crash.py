@@ -22,7 +22,7 @@ from http import HTTPStatus
 import aiohttp
 
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
-from providers.sim import traffic
+from providers.sim import worlds
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
@@ -226,7 +226,7 @@ class Crashes:
 
     def _provision(self, seconds: float) -> None:
         self._env.cloud.change_settings(
-            traffic.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
+            worlds.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
         )
 
     # --- daemons ----------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from ccm import cloud
 from ccm.model import Node, names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet
-from providers.sim import client, recipes, server, world, world_balancers, world_routes
+from providers.sim import balancers as recipes
+from providers.sim import client, server, world, world_balancers
 from tests.scenario import harness
 
 CLUSTER = "kubernetes"
@@ -163,9 +164,7 @@ class Play:
         listener = world_balancers.Listener(protocol="TCP", port=80, target_port=80)
         order = world_balancers.NewBalancer(name=OTHERS, cluster=OTHERS, listeners=(listener,))
         self._cloud.worlds.balancers.create(order)
-        route = world_routes.NewRoute(
-            destination="10.244.250.0/24", gateway="10.0.0.1", cluster=OTHERS
-        )
+        route = world.NewRoute(destination="10.244.250.0/24", gateway="10.0.0.1", cluster=OTHERS)
         self._cloud.worlds.routes.create(route)
 
     async def remove_node(self, base: str, *, machine: bool = True) -> None:

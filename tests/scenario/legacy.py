@@ -15,7 +15,8 @@ import msgspec
 from ccm.cloud import default_load_balancer_name
 from ccm.model import Service, names
 from ccm.sandbox import kubelet
-from providers.sim import recipes, world, world_balancers, world_routes
+from providers.sim import balancers as recipes
+from providers.sim import world, world_balancers
 from tests.scenario import harness, load
 from tests.scenario.harness import Environment
 
@@ -101,7 +102,7 @@ def place_route(
     env: Environment, destination: str, gateway: str, *, cluster: str = CLUSTER
 ) -> None:
     """A route in the cloud."""
-    order = world_routes.NewRoute(destination=destination, gateway=gateway, cluster=cluster)
+    order = world.NewRoute(destination=destination, gateway=gateway, cluster=cluster)
     env.cloud.worlds.routes.create(order)
 
 

@@ -22,7 +22,7 @@ from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import Service, names
-from providers.sim import traffic, world_balancers
+from providers.sim import world_balancers, worlds
 from tests.faults import Exchange, Match
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment, wait_for
@@ -195,7 +195,7 @@ def balancers(env: Environment) -> dict[str, world_balancers.Balancer]:
 
 def with_latency(env: Environment, seconds: float) -> None:
     """Every call to the cloud takes so long from now on."""
-    settings: traffic.Settings = env.cloud.settings
+    settings: worlds.Settings = env.cloud.settings
     env.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
 
 

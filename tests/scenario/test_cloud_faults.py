@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from ccm.model import names
-from providers.sim.faults import Fault
+from ccm.testing.fake_api import Fault
 from tests.faults import Match
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment, wait_for

@@ -23,7 +23,7 @@ import yaml
 
 from ccm.gardener.names import CLASS_KIND, GROUP, VERSION
 from ccm.sandbox import machines
-from providers.sim.service_annotations import PREFIX, SCHEMA
+from providers.sim.balancers import PREFIX, SCHEMA
 from tests import servers
 from tests.benchmarks import proc
 from tests.benchmarks.world import World, open_world

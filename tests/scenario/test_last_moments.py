@@ -13,7 +13,7 @@ from ccm.app import daemon, options
 from ccm.app.options import config
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
-from providers.sim.faults import Fault
+from ccm.testing.fake_api import Fault
 from tests import servers
 from tests.scenario import harness, load
 from tests.scenario.harness import Environment, wait_for

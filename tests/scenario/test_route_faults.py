@@ -10,7 +10,7 @@ import pytest
 
 from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.model import names
-from providers.sim import world, world_routes
+from providers.sim import world
 from tests.faults import Cut, Exchange, FaultProxy, Match
 from tests.scenario import faults, harness, load
 from tests.scenario.faults import Fault, Step, Strike
@@ -110,7 +110,7 @@ class Stay:
         self._strike = Strike(proxy, self.case.step, about, self.case.fault)
 
 
-def routes(env: Environment) -> Sequence[world_routes.Route]:
+def routes(env: Environment) -> Sequence[world.Route]:
     """What the cloud holds."""
     return env.cloud.worlds.routes.list()
 

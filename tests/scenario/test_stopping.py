@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from ccm.model import names
-from providers.sim.faults import Fault
+from ccm.testing.fake_api import Fault
 from tests.faults import Delay, Hold, Match
 from tests.scenario import harness
 from tests.scenario.harness import Environment

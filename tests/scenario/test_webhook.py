@@ -14,14 +14,14 @@ import yaml
 
 from ccm.app.serving.server import PAIR_NAMES, WEBHOOKS
 from ccm.sandbox import ports
-from providers.sim import service_annotations
+from providers.sim import balancers
 from tests import servers
 from tests.kubectl.tool import Kubectl
 from tests.scenario.harness import Daemon, Environment, wait_for
 
 MANIFEST = Path(__file__).parents[2] / "manifests" / "webhook.yaml"
-PREFIX = service_annotations.PREFIX
-SIZE, INTERNAL = service_annotations.SIZE.name, service_annotations.INTERNAL.name
+PREFIX = balancers.PREFIX
+SIZE, INTERNAL = balancers.SIZE.name, balancers.INTERNAL.name
 
 
 class Person:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ccm import cloud
 from ccm.testing.contract import Harness, HeldBalancer, HeldVM, Made
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from providers import stackit
 from providers.stackit import marks
 from providers.stackit.testing import server, servers

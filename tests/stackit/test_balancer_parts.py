@@ -15,7 +15,7 @@ from ccm import cloud
 from ccm.testing import machine_probes
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.stackit import auth, balancers, config, machine_specs, recipes

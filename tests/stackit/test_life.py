@@ -18,8 +18,7 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
-from ccm.testing.fake_api import Exchange
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.stackit.testing import __main__ as program

@@ -11,7 +11,7 @@ import pytest
 from ccm import cloud
 from ccm.cloud.machines import Phase, known
 from ccm.testing import machine_probes
-from ccm.testing.fake_faults import Fault
+from ccm.testing.fake_api import Fault
 from ccm.testing.machine_probes import Machines
 from providers.stackit import iaas, marks
 from providers.stackit.testing import servers

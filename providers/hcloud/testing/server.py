@@ -11,14 +11,15 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from ccm.base import clock
-from ccm.testing import fake_api, fake_faults
-from ccm.testing.fake_api import HOUR_S, Row, Witness
+from ccm.testing import fake_api
+from ccm.testing.fake_api import Row, Witness
 
 from . import api
 from .answers import Call
 from .state import ApiError, Cloud, Settings
 
 PREFIX = "/v1"
+HOUR_S = 3600.0
 
 
 class Service(fake_api.FakeApi):
@@ -79,9 +80,9 @@ class Service(fake_api.FakeApi):
         if self._is_over:
             raise ApiError("rate_limit_exceeded", "limit of requests per hour reached")
 
-    def refusal(self, fault: fake_faults.Fault) -> ApiError:
+    def refusal(self, fault: fake_api.Fault) -> ApiError:
         """As all errors of this API look."""
-        return ApiError(fault.code, fault.message, status=fault.status)
+        return ApiError(fault.code or "server_error", fault.message, status=fault.status)
 
     def missing(self, request: web.Request, status: int) -> ApiError:
         """Likewise."""
@@ -89,9 +90,9 @@ class Service(fake_api.FakeApi):
             return ApiError("not_found", f"no such path: {request.path}")
         return ApiError("method_not_allowed", f"no {request.method} here")
 
-    def novel(self, answer: Any) -> Any:
+    def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
         """With servers that hibernate."""
-        return fake_faults.novel(answer, of_server="server_type", status="hibernating")
+        return fake_api.novel(answer, of_server="server_type", status="hibernating")
 
     def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - all are alike
         """Count a call; the headers that tell what is left."""

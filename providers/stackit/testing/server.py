@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from ccm.testing import fake_api, fake_faults
+from ccm.testing import fake_api
 from ccm.testing.fake_api import Row, Witness
 
 from . import api, state
@@ -98,9 +98,9 @@ class Service(fake_api.FakeApi):
         except ApiError as error:
             raise _worded(error, request) from error
 
-    def refusal(self, fault: fake_faults.Fault) -> ApiError:
+    def refusal(self, fault: fake_api.Fault) -> ApiError:
         """In a shape that both APIs' readers take for an error."""
-        error = ApiError(fault.code, fault.message, status=fault.status)
+        error = ApiError(fault.code or "server_error", fault.message, status=fault.status)
         error.body = {**error.body, "message": fault.message}
         return error
 
@@ -110,9 +110,9 @@ class Service(fake_api.FakeApi):
         error.body = "no route"
         return error
 
-    def novel(self, answer: Any) -> Any:
+    def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
         """With servers that hibernate."""
-        return fake_faults.novel(answer, of_server="machineType", status="HIBERNATING")
+        return fake_api.novel(answer, of_server="machineType", status="HIBERNATING")
 
 
 def _worded(error: ApiError, request: web.Request) -> ApiError:

@@ -14,7 +14,7 @@ from ccm.gardener.sets import MachineDeployment
 from ccm.kube.resources import SECRETS, Kind
 from ccm.model.machines import Machine
 from ccm.sandbox import machines
-from providers.sim import machine_specs
+from providers.sim import machines as sim_machines
 from tests.unit.controllers.memory_server import MemoryServer
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -38,7 +38,7 @@ async def test_what_is_made_is_served_and_made_once() -> None:
     assert {one.name for one in classes} == {machines.CLASS, machines.OTHER_CLASS}
     (secret,) = (await client.resource(SECRETS).list_page(namespace="default")).items
     for one in classes:
-        assert list(machine_specs.problems(one.spec, secret.data or {})) == []
+        assert list(sim_machines.problems(one.spec, secret.data or {})) == []
 
 
 @pytest.mark.virtual_time

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from ccm.sandbox import cloud, running
 from ccm.sandbox.running import NoSandbox, Running
-from providers.sim import server, traffic, world, world_orders
+from providers.sim import server, world, worlds
 
 OURS = Running(url="http://127.0.0.1:1", token="t")
 
@@ -132,10 +132,10 @@ async def test_placed_instances_run_and_the_administrator_is_not_counted(
 
 async def test_a_vm_that_was_ordered_runs_once_it_booted_unless_it_never_joins() -> None:
     """From here on the kubelets take it for a machine like any other."""
-    service = server.Service(token="t", settings=traffic.Settings(transition_s=60.0))
+    service = server.Service(token="t", settings=worlds.Settings(transition_s=60.0))
     async with server.serve(service) as url, cloud.open_admin(url, "t") as calls:
         made = {
-            name: service.worlds.orders.create(world_orders.Order(name=name))
+            name: service.worlds.order(worlds.Order(name=name))
             for name in ("slow", "booted", "deaf")
         }
         for name in ("booted", "deaf"):

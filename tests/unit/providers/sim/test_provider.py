@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
 import msgspec
 import pytest
+import pytest_asyncio
 
 from ccm import cloud
 from ccm.model import Node, Service, ServicePort
 from ccm.testing import builders
+from ccm.testing.fake_api import Fault
 from providers import sim
 from providers.sim import (
     balancers,
     client,
-    recipes,
+    config,
     routes,
     server,
-    service_annotations,
-    traffic,
     world,
     world_balancers,
+    worlds,
 )
 
 
@@ -30,19 +34,6 @@ def instances(provider: cloud.Cloud) -> sim.instances.SimInstances:
 
 def node(name: str = "a", provider_id: str = "") -> Node:
     return builders.node(name, provider_id=provider_id)
-
-
-async def test_the_cloud_offers_all_there_is(provider: cloud.Cloud) -> None:
-    assert provider.name == "sim"
-    offered: tuple[object, object] = (provider.instances, provider.inventory)
-    assert isinstance(offered[0], cloud.InstanceStates)
-    assert offered[0] is offered[1]
-    balancers: object = provider.load_balancer
-    assert isinstance(balancers, cloud.LoadBalancerDigests)
-    assert provider.routes is not None
-    machines: object = provider.machines
-    assert isinstance(machines, cloud.SpecValidation)
-    assert isinstance(machines, cloud.MachineMetrics)
 
 
 async def test_metadata_is_complete_and_in_kubernetes_words(
@@ -98,7 +89,7 @@ async def test_an_odd_provider_id_is_refused_without_a_call(
     with pytest.raises(cloud.InvalidArgument):
         await instances.instance_state(node(provider_id=provider_id))
 
-    assert service.calls.counts.total() == 0
+    assert service.calls.total() == 0
 
 
 async def test_a_question_is_one_request_and_a_name_that_is_not_unique_decides_nothing(
@@ -117,7 +108,7 @@ async def test_a_question_is_one_request_and_a_name_that_is_not_unique_decides_n
     for question in questions:
         assert await question(node()) is not None
 
-    assert service.calls.counts.total() == 8
+    assert service.calls.total() == 8
 
 
 CLUSTER = "kubernetes"
@@ -154,11 +145,11 @@ async def test_it_looks_once_and_then_makes_one_call_for_each_difference(
     ):
         service.calls.clear()
         await load_balancers.ensure_load_balancer(CLUSTER, wanted, nodes)
-        calls.append(list(service.calls.counts))
+        calls.append(list(service.calls))
     for nodes in ([numbered(1), numbered(2)], [numbered(2), numbered(1)]):
         service.calls.clear()
         await load_balancers.update_load_balancer(CLUSTER, WEB, nodes)
-        calls.append(list(service.calls.counts))
+        calls.append(list(service.calls))
 
     assert calls == [
         ["list_balancers", "create_balancer", "set_members"],
@@ -191,7 +182,7 @@ async def test_a_refused_member_keeps_out_no_other(
 async def test_while_the_cloud_works_it_says_for_how_long(
     service: server.Service, load_balancers: balancers.SimBalancers
 ) -> None:
-    service.change_settings(traffic.Settings(provision_s=20.0))
+    service.change_settings(worlds.Settings(provision_s=20.0))
 
     with pytest.raises(cloud.RetryAfter) as raised:
         await load_balancers.ensure_load_balancer(CLUSTER, WEB, [])
@@ -204,7 +195,7 @@ async def test_while_the_cloud_works_it_says_for_how_long(
 async def test_a_used_up_quota(
     service: server.Service, load_balancers: balancers.SimBalancers
 ) -> None:
-    service.change_settings(traffic.Settings(balancer_quota=1))
+    service.change_settings(worlds.Settings(balancer_quota=1))
     await load_balancers.ensure_load_balancer(CLUSTER, WEB, [])
 
     with pytest.raises(cloud.ResourceExhausted, match="quota of 1"):
@@ -256,7 +247,7 @@ async def test_a_node_without_addresses_is_looked_up(
 
 
 async def test_impossible_routes(service: server.Service, table: routes.SimRoutes) -> None:
-    service.change_settings(traffic.Settings(route_quota=1))
+    service.change_settings(worlds.Settings(route_quota=1))
     await table.create_route(CLUSTER, "uid", route("a", "10.120.0.0/24", "10.0.0.1"))
 
     refusals: dict[type[cloud.CloudError], list[cloud.Route]] = {
@@ -287,13 +278,13 @@ async def test_a_gateway_that_went_over_to_another_leads_there(
     assert (moved.target_node, moved.blackhole) == ("b", False)
 
 
-PREFIX = service_annotations.PREFIX
+PREFIX = balancers.PREFIX
 HTTP = ServicePort(name="http", port=80, node_port=30080)
 DNS = ServicePort(name="dns", protocol="UDP", port=53, node_port=30053)
 
 
 def test_a_plain_service() -> None:
-    assert recipes.wanted(builders.service()) == client.Recipe(
+    assert balancers.wanted(builders.service()) == client.Recipe(
         listeners=(client.Listener("TCP", 80, 30080),),
         health_check=client.HealthCheck(30080, "", 10.0),
         families=("IPv4",),
@@ -316,7 +307,7 @@ def test_everything_a_service_can_ask_for() -> None:
         load_balancer_source_ranges=["010.1.2.3/8", "fd00::/64"],
     )
 
-    assert recipes.wanted(service) == client.Recipe(
+    assert balancers.wanted(service) == client.Recipe(
         listeners=(client.Listener("TCP", 80, 30080), client.Listener("UDP", 53, 30053)),
         health_check=client.HealthCheck(31000, "/healthz", 60.0),
         source_ranges=("10.0.0.0/8", "fd00::/64"),
@@ -327,15 +318,8 @@ def test_everything_a_service_can_ask_for() -> None:
     )
 
 
-def test_order_and_names_of_ports_do_not_matter() -> None:
-    renamed = msgspec.structs.replace(HTTP, name="web")
-    one, other = (builders.service(ports=ports) for ports in ([HTTP, DNS], [DNS, renamed]))
-
-    assert recipes.wanted(one) == recipes.wanted(other)
-
-
 def test_without_a_node_port_traffic_keeps_its_port_and_udp_alone_has_no_check() -> None:
-    found = recipes.wanted(builders.service(ports=[ServicePort(protocol="UDP", port=80)]))
+    found = balancers.wanted(builders.service(ports=[ServicePort(protocol="UDP", port=80)]))
 
     assert found.listeners == (client.Listener("UDP", 80, 80),)
     assert found.health_check is None
@@ -353,7 +337,7 @@ def test_without_a_node_port_traffic_keeps_its_port_and_udp_alone_has_no_check()
 )
 def test_what_the_cloud_does_not_have_is_refused(service: Service, said: str) -> None:
     with pytest.raises(cloud.InvalidArgument, match=said):
-        recipes.wanted(service)
+        balancers.wanted(service)
 
 
 def test_members_are_internal_addresses_of_the_families() -> None:
@@ -370,12 +354,12 @@ def test_members_are_internal_addresses_of_the_families() -> None:
         builders.node("b", addresses=[cloud.address("ExternalIP", "192.0.2.2")]),
     ]
 
-    assert recipes.members(nodes, ["IPv4"]) == ("10.0.0.1",)
-    assert recipes.members(nodes, ["IPv4", "IPv6"]) == ("10.0.0.1", "fd00::1")
+    assert balancers.members(nodes, ["IPv4"]) == ("10.0.0.1",)
+    assert balancers.members(nodes, ["IPv4", "IPv6"]) == ("10.0.0.1", "fd00::1")
 
 
 def test_the_digest_tells_every_difference() -> None:
-    recipe = recipes.wanted(builders.service())
+    recipe = balancers.wanted(builders.service())
     changes: list[dict[str, object]] = [
         {"listeners": ()},
         {"health_check": None},
@@ -387,18 +371,126 @@ def test_the_digest_tells_every_difference() -> None:
     ]
     others = [msgspec.structs.replace(recipe, **change) for change in changes]
 
-    digests = {recipes.digest(each, ["10.0.0.1"]) for each in [recipe, *others]}
+    digests = {balancers.digest(each, ["10.0.0.1"]) for each in [recipe, *others]}
 
     assert {key for change in changes for key in change} == set(client.Recipe.__struct_fields__)
     assert len(digests) == len(others) + 1
-    assert recipes.digest(recipe, ["a", "b"]) == recipes.digest(recipe, ["b", "a"])
-    assert recipes.digest(recipe, []) not in digests
+    assert balancers.digest(recipe, ["a", "b"]) == balancers.digest(recipe, ["b", "a"])
+    assert balancers.digest(recipe, []) not in digests
 
 
-def test_the_table_of_annotations_names_each() -> None:
-    table = service_annotations.table()
+@pytest_asyncio.fixture
+async def api(url: str) -> AsyncIterator[client.Client]:
+    wanted = config.Config(url=url, token="a-tokens-text", timeout=timedelta(seconds=1))
+    async with client.open_client(wanted) as api:
+        yield api
 
-    assert len(service_annotations.SCHEMA) == 3
-    for one in service_annotations.SCHEMA:
-        assert f"| `{one.name}` |" in table
-        assert one.parse(one.shown) == one.default
+
+@pytest.fixture
+def instance(service: server.Service) -> str:
+    return service.world.put(world.GivenInstance(name="a")).id
+
+
+def body(**fields: object) -> Fault:
+    return Fault(kind="garbage", body=msgspec.json.encode(fields).decode())
+
+
+@pytest.mark.parametrize(
+    ("fault", "promised"),
+    [
+        (Fault(kind="error", status=404, code="not_found"), cloud.NotFound),
+        (Fault(kind="error", status=404, code="no_such_path"), cloud.Unknown),
+        (Fault(kind="error", status=409, code="busy"), cloud.RetryAfter),
+        (Fault(kind="error", status=409, code="conflict"), cloud.AlreadyExists),
+        (Fault(kind="error", status=409, code="protected"), cloud.FailedPrecondition),
+        (Fault(kind="garbage", status=404), cloud.Unknown),
+        (Fault(kind="garbage", body="{}"), cloud.Unknown),
+        (Fault(kind="latency", delay_s=5.0), cloud.DeadlineExceeded),
+    ],
+    ids=lambda value: f"{value.kind}-{value.code}" if isinstance(value, Fault) else "",
+)
+async def test_each_fault_arrives_as_the_promised_class_and_then_it_goes_on(
+    service: server.Service,
+    api: client.Client,
+    instance: str,
+    fault: Fault,
+    promised: type[cloud.CloudError],
+) -> None:
+    service.script.add(fault)
+
+    for question in (api.server(instance), api.servers("a"), api.servers()):
+        with pytest.raises(cloud.CloudError) as caught:
+            await question
+        assert type(caught.value) is promised
+
+    service.script.clear()
+    assert (await api.server(instance)).name == "a"
+
+
+async def test_a_message_holds_the_clouds_words(
+    service: server.Service, api: client.Client, instance: str
+) -> None:
+    service.script.add(Fault(kind="error", status=500, code="oops", message="disk on fire"))
+
+    with pytest.raises(cloud.Unavailable) as caught:
+        await api.server(instance)
+
+    assert "HTTP 500 oops: disk on fire (req-1)" in str(caught.value)
+
+
+async def test_a_fault_on_a_later_page_is_never_a_short_listing(
+    service: server.Service, api: client.Client
+) -> None:
+    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(5)])
+    service.change_settings(worlds.Settings(page_size=2))
+    service.script.add(Fault(kind="error", skip=2))
+
+    with pytest.raises(cloud.Unavailable):
+        await api.servers()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"instances": []},
+        {"instances": [], "next_cursor": "again"},
+        {"id": "i-other", "name": "a", "state": "running"},
+    ],
+    ids=["no cursor field", "the same cursor for ever", "another instance"],
+)
+async def test_an_answer_to_another_question_is_refused(
+    service: server.Service, api: client.Client, instance: str, answer: dict[str, object]
+) -> None:
+    service.script.add(body(**answer))
+
+    with pytest.raises(cloud.Unknown):
+        await (api.server(instance) if "id" in answer else api.servers())
+
+
+def read(text: str) -> config.Config:
+    return cloud.Context(config=text.encode()).settings(config.Config)
+
+
+def test_two_fields_are_enough_and_timeouts_are_durations() -> None:
+    found = read("url: http://localhost:1/\ntoken: a-tokens-text")
+    assert found == config.Config(url="http://localhost:1", token="a-tokens-text")
+    assert "a-tokens-text" not in repr(found)
+
+    found = read("url: http://x\ntoken: t\ntimeout: 1m\nconnect_timeout: 500ms")
+    given = (found.timeout, found.connect_timeout)
+    assert given == (timedelta(minutes=1), timedelta(seconds=0.5))
+
+
+def test_every_fault_is_named_at_once() -> None:
+    with pytest.raises(cloud.ConfigError) as caught:
+        read("url: ftp://x\ntimeout: soon\nconnect_timeout: 0s\ncolour: red")
+
+    for name in ("url", "token", "timeout", "connect_timeout", "colour"):
+        assert any(fault.startswith(f"{name} is") for fault in caught.value.faults), name
+    assert len(caught.value.faults) == 5
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "http://", "http://x:port", "https://[::1"])
+def test_an_odd_url_is_refused(url: str) -> None:
+    with pytest.raises(cloud.ConfigError, match="url is"):
+        read(f"url: '{url}'\ntoken: t")

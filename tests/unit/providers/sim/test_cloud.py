@@ -1,0 +1,872 @@
+"""The simulated cloud: its content in a time of its own, over HTTP, as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from ccm.testing.fake_api import Fault, Script
+from providers.sim import __main__ as sim_main
+from providers.sim import (
+    server,
+    world,
+    world_balancers,
+    worlds,
+)
+from providers.sim.world import NewRoute, RouteChange
+from providers.sim.world_balancers import Interference, Listener, NewBalancer, Plan
+from tests.handclock import HandClock
+from tests.unit.providers.sim.conftest import Remote, refused
+from tests.waiting import DEADLINE_S
+
+
+@pytest.fixture
+def vms(hand: HandClock) -> world.World:
+    return world.World(random.Random(7))
+
+
+def put(vms: world.World, name: str = "a", state: world.State = "running") -> str:
+    return vms.put(world.GivenInstance(name=name, state=state)).id
+
+
+def names(page: world.Page) -> list[str]:
+    return [one.name for one in page.instances]
+
+
+def test_stopping_and_starting_pass_through_the_states_on_the_way(
+    vms: world.World, hand: HandClock
+) -> None:
+    one = put(vms)
+
+    states = []
+    for action in ("stop", "start"):
+        states.append(vms.act(one, action).state)
+        hand.advance(vms.transition_s)
+        states.append(vms.get(one).state)
+
+    assert states == ["stopping", "stopped", "starting", "running"]
+
+
+@pytest.mark.parametrize(("action", "state"), [("start", "running"), ("stop", "stopped")])
+def test_repeating_an_action_changes_nothing(
+    vms: world.World, action: world.Action, state: world.State
+) -> None:
+    assert vms.act(put(vms, state=state), action).state == state
+
+
+@pytest.mark.parametrize("action", ["start", "stop"])
+@pytest.mark.parametrize("state", ["starting", "stopping", "deleted"])
+def test_interfering_with_an_instance_on_its_way_is_a_conflict(
+    vms: world.World, action: world.Action, state: world.State
+) -> None:
+    with refused("conflict"):
+        vms.act(put(vms, state=state), action)
+
+
+def test_a_change_on_the_way_survives_the_arrival(vms: world.World, hand: HandClock) -> None:
+    one = put(vms, state="starting")
+
+    vms.update(one, world.Change(type="huge"))
+    hand.advance(vms.transition_s)
+
+    assert (vms.get(one).type, vms.get(one).state) == ("huge", "running")
+
+
+def test_a_deleted_instance_is_gone_and_cannot_be_deleted_again(vms: world.World) -> None:
+    one = put(vms)
+
+    vms.delete(one)
+
+    with refused("not_found"):
+        vms.delete(one)
+    assert names(vms.page(limit=10)) == []
+
+
+def test_a_lingering_instance_shows_as_deleted_until_it_is_gone(
+    vms: world.World, hand: HandClock
+) -> None:
+    vms.linger_s = 30.0
+    one = put(vms)
+
+    vms.delete(one)
+    vms.delete(one)
+    shown = [one.state for one in vms.page(limit=10).instances]
+    with refused("conflict"):
+        vms.update(one, world.Change(type="huge"))
+    hand.advance(30.0)
+
+    assert shown == ["deleted"]
+    assert vms.snapshot() == ()
+    with refused("not_found"):
+        vms.get(one)
+
+
+def test_deleting_on_the_way_leaves_no_arrival(vms: world.World, hand: HandClock) -> None:
+    one = put(vms, state="stopping")
+
+    vms.delete(one)
+    hand.advance(vms.transition_s)
+
+    assert names(vms.page(limit=10)) == []
+
+
+def test_a_stale_read_shows_creation_and_deletion_late(vms: world.World, hand: HandClock) -> None:
+    one = put(vms)
+    hand.advance(4.0)
+    early = names(vms.page(limit=10, stale_s=5.0))
+    hand.advance(1.0)
+    seen = names(vms.page(limit=10, stale_s=5.0))
+    vms.delete(one)
+    hand.advance(4.0)
+    ghost = vms.get(one, stale_s=5.0).state
+    hand.advance(1.0)
+
+    assert (early, seen, ghost) == ([], ["a"], "running")
+    assert names(vms.page(limit=10, stale_s=5.0)) == []
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 10])
+def test_pages_hold_every_instance_once_in_order_of_creation(vms: world.World, limit: int) -> None:
+    wanted = [f"n{number}" for number in range(7)]
+    for name in wanted:
+        put(vms, name)
+
+    pages = [vms.page(limit=limit)]
+    while (after := pages[-1].after) is not None:
+        pages.append(vms.page(limit=limit, after=after))
+
+    assert max(len(page.instances) for page in pages) <= limit
+    assert [name for page in pages for name in names(page)] == wanted
+
+
+def test_a_page_boundary_survives_deletions(vms: world.World, hand: HandClock) -> None:
+    ids = [put(vms, f"n{number}") for number in range(6)]
+    first = vms.page(limit=3)
+
+    for gone in ids[1:4]:
+        vms.delete(gone)
+    hand.advance(world.HISTORY_S + 1)
+    put(vms, "late")
+
+    assert first.after is not None
+    assert names(vms.page(limit=3, after=first.after)) == ["n4", "n5", "late"]
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ([("a", ""), ("", "")], "invalid"),
+        ([("a", "x"), ("b", "x")], "conflict"),
+        ([("a", ""), ("b", "old")], "conflict"),
+    ],
+    ids=["no name", "an ID twice", "an ID that exists"],
+)
+def test_many_instances_are_placed_or_none(
+    vms: world.World, given: list[tuple[str, str]], code: world.Code
+) -> None:
+    vms.put(world.GivenInstance(name="old", id="old"))
+
+    with refused(code):
+        vms.put_all([world.GivenInstance(name=name, id=key) for name, key in given])
+
+    assert names(vms.page(limit=10)) == ["old"]
+
+
+def test_what_nobody_can_read_any_more_is_forgotten(vms: world.World, hand: HandClock) -> None:
+    one = put(vms, "a")
+    vms.delete(one)
+    hand.advance(world.HISTORY_S + 1)
+
+    again = vms.put(world.GivenInstance(name="a", id=one))
+
+    assert again.id == one
+    assert names(vms.page(limit=10, name="a")) == ["a"]
+
+
+@pytest.fixture
+def cloud(hand: HandClock) -> worlds.Worlds:
+    return worlds.Worlds(random.Random(7))
+
+
+def order(cloud: worlds.Worlds, name: str = "a", **fields: Any) -> world.Instance:
+    return cloud.order(worlds.Order(name=name, **fields))
+
+
+def test_an_order_that_comes_again_is_the_same(cloud: worlds.Worlds, hand: HandClock) -> None:
+    made = order(cloud, token="t-1")
+    hand.advance(60.0)
+
+    assert order(cloud, token="t-1").id == made.id
+    assert order(cloud, token="t-2").id != made.id
+    assert order(cloud).id != order(cloud).id
+
+
+@pytest.mark.parametrize("removal_s", [0.0, 30.0])
+def test_an_order_whose_instance_went_is_a_new_one(cloud: worlds.Worlds, removal_s: float) -> None:
+    made = order(cloud, token="t-1")
+    cloud.instances.removal_s = removal_s
+    cloud.instances.delete(made.id)
+
+    assert order(cloud, token="t-1").id != made.id
+
+
+def test_no_more_are_ordered_than_there_may_be(cloud: worlds.Worlds) -> None:
+    cloud.use(worlds.Settings(instance_quota=2, zone_capacity=1))
+    made = order(cloud, zone="z1", token="t-1")
+
+    with refused("no_capacity"):
+        order(cloud, zone="z1")
+    order(cloud, zone="z2")
+    with refused("quota_exceeded"):
+        order(cloud, zone="z3")
+    assert order(cloud, zone="z1", token="t-1").id == made.id
+    cloud.instances.delete(made.id)
+    order(cloud, zone="z1")
+
+
+def test_an_instance_takes_its_time_to_go(cloud: worlds.Worlds, hand: HandClock) -> None:
+    cloud.use(worlds.Settings(removal_s=10.0, linger_s=5.0))
+    made = order(cloud)
+    states = []
+
+    for _ in range(3):
+        cloud.instances.delete(made.id)
+        states.append(cloud.instances.get(made.id).state)
+        with refused("conflict"):
+            cloud.instances.update(made.id, world.Change(type="big"))
+        hand.advance(6.0)
+
+    assert states == ["deleting", "deleting", "deleted"]
+    with refused("not_found"):
+        cloud.instances.get(made.id)
+
+
+def test_the_administrator_loses_one_at_once(cloud: worlds.Worlds, hand: HandClock) -> None:
+    cloud.use(worlds.Settings(removal_s=10.0))
+    made = order(cloud)
+    cloud.instances.delete(made.id)
+
+    cloud.instances.delete(made.id, at_once=True)
+
+    assert cloud.instances.snapshot() == ()
+    hand.advance(2 * world.HISTORY_S)
+    assert order(cloud, "b").name == "b"  # which buries what is forgotten, each once
+
+
+def test_allowed_addresses_want_an_instance_that_started(
+    cloud: worlds.Worlds, hand: HandClock
+) -> None:
+    made, change = order(cloud), world.Change(allowed_addresses=("10.1.0.0/24",))
+
+    with refused("busy"):
+        cloud.instances.update(made.id, change)
+    hand.advance(cloud.instances.transition_s)
+
+    assert cloud.instances.update(made.id, change).allowed_addresses == ("10.1.0.0/24",)
+
+
+def test_what_is_wrong_with_an_instance_outlives_a_restart(cloud: worlds.Worlds) -> None:
+    made = order(cloud)
+    wrong = world.Interference(joins=False, state="error", reason="no host")
+    cloud.instances.update(made.id, wrong)
+
+    again = worlds.Worlds(random.Random(8))
+    again.load(msgspec.json.decode(msgspec.json.encode(cloud.snapshot()), type=worlds.Saved))
+
+    found = again.instances.get(made.id)
+    assert (found.state, found.reason, found.joins) == ("error", "no host", False)
+
+
+def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: worlds.Worlds) -> None:
+    volume = cloud.volumes.create(world.NewVolume(name="v", size_gib=1, labels={"k": "v"}))
+    made = order(cloud, volumes=(volume.id,))
+
+    assert cloud.volumes.get(volume.id).instance == made.id
+    with refused("busy"):
+        cloud.volumes.delete(volume.id)
+    with refused("conflict"):
+        order(cloud, "b", volumes=(volume.id,))
+    with refused("not_found"):
+        order(cloud, "c", volumes=("v-none",))
+    assert [one.name for one in cloud.instances.snapshot()] == ["a"]
+
+    cloud.instances.delete(made.id)
+    assert cloud.volumes.list(label=("k", "v")) == [volume]
+    assert cloud.volumes.list(label=("k", "w")) == []
+    cloud.volumes.delete(volume.id)
+    assert cloud.volumes.list() == []
+    with refused("not_found"):
+        cloud.volumes.delete(volume.id)
+
+
+def test_volumes_outlive_a_restart(cloud: worlds.Worlds) -> None:
+    volume = cloud.volumes.create(world.NewVolume(name="v", size_gib=1))
+    order(cloud, volumes=(volume.id,))
+    revision = cloud.revision
+
+    again = worlds.Worlds(random.Random(8))
+    again.load(msgspec.json.decode(msgspec.json.encode(cloud.snapshot()), type=worlds.Saved))
+
+    assert again.volumes.list() == cloud.volumes.list()
+    cloud.volumes.create(world.NewVolume(name="w", size_gib=1))
+    assert cloud.revision > revision
+
+
+@pytest.mark.parametrize(("name", "size_gib"), [("", 1), ("v", 0)])
+def test_an_odd_volume_is_refused(cloud: worlds.Worlds, name: str, size_gib: int) -> None:
+    with refused("invalid"):
+        cloud.volumes.create(world.NewVolume(name=name, size_gib=size_gib))
+
+
+def test_a_listing_may_be_of_one_label(cloud: worlds.Worlds) -> None:
+    for name, labels in {"a": {"k": "v"}, "b": {"k": "w"}, "c": {}, "d": {"k": "v"}}.items():
+        cloud.instances.put(world.GivenInstance(name=name, labels=labels))
+
+    first = cloud.instances.page(limit=1, label=("k", "v"))
+    assert first.after is not None
+    rest = cloud.instances.page(limit=1, label=("k", "v"), after=first.after)
+
+    assert [one.name for one in (*first.instances, *rest.instances)] == ["a", "d"]
+    assert rest.after is None
+
+
+PORT = Listener(protocol="TCP", port=80, target_port=30080)
+
+
+@pytest.fixture
+def lbs(hand: HandClock) -> world_balancers.Balancers:
+    return world_balancers.Balancers(random.Random(1))
+
+
+def balancer(name: str = "web", **fields: object) -> NewBalancer:
+    return NewBalancer(name=name, listeners=(PORT,), **fields)  # type: ignore[arg-type]
+
+
+def test_a_slow_one_is_provisioning_and_then_active(
+    lbs: world_balancers.Balancers, hand: HandClock
+) -> None:
+    lbs.provision_s = 10.0
+
+    made = lbs.create(balancer())
+    hand.advance(4.0)
+    half = lbs.get(made.id)
+    hand.advance(6.0)
+
+    assert (made.state, made.ready_in_s) == ("provisioning", 10.0)
+    assert (half.state, half.ready_in_s) == ("provisioning", 6.0)
+    assert (lbs.get(made.id).state, lbs.get(made.id).ready_in_s) == ("active", 0.0)
+
+
+def test_one_on_its_way_refuses_changes_but_not_its_deletion(
+    lbs: world_balancers.Balancers, hand: HandClock
+) -> None:
+    lbs.change_s = 5.0
+    made = lbs.create(balancer())
+    changed = lbs.set_members(made.id, ["10.0.0.1"])
+
+    with refused("busy"):
+        lbs.change(made.id, Plan(listeners=(PORT,)))
+
+    assert changed.state == "updating"
+    lbs.delete(made.id)
+    assert lbs.list() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        NewBalancer(name="", listeners=(PORT,)),
+        NewBalancer(name="a", listeners=()),
+        NewBalancer(name="a", listeners=(PORT, PORT)),
+        NewBalancer(name="a", listeners=(PORT,), families=()),
+        NewBalancer(name="a", listeners=(PORT,), source_ranges=("all",)),
+    ],
+    ids=["no_name", "no_listener", "port_twice", "no_family", "no_range"],
+)
+def test_impossible_orders(lbs: world_balancers.Balancers, wrong: NewBalancer) -> None:
+    with refused("invalid"):
+        lbs.create(wrong)
+
+
+@pytest.mark.parametrize("members", [["a"], ["10.0.0.1", "10.0.0.1"]])
+def test_impossible_members(lbs: world_balancers.Balancers, members: list[str]) -> None:
+    made = lbs.create(balancer())
+
+    with refused("invalid"):
+        lbs.set_members(made.id, members)
+
+
+def test_a_name_is_taken_once(lbs: world_balancers.Balancers) -> None:
+    lbs.create(balancer())
+
+    with refused("conflict"):
+        lbs.create(balancer())
+
+
+def test_addresses_follow_family_and_network(lbs: world_balancers.Balancers) -> None:
+    made = lbs.create(balancer())
+    both = lbs.change(made.id, Plan(listeners=(PORT,), families=("IPv4", "IPv6")))
+    private = lbs.change(made.id, Plan(listeners=(PORT,), internal=True))
+    other = lbs.create(balancer("other"))
+
+    assert [one.ip for one in made.ingress] == ["198.18.0.1"]
+    assert [one.ip for one in both.ingress] == ["198.18.0.1", "2001:db8:1b::1"]
+    assert [one.ip for one in private.ingress] == ["10.254.0.1"]
+    assert [one.ip for one in other.ingress] == ["198.18.0.2"]
+
+
+def test_the_administrator_alters_what_he_likes(lbs: world_balancers.Balancers) -> None:
+    lbs.provision_s = 100.0
+    made = lbs.create(balancer())
+
+    broken = lbs.interfere(
+        made.id, Interference(state="error", reason="no host", members=("10.0.0.1",))
+    )
+    healed = lbs.interfere(made.id, Interference(state="active", protected=True))
+
+    assert (broken.state, broken.reason, broken.members) == ("error", "no host", ("10.0.0.1",))
+    assert (healed.state, healed.reason) == ("active", "")
+    with refused("protected"):
+        lbs.delete(made.id)
+    lbs.remove(made.id)
+    assert lbs.list() == []
+
+
+def route(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
+    return NewRoute(destination=destination, gateway=fields.pop("gateway", "10.0.0.1"), **fields)
+
+
+def test_a_route_leads_to_whoever_has_the_gateway(cloud: worlds.Worlds) -> None:
+    made = cloud.routes.create(route())
+    addresses = (world.Address(kind="private", value="10.0.0.1"),)
+    owner = cloud.instances.put(world.GivenInstance(name="a", addresses=addresses))
+    owned = cloud.routes.get(made.id)
+    cloud.instances.delete(owner.id)
+
+    assert (made.target, made.target_name) == (None, None)
+    assert (owned.target, owned.target_name) == (owner.id, "a")
+    assert cloud.routes.list()[0].target is None
+
+
+@pytest.mark.parametrize("wrong", [route("10.9.0.1/24"), route("all"), route(gateway="a")], ids=str)
+def test_impossible_routes(cloud: worlds.Worlds, wrong: NewRoute) -> None:
+    with refused("invalid"):
+        cloud.routes.create(wrong)
+
+
+def test_a_range_has_one_route_in_each_table(cloud: worlds.Worlds) -> None:
+    cloud.routes.create(route())
+    cloud.routes.create(route(cluster="other"))
+
+    with refused("conflict"):
+        cloud.routes.create(route(gateway="10.0.0.2"))
+
+    assert [one.cluster for one in cloud.routes.list(cluster="other")] == ["other"]
+
+
+def test_the_administrator_alters_and_removes(cloud: worlds.Worlds) -> None:
+    made = cloud.routes.create(route())
+
+    changed = cloud.routes.change(made.id, RouteChange(gateway="10.0.0.7"))
+    cloud.routes.delete(made.id)
+
+    assert (changed.gateway, changed.destination) == ("10.0.0.7", "10.9.0.0/24")
+    for gone in (cloud.routes.delete, cloud.routes.get):
+        with refused("not_found"):
+            gone(made.id)
+
+
+def test_names_of_everything(cloud: worlds.Worlds) -> None:
+    made = cloud.routes.create(route(name="r"))
+    instance = cloud.instances.put(world.GivenInstance(name="a"))
+
+    assert cloud.name_of(made.id) == "r"
+    assert cloud.name_of(instance.id) == "a"
+    assert cloud.name_of("nothing") == ""
+
+
+def new_cloud() -> worlds.Worlds:
+    return worlds.Worlds(random.Random(1))
+
+
+async def test_everything_outlives_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    before, after = new_cloud(), new_cloud()
+
+    async with worlds.kept(before, path):
+        vms = before.instances
+        kept = vms.put(world.GivenInstance(name="a", labels={"x": "1"}, state="stopped"))
+        vms.delete(vms.put(world.GivenInstance(name="b")).id)
+        listener = world_balancers.Listener(protocol="TCP", port=80, target_port=30080)
+        balancer = before.balancers.create(
+            world_balancers.NewBalancer(name="web", listeners=(listener,))
+        )
+        made = before.routes.create(
+            world.NewRoute(destination="10.9.0.0/24", gateway=kept.addresses[0].value)
+        )
+    async with worlds.kept(after, path):
+        assert after.instances.snapshot() == (kept,)
+        assert after.balancers.list() == [balancer]
+        assert after.routes.list() == [made]
+
+
+def test_a_file_of_an_earlier_version_holds_instances(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text('[{"name": "a", "id": "i-1"}]')
+
+    assert [one.id for one in worlds.load(path).instances] == ["i-1"]
+
+
+@pytest.mark.virtual_time
+async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    cloud = new_cloud()
+
+    async with worlds.kept(cloud, path):
+        cloud.instances.put(world.GivenInstance(name="a"))
+        async with asyncio.timeout(2):
+            while not path.exists():
+                await asyncio.sleep(0.01)
+        saved = worlds.load(path)
+
+    assert [one.name for one in saved.instances] == ["a"]
+
+
+def test_a_file_of_something_else_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text('[{"name": 1}]')
+
+    with pytest.raises(ValueError, match=r"state\.json is no saved state: .*name"):
+        worlds.load(path)
+
+
+GET = ("get_instance", ("i-1", "a"))
+
+
+@pytest.fixture
+def script(hand: HandClock) -> Script:
+    return Script()
+
+
+@pytest.mark.parametrize(
+    ("fault", "struck"),
+    [
+        (Fault(kind="drop"), True),
+        (Fault(kind="drop", operation="get_*"), True),
+        (Fault(kind="drop", operation="list_instances"), False),
+        (Fault(kind="drop", instance="i-1"), True),
+        (Fault(kind="drop", instance="a"), True),
+        (Fault(kind="drop", instance="b*"), False),
+    ],
+    ids=["any", "operation pattern", "other operation", "ID", "name", "other name"],
+)
+def test_a_fault_matches_operation_and_instance(script: Script, fault: Fault, struck: bool) -> None:
+    script.add(fault)
+
+    assert (script.judge(*GET)[1] is not None) is struck
+    spared = script.judge("get_instance")[1] is None
+    assert spared or fault.instance == "*"
+
+
+def test_skip_and_count_choose_the_calls_by_number(script: Script) -> None:
+    script.add(Fault(kind="drop", skip=1, count=2))
+
+    struck = [script.judge(*GET)[1] is not None for _ in range(5)]
+
+    assert struck == [False, True, True, False, False]
+
+
+def test_a_window_chooses_the_calls_by_time(script: Script, hand: HandClock) -> None:
+    script.add(Fault(kind="drop", start_s=2.0, for_s=2.0))
+
+    struck = []
+    for _ in range(5):
+        struck.append(script.judge(*GET)[1] is not None)
+        hand.advance(1.0)
+
+    assert struck == [False, False, True, True, False]
+
+
+def test_latencies_add_up_and_the_first_other_fault_decides(script: Script) -> None:
+    script.add(Fault(kind="latency", delay_s=1.0))
+    script.add(Fault(kind="latency", delay_s=0.5))
+    script.add(Fault(kind="empty", count=1))
+    script.add(Fault(kind="drop"))
+
+    verdicts = [script.judge(*GET) for _ in range(2)]
+
+    assert [delay_s for delay_s, _ in verdicts] == [1.5, 1.5]
+    assert [fault and fault.kind for _, fault in verdicts] == ["empty", "drop"]
+
+
+def test_a_rate_limit_refuses_what_exceeds_it_and_says_how_long(hand: HandClock) -> None:
+    limit = server.RateLimit(2.0)
+
+    waits = [limit.take() for _ in range(3)]
+    hand.advance(waits[-1])
+
+    assert waits == [0.0, 0.0, pytest.approx(0.5)]
+    assert limit.take() == 0.0
+
+
+@pytest.mark.parametrize(("rate", "waits"), [(0.1, [0.0, 10.0]), (0.0, [0.0, 0.0])])
+@pytest.mark.usefixtures("hand")
+def test_a_slow_rate_lets_one_call_pass_and_no_rate_all(rate: float, waits: list[float]) -> None:
+    limit = server.RateLimit(rate)
+
+    assert [limit.take(), limit.take()] == pytest.approx(waits)
+
+
+def fill(service: server.Service, number: int) -> None:
+    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(number)])
+
+
+async def arm(remote: Remote, **fault: object) -> None:
+    await remote.ok("POST", "/admin/faults", {"faults": [fault]})
+
+
+async def test_an_instance_lives_from_order_to_deletion(remote: Remote) -> None:
+    await remote.ok("PATCH", "/admin/settings", {"transition_s": 0})
+    made = await remote.ok("POST", "/v1/instances", {"name": "a", "labels": {"x": "1"}})
+    path = f"/v1/instances/{made['id']}"
+
+    stopped = await remote.ok("POST", f"{path}/actions", {"action": "stop"})
+    changed = await remote.ok("PATCH", path, {"type": "huge", "labels": {"x": None, "y": "2"}})
+    listed = await remote.ok("GET", "/v1/instances?name=a")
+    await remote.ok("DELETE", path)
+    status, _, _ = await remote.call("GET", path)
+
+    assert (stopped["state"], changed["type"], changed["labels"]) == ("stopped", "huge", {"y": "2"})
+    assert listed == {"instances": [changed], "next_cursor": None}
+    assert status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/v1/instances?limit=501", None, 400, "invalid"),
+        ("GET", "/v1/instances?limit=0", None, 400, "invalid"),
+        ("GET", "/v1/instances?colour=red", None, 400, "invalid"),
+        ("GET", "/v1/instances?cursor=xyz", None, 400, "invalid"),
+        ("GET", "/v1/instances/i-0", None, 404, "not_found"),
+        ("GET", "/v2/instances", None, 404, "no_such_path"),
+        ("PUT", "/v1/instances", None, 405, "method_not_allowed"),
+        ("POST", "/v1/instances", {"name": ""}, 400, "invalid"),
+        ("POST", "/v1/instances", {"name": "a", "id": "i-1"}, 400, "invalid"),
+        ("POST", "/v1/instances", None, 400, "invalid"),
+        ("PATCH", "/admin/settings", {"page_size": 501}, 400, "invalid"),
+        ("POST", "/admin/faults", {"faults": [{"kind": "odd"}]}, 400, "invalid"),
+    ],
+)
+async def test_refusals_have_one_shape(
+    remote: Remote, method: str, path: str, body: object, status: int, code: str
+) -> None:
+    found, answer, _ = await remote.call(method, path, body)
+
+    error = answer["error"]
+    assert isinstance(error, dict)
+    assert (found, error["code"], set(error)) == (status, code, {"code", "message", "request_id"})
+
+
+async def test_the_administrator_needs_the_token_too(remote: Remote) -> None:
+    assert (await remote.call("GET", "/admin/snapshot", token="wrong"))[0] == 401
+
+
+async def test_exceeding_the_rate_limit_is_429_with_retry_after(remote: Remote) -> None:
+    await remote.ok("PATCH", "/admin/settings", {"rate_limit": 1})
+
+    answers = [await remote.call("GET", "/v1/instances") for _ in range(2)]
+
+    assert [status for status, _, _ in answers] == [200, 429]
+    assert answers[1][2]["Retry-After"] == "1"  # type: ignore[index]
+
+
+async def test_changing_one_setting_keeps_the_others(remote: Remote) -> None:
+    await remote.ok("PATCH", "/admin/settings", {"page_size": 9, "linger_s": 3})
+
+    settings = await remote.ok("PATCH", "/admin/settings", {"latency_s": 0.001})
+
+    assert (settings["page_size"], settings["linger_s"], settings["latency_s"]) == (9, 3, 0.001)
+    assert settings == await remote.ok("GET", "/admin/settings")
+
+
+async def test_the_log_holds_cloud_calls_only_and_in_order(remote: Remote) -> None:
+    made = await remote.ok("POST", "/admin/instances", {"instances": [{"name": "a"}]})
+    instance = made["instances"][0]["id"]  # type: ignore[index]
+    await remote.ok("GET", "/v1/instances?name=a")
+    await remote.call("GET", "/v1/instances/none")
+    await remote.call("GET", f"/v1/instances/{instance}", token="wrong")
+    await remote.ok("PATCH", f"/admin/instances/{instance}", {"type": "huge"})
+    await remote.ok("POST", f"/admin/instances/{instance}/actions", {"action": "stop"})
+    await remote.ok("DELETE", f"/admin/instances/{instance}")
+
+    log = await remote.ok("GET", "/admin/calls")
+    rest = await remote.ok("GET", "/admin/calls?after=2")
+    await remote.ok("DELETE", "/admin/calls")
+    empty = await remote.ok("GET", "/admin/calls")
+
+    seen = [(call["operation"], call["status"]) for call in log["calls"]]  # type: ignore[attr-defined]
+    assert seen == [("list_instances", 200), ("get_instance", 404), ("get_instance", 401)]
+    assert log["counts"] == {"list_instances": 1, "get_instance": 2}
+    assert log["total"] == 3
+    assert [call["sequence"] for call in rest["calls"]] == [3]  # type: ignore[attr-defined]
+    assert empty == {"calls": [], "counts": {}, "total": 0}
+
+
+async def test_the_snapshot_tells_the_truth_while_listings_lag(remote: Remote) -> None:
+    await remote.ok("PATCH", "/admin/settings", {"list_delay_s": 60, "get_delay_s": 60})
+    made = await remote.ok("POST", "/v1/instances", {"name": "a"})
+
+    snapshot = await remote.ok("GET", "/admin/snapshot")
+    listed = await remote.ok("GET", "/v1/instances")
+    status, _, _ = await remote.call("GET", f"/v1/instances/{made['id']}")
+
+    assert len(snapshot["instances"]) == 1  # type: ignore[arg-type]
+    assert listed["instances"] == []
+    assert status == 404
+
+
+@pytest.mark.parametrize(
+    "fault", [{"kind": "drop"}, {"kind": "hang", "delay_s": 0.05}], ids=["drop", "hang"]
+)
+async def test_a_cut_connection_is_logged_without_status(
+    remote: Remote, fault: dict[str, object]
+) -> None:
+    await arm(remote, **fault)
+
+    with pytest.raises(aiohttp.ClientError):
+        await remote.call("POST", "/v1/instances", {"name": "a"})
+    log = await remote.ok("GET", "/admin/calls")
+
+    assert [call["status"] for call in log["calls"]] == [0]  # type: ignore[attr-defined]
+    assert (await remote.ok("GET", "/admin/snapshot"))["instances"] == []
+
+
+async def test_a_fault_strikes_the_instance_it_names(
+    service: server.Service, remote: Remote
+) -> None:
+    fill(service, 2)
+    first, second = service.world.snapshot()
+    await arm(remote, kind="error", instance="n1")
+
+    statuses = []
+    for path in (first.id, second.id, "?name=n0", "?name=n1", ""):
+        separator = "" if path.startswith("?") or not path else "/"
+        status, _, _ = await remote.call("GET", f"/v1/instances{separator}{path}")
+        statuses.append(status)
+
+    assert statuses == [200, 500, 200, 500, 200]
+
+
+async def test_clearing_the_faults_lets_hanging_calls_go(remote: Remote) -> None:
+    await arm(remote, kind="hang")
+    # Not a GET: the HTTP library would silently send it again.
+    hanging = asyncio.create_task(remote.call("POST", "/v1/instances", {"name": "a"}))
+    while not (await remote.ok("GET", "/admin/calls"))["total"]:
+        await asyncio.sleep(0.01)
+
+    await remote.ok("DELETE", "/admin/faults")
+
+    with pytest.raises(aiohttp.ClientError):
+        await asyncio.wait_for(hanging, DEADLINE_S)
+
+
+async def test_a_caller_who_hangs_up_early_changes_nothing(
+    service: server.Service, remote: Remote
+) -> None:
+    await remote.ok("PATCH", "/admin/settings", {"latency_s": 3600})
+
+    calling = asyncio.create_task(remote.call("POST", "/v1/instances", {"name": "a"}))
+    async with asyncio.timeout(DEADLINE_S):
+        while not service.calls.entries:
+            await asyncio.sleep(0.01)
+        calling.cancel()
+        while service.calls.entries[0].status is None:
+            await asyncio.sleep(0.01)
+
+    assert service.world.snapshot() == ()
+    assert service.calls.entries[0].status == 0
+
+
+COMMAND = [sys.executable, "-m", "providers.sim"]
+
+
+def ask(url: str, body: str | None = None) -> dict[str, object]:
+    request = urllib.request.Request(
+        url, data=body.encode() if body else None, headers={"Authorization": "Bearer a-tokens-text"}
+    )
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+        answer: dict[str, object] = json.load(response)
+        return answer
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "token").write_text("a-tokens-text\n")
+    command = [*COMMAND, "--token-file", str(tmp_path / "token")]
+    command += ["--latency", "1ms", "--page-size", "7"]
+    command += ["--rate-limit", "100", "--seed", "3", "--state", str(tmp_path / "state.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        yield running
+        running.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_cleanly(
+    process: subprocess.Popen[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    assert process.stdout
+    ready = json.loads(process.stdout.readline())
+    made = ask(f"{ready['url']}/v1/instances", '{"name": "a"}')
+    settings = ask(f"{ready['url']}/admin/settings")
+
+    process.send_signal(number)
+    code = process.wait(timeout=DEADLINE_S)
+
+    assert ready["token"] == "a-tokens-text"
+    assert (settings["latency_s"], settings["page_size"]) == (0.001, 7)
+    assert settings["rate_limit"] == 100
+    assert code == 0
+    saved = json.loads((tmp_path / "state.json").read_text())
+    assert [one["id"] for one in saved["instances"]] == [made["id"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--latency", "fast"], "not a duration"),
+        (["--latency=-1s"], "negative"),
+        (["--page-size", "501"], "not between 1 and 500"),
+        (["--rate-limit=-1"], "negative"),
+    ],
+)
+def test_bad_options_are_explained(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sim_main.main(arguments)
+
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_unreadable_state_file_ends_it_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("{")
+
+    assert sim_main.main(["--state", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
