@@ -5,9 +5,9 @@ Settings      environment, or cloud config in YAML, see `config`
 Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
-`client` speaks to the API, at the pace of `quota`; `instances`, `networks`, `routes`, `balancers`
-with `recipes`, `changes` and `certificates`, and `machines` with `machine_specs` are what the
-daemon calls; `notices` has the reasons of events. `testing` is a fake of the cloud, which the
+`client` speaks to the API, at the pace of its quota; `instances`, `networks`, `routes`, `balancers`
+with `recipes`, and `machines` are what the
+daemon calls; `names` has labels and reasons of events. `testing` is a fake of the cloud, which the
 provider does not import.
 """
 

@@ -18,9 +18,9 @@ from ccm.base import log
 from ccm.base.parsing import parse_digits
 from ccm.cloud.helpers import label_value
 
-from . import certificates, changes, client, config, networks, notices, recipes
+from . import client, config, names, networks, recipes
 from . import service_annotations as ann
-from .marks import ADOPTED, CLUSTER, SERVICE_UID
+from .names import ADOPTED, CLUSTER, SERVICE_UID
 
 AGAIN_S = 1.0
 """After so long it is asked whether the cloud has done it."""
@@ -49,7 +49,7 @@ class HcloudBalancers:
         api: client.Client,
         settings: config.Config,
         network: networks.Network,
-        warn: notices.Warn,
+        warn: names.Warn,
     ) -> None:
         self._api = api
         self._settings = settings
@@ -99,7 +99,7 @@ class HcloudBalancers:
         held = await self._marked(cluster_name, service, held)
         servers = self._members(service, nodes, recipe, held)
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        steps = changes.steps(held, recipe, servers, keep_ips=keep_ips)
+        steps = recipes.steps(held, recipe, servers, keep_ips=keep_ips)
         held = await self._carry_out(service, held, steps, refused)
         self._check_address(service, held)
         self._check_type(service, held)
@@ -128,7 +128,7 @@ class HcloudBalancers:
         kept = self._at_most(service, list(found), held.load_balancer_type.max_targets)
         wanted = {number: found[number] for number in kept}
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
-        steps = list(changes.targets(held, wanted, keep_ips=keep_ips))
+        steps = list(recipes.targets(held, wanted, keep_ips=keep_ips))
         await self._carry_out(service, held, steps, refused)
         _check_refused(refused, nodes)
 
@@ -146,7 +146,7 @@ class HcloudBalancers:
                 await self._release(service, held)
             else:
                 await self._delete(held)
-        await certificates.remove(self._api, service)
+        await remove(self._api, service)
         self._pending.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
@@ -186,14 +186,14 @@ class HcloudBalancers:
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> str:
         """The digest of what `ensure_load_balancer` would make."""
-        words = certificates.words(service)
-        ids = {word: parse_digits(word) for word in words}
+        given = words(service)
+        ids = {word: parse_digits(word) for word in given}
         numbers = [number for number in ids.values() if number is not None]
         recipe = recipes.wanted(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
         servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
-        unknown = [word for word in words if ids[word] is None]
+        unknown = [word for word in given if ids[word] is None]
         name = self.get_load_balancer_name(cluster_name, service)
         return recipes.wanted_digest(name, recipe, servers, unknown, recipes.shape(service))
 
@@ -240,7 +240,7 @@ class HcloudBalancers:
         network = await self._network.id()
         recipe = recipes.wanted(service, self._settings, network=network)
         if any(one.protocol == "https" for one in recipe.ports):
-            found = await certificates.resolved(self._api, service)
+            found = await resolved(self._api, service)
             recipe = recipes.wanted(service, self._settings, network=network, certificates=found)
         return recipe
 
@@ -282,7 +282,7 @@ class HcloudBalancers:
         if not recipe.type:
             self._warn(
                 service.reference,
-                notices.TYPE_UNCONFIGURED,
+                names.TYPE_UNCONFIGURED,
                 f"the load balancer is made with type {recipes.DEFAULT_TYPE}, for nothing says "
                 f"which; set {ann.TYPE.name}, or HCLOUD_LOAD_BALANCERS_TYPE for all",
             )
@@ -326,7 +326,7 @@ class HcloudBalancers:
             _log.info("load balancer adopted", service=service.key, load_balancer=name)
             self._warn(
                 service.reference,
-                notices.ADOPTED,
+                names.BALANCER_ADOPTED,
                 f"load balancer {name} was there already and serves this Service now; with the "
                 "Service it is released, not deleted",
             )
@@ -350,13 +350,13 @@ class HcloudBalancers:
     def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
         advice = f"some nodes get no traffic from it; a larger one by {ann.TYPE.name} has room"
         message = f"the load balancer is full: {text}; {advice}"
-        self._warn(service.reference, notices.MAX_TARGETS, message)
+        self._warn(service.reference, names.MAX_TARGETS, message)
 
     async def _carry_out(
         self,
         service: cloud.Service,
         held: client.Balancer,
-        steps: Sequence[changes.Step],
+        steps: Sequence[recipes.Step],
         refused: dict[int, str],
     ) -> client.Balancer:
         """Take every step but those about refused targets; return the load balancer afterwards.
@@ -377,12 +377,12 @@ class HcloudBalancers:
                     raise
                 refused[step.server] = str(error)
         self._check_noted(service)
-        if any(step.action in changes.READ_AGAIN for step in steps):
+        if any(step.action in recipes.READ_AGAIN for step in steps):
             path = f"/load_balancers/{held.id}"
             return await self._api.one(path, "load_balancer", client.Balancer)
         return held
 
-    async def _act(self, service: cloud.Service, held: client.Balancer, step: changes.Step) -> None:
+    async def _act(self, service: cloud.Service, held: client.Balancer, step: recipes.Step) -> None:
         path = f"/load_balancers/{held.id}/actions/{step.action}"
         try:
             action = await self._api.act(path, step.order)
@@ -402,7 +402,7 @@ class HcloudBalancers:
     async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
         """Take off what the Service brought, its labels last: by them the next call finds it."""
         await self._settled(service)
-        steps, ports = changes.release(held, service)
+        steps, ports = recipes.release(held, service)
         await self._carry_out(service, held, steps, {})
         kept = {name: text for name, text in held.labels.items() if name not in MARKS}
         await self._api.rename(held.id, name=held.name, labels=kept)
@@ -410,7 +410,7 @@ class HcloudBalancers:
         _log.info("load balancer released", service=service.key, load_balancer=held.name)
         self._warn(
             service.reference,
-            notices.RELEASED,
+            names.BALANCER_RELEASED,
             f"load balancer {held.name} was there before this Service: it is not deleted{left}; "
             "delete it in the cloud if nobody needs it",
         )
@@ -472,7 +472,7 @@ class HcloudBalancers:
         if kind.deprecated:
             self._warn(
                 service.reference,
-                notices.TYPE_DEPRECATED,
+                names.TYPE_DEPRECATED,
                 f"the load balancer has type {kind.name}, which is deprecated; set "
                 f"{ann.TYPE.name} to another one",
             )
@@ -534,3 +534,69 @@ def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str,
         private = recipe.private_targets
         order["targets"] = [recipes.target(one, private=private) for one in servers]
     return order
+
+
+STAGING = "HC-Use-Staging-CA"
+"""Label by which the API has the issuer's staging environment make a certificate."""
+
+
+def words(service: cloud.Service) -> Sequence[str]:
+    """Names and IDs of the certificates that a Service shows."""
+    if ann.PROTOCOL.read(service) != "https":
+        return ()
+    if ann.CERTIFICATE_TYPE.read(service) == "managed":
+        return (_managed_name(service),)
+    return ann.CERTIFICATES.read(service) or ()
+
+
+def _managed_name(service: cloud.Service) -> str:
+    return ann.MANAGED_NAME.read(service) or f"ccm-managed-certificate-{service.uid}"
+
+
+async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
+    """Their IDs; one request for each name. What is to be made is made.
+
+    Raises:
+        InvalidArgument: there is no such certificate, or it is not said what one is for.
+    """
+    if ann.CERTIFICATE_TYPE.read(service) == "managed":
+        return (await _managed(api, service),)
+    found = []
+    for word in words(service):
+        number = parse_digits(word)
+        if number is None:
+            thing = await api.resolved("certificates", "certificate", client.Labelled, word)
+            number = thing.id
+        found.append(number)
+    return found
+
+
+async def _managed(api: client.Client, service: cloud.Service) -> int:
+    name, domains = _managed_name(service), ann.MANAGED_DOMAINS.read(service)
+    if not domains:
+        raise cloud.InvalidArgument(
+            f"{ann.MANAGED_DOMAINS.name} is missing; a managed certificate needs it"
+        )
+    found = await api.named("certificates", client.Labelled, name)
+    if found is None:
+        labels = {SERVICE_UID: service.uid}
+        if ann.MANAGED_STAGING.read(service):
+            labels[STAGING] = "true"
+        order = {"name": name, "type": "managed", "domain_names": domains, "labels": labels}
+        with contextlib.suppress(cloud.AlreadyExists):  # by a call whose answer was lost
+            made, _ = await api.create("certificates", "certificate", client.Labelled, order)
+            return made.id
+        found = await api.resolved("certificates", "certificate", client.Labelled, name)
+    return found.id
+
+
+async def remove(api: client.Client, service: cloud.Service) -> None:
+    """Take away what was made for a Service: one request, another for each.
+
+    Whatever the Service asks for by now: it may have asked for one before, and nothing else is
+    looked at than the label, which certificates of others do not have.
+    """
+    labels = {SERVICE_UID: service.uid}
+    for one in await api.labelled("certificates", client.Labelled, labels):
+        with contextlib.suppress(cloud.NotFound):
+            await api.delete(f"/certificates/{one.id}")

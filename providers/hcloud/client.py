@@ -6,6 +6,7 @@ Unknown fields are skipped, and words of the API that may become more are read a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,10 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm import cloud
+from ccm.base.clock import monotonic
 from ccm.base.parsing import parse_digits
 from ccm.cloud import rest
-
-from . import quota
 
 PER_PAGE = "50"
 """The most that the API gives."""
@@ -403,7 +403,48 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
         codes=CODES,
         authorization=f"Bearer {token}",
         timeout_s=15.0,  # as the vendor's manager
-        quota=quota.HeaderQuota(),
+        quota=HeaderQuota(),
         success={"GET": 200, "POST": 201, "PUT": 200, "DELETE": (200, 204)},
     ) as http:
         yield Client(http)
+
+
+HOUR_S = 3600.0
+
+RESERVE = 0.1
+"""Part of the limit below which requests wait."""
+
+
+class HeaderQuota:
+    """What keeps the requests of one token to the rate limit."""
+
+    def __init__(self) -> None:
+        self._limit = 0
+        self._remaining = 0
+        self._next_at = 0.0
+        self._line = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        """Wait where few requests are left."""
+        if not self._limit or self._remaining > self._limit * RESERVE:
+            self._remaining -= 1  # until the answer says how many there really are
+            return
+        async with self._line:
+            wait_s = self._next_at - monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            self._next_at = monotonic() + HOUR_S / self._limit
+
+    def hear(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take note of `RateLimit-Limit` and `RateLimit-Remaining`, if they are there."""
+        limit, remaining = (
+            parse_digits(headers.get(f"RateLimit-{name}", "")) for name in ("Limit", "Remaining")
+        )
+        if limit is None or remaining is None:
+            return
+        if limit > 0:
+            self._limit = limit
+            self._remaining = remaining
+        if status == 429 and self._limit:
+            self._remaining = 0
+            self._next_at = max(self._next_at, monotonic() + HOUR_S / self._limit)

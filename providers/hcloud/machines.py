@@ -19,13 +19,159 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from ccm import cloud
 from ccm.base.parsing import parse_digits
-from ccm.cloud.helpers import is_label_value
+from ccm.cloud import specs
+from ccm.cloud.labels import is_label_value
+from ccm.model.selectors import BadSelectorError, parse_labels
 from ccm.model.times import moment
 
-from . import client, instances, machine_specs, marks
-from .machine_specs import Spec
+from . import client, instances, names
+from .names import CLUSTER
+
+MARKS = CLUSTER.partition("/")[0] + "/"
+
+SMALLEST_VOLUME, LARGEST_VOLUME = 10, 10240
+"""GB, as the API has them."""
+
+_NAMES = {"assign_public_ipv4": "assignPublicIPv4", "assign_public_ipv6": "assignPublicIPv6"}
+
+
+def _name(field: str) -> str:
+    first, *more = field.split("_")
+    return _NAMES.get(field) or first + "".join(map(str.capitalize, more))
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
+    """The `providerSpec` of a MachineClass; null is the same as nothing.
+
+    `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a key
+    that nobody has, or else a password would be mailed. `placementGroupPrefix` spreads the servers
+    of a pool over groups of that name that are made for it. `volumes` are sizes in GB of volumes
+    that are made with the server and go with it. Of `datacenter` only the location counts.
+    """
+
+    server_type: str
+    image: str = "ubuntu-24.04"
+    location: str = ""
+    datacenter: str = ""
+    placement_group_prefix: str = ""
+    ssh_keys: tuple[str | int, ...] = ()
+    networks: tuple[str | int, ...] = ()
+    firewalls: tuple[str | int, ...] = ()
+    volumes: tuple[int, ...] = ()
+    labels: dict[str, str] = {}
+    assign_public_ipv4: bool = True
+    assign_public_ipv6: bool = True
+
+    @property
+    def place(self) -> str:
+        """The location; empty = the cloud chooses."""
+        return self.location or self.datacenter.partition("-")[0]
+
+
+def read(given: Mapping[str, Any]) -> Spec:
+    """A spec that holds.
+
+    Raises:
+        InvalidArgument: it does not; the message names every fault.
+    """
+    if problems := _problems(given):
+        raise cloud.InvalidArgument("; ".join(map(str, problems)))
+    return msgspec.convert(specs.without_nulls(given), Spec)
+
+
+def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
+    """Everything that is wrong with a spec and its credentials."""
+    found = _problems(given)
+    try:
+        token(credentials)
+    except cloud.InvalidArgument as error:
+        found.append(cloud.Problem(field="secretRef", message=str(error)))
+    return found
+
+
+def token(credentials: Mapping[str, bytes]) -> str:
+    """The API token.
+
+    Raises:
+        InvalidArgument: there is none, or none for a header; its value is not told.
+    """
+    found = cloud.token_of(credentials, "token")
+    if not found:
+        raise cloud.InvalidArgument("the credentials lack token, an API token of the project")
+    return found
+
+
+def user_data(content: bytes) -> str:
+    """User data as the API takes it. Raises InvalidArgument."""
+    try:
+        return content.decode()
+    except ValueError:
+        raise cloud.InvalidArgument("user data must be text in UTF-8") from None
+
+
+def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
+    values, found = specs.converted(given, Spec)
+    for name, value in values.items():
+        found += _wrong(name, value)
+    if given.get("serverType") is None:
+        found.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
+    return sorted([*found, *_contradictions(values)], key=lambda one: one.field)
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
+    found = []
+    if values.get("location") and values.get("datacenter"):
+        text = "is given beside location; leave it out"
+        found.append(cloud.Problem(field="datacenter", message=text))
+    if values.get("volumes") and not (values.get("location") or values.get("datacenter")):
+        text = "is missing; volumes have to be made where the server will be"
+        found.append(cloud.Problem(field="location", message=text))
+    ways = ("assignPublicIPv4", "assignPublicIPv6")
+    if not values.get("networks") and not any(values.get(one, True) for one in ways):
+        text = f"is missing; without {' and '.join(ways)} a server needs one"
+        found.append(cloud.Problem(field="networks", message=text))
+    return found
+
+
+def _wrong(name: str, value: Any) -> list[cloud.Problem]:
+    """What is wrong with a value of the right type."""
+    match name:
+        case "labels":
+            said = f"must be labels, with no key below {MARKS}, which are the cluster's marks"
+            bad = not all(_is_label(*one) for one in value.items())
+        case "volumes":
+            said = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
+            bad = not all(SMALLEST_VOLUME <= one <= LARGEST_VOLUME for one in value)
+        case "datacenter":
+            said = "must be a name such as fsn1-dc14; better use location"
+            bad = parse_digits(value) is not None or (value != "" and not value.partition("-")[0])
+        case "sshKeys" | "networks" | "firewalls":
+            said, bad = "each must be a name or an ID", not all(map(_is_name_or_id, value))
+        case "serverType":
+            said, bad = "must not be empty", not value
+        case _:
+            return []
+    return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
+
+
+def _is_name_or_id(word: str | int) -> bool:
+    """Whether a word names a thing; what is all digits is an ID, and has to be one."""
+    if isinstance(word, int) or word.isdigit():
+        return bool(parse_digits(str(word)))
+    return bool(word)
+
+
+def _is_label(key: str, value: str) -> bool:
+    try:
+        parse_labels(f"{key}={value}")
+    except BadSelectorError:
+        return False
+    return is_label_value(value) and not key.startswith(MARKS)
+
 
 AGAIN_S = 2.0
 """Seconds after which to ask whether the cloud has done it."""
@@ -47,9 +193,7 @@ Clients = cloud.Sessions[client.Client]
 
 def open_clients(endpoint: str) -> Clients:
     """Clients of the cloud by credentials."""
-    return cloud.Sessions(
-        lambda _, credentials: client.open_client(endpoint, machine_specs.token(credentials))
-    )
+    return cloud.Sessions(lambda _, credentials: client.open_client(endpoint, token(credentials)))
 
 
 class HcloudMachines(cloud.Driver[Clients]):
@@ -67,7 +211,7 @@ class HcloudMachines(cloud.Driver[Clients]):
         """Two requests, one with keys in the spec; one for each volume, name of a network or
         firewall, and two for a placement group.
         """
-        spec, who = machine_specs.read(req.provider_spec), req.identity
+        spec, who = read(req.provider_spec), req.identity
         _check_marks(who)
         async with self._client(req.credentials, who.pool) as api:
             order = await _order(api, req, spec)
@@ -108,18 +252,18 @@ class HcloudMachines(cloud.Driver[Clients]):
         if not is_label_value(req.pool):
             return []
         async with self._client(req.credentials, req.pool) as api:
-            found = await api.labelled("servers", client.Server, {marks.POOL: req.pool})
+            found = await api.labelled("servers", client.Server, {names.POOL: req.pool})
         return [_record(server) for server in found]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
         """One request for each thing that the spec names, if it is to be live."""
-        found = list(machine_specs.problems(spec, credentials))
+        found = list(problems(spec, credentials))
         if live and not found:
             try:
                 async with self._client(credentials, "") as api:
-                    found += await _absent(api, machine_specs.read(spec))
+                    found += await _absent(api, read(spec))
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
                 found.append(cloud.Problem(field="secretRef", message=str(error)))
         return found
@@ -127,10 +271,10 @@ class HcloudMachines(cloud.Driver[Clients]):
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Type and place."""
         try:
-            read = machine_specs.read(spec)
+            found = read(spec)
         except cloud.InvalidArgument:
             return {"size": "", "location": ""}
-        return {"size": read.server_type, "location": read.place}
+        return {"size": found.server_type, "location": found.place}
 
     def _client(
         self, credentials: cloud.Credentials, pool: str
@@ -146,7 +290,7 @@ class HcloudMachines(cloud.Driver[Clients]):
 
 async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
     """The order of a server; what it needs beside it is made."""
-    user_data = machine_specs.user_data(req.user_data)
+    content = user_data(req.user_data)
     numbers = {
         "networks": await _numbers(api, "networks", spec.networks),
         "firewalls": await _numbers(api, "firewalls", spec.firewalls),
@@ -158,7 +302,7 @@ async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> d
         "server_type": spec.server_type,
         "image": spec.image,
         "ssh_keys": keys,
-        "user_data": user_data,
+        "user_data": content,
         "labels": {**spec.labels, **_labels(req.identity)},
         "networks": numbers["networks"],
         "firewalls": [{"firewall": one} for one in numbers["firewalls"]],
@@ -224,14 +368,14 @@ async def _make_volumes(api: client.Client, who: cloud.Identity, spec: Spec) -> 
     if not spec.volumes:
         return []
     there = {
-        one.labels.get(marks.NUMBER): one.id
+        one.labels.get(names.NUMBER): one.id
         for one in await _marked(api, "volumes", client.Volume, who)
     }
     found = []
     for number, size in enumerate(spec.volumes):
         made = there.get(str(number))
         if made is None:
-            labels = {**_labels(who), marks.NUMBER: str(number)}
+            labels = {**_labels(who), names.NUMBER: str(number)}
             name = f"{who.name}-{number}"
             order = {"name": name, "size": size, "location": spec.place, "labels": labels}
             made = (await api.create("volumes", "volume", client.Volume, order))[0].id
@@ -263,9 +407,9 @@ async def _groups(api: client.Client, who: cloud.Identity) -> Sequence[client.Gr
     Another namespace's pool of the same name is left out: its group may be empty only because its
     first server is being ordered, under a lock of another process.
     """
-    labels = {marks.CLUSTER: who.cluster, marks.POOL: who.pool}
+    labels = {names.CLUSTER: who.cluster, names.POOL: who.pool}
     found = await api.labelled("placement_groups", client.Group, labels)
-    return [one for one in found if one.labels.get(marks.NAMESPACE, "") in ("", who.namespace)]
+    return [one for one in found if one.labels.get(names.NAMESPACE, "") in ("", who.namespace)]
 
 
 async def _gone(api: client.Client, path: str) -> None:
@@ -306,14 +450,14 @@ def _check_marks(who: cloud.Identity) -> None:
 
 
 def _labels(who: cloud.Identity) -> dict[str, str]:
-    return {**_group_labels(who), marks.NAME: who.name, marks.UID: who.uid}
+    return {**_group_labels(who), names.NAME: who.name, names.UID: who.uid}
 
 
 def _group_labels(who: cloud.Identity) -> dict[str, str]:
     return {
-        marks.CLUSTER: who.cluster,
-        marks.NAMESPACE: who.namespace,
-        marks.POOL: who.pool,
+        names.CLUSTER: who.cluster,
+        names.NAMESPACE: who.namespace,
+        names.POOL: who.pool,
     }
 
 
@@ -323,13 +467,13 @@ async def _marked(
     """What bears an identity; nothing for none."""
     if not who.uid or not is_label_value(who.cluster):
         return []
-    found = await api.labelled(table, kind, {marks.CLUSTER: who.cluster, marks.UID: who.uid})
+    found = await api.labelled(table, kind, {names.CLUSTER: who.cluster, names.UID: who.uid})
     return [one for one in found if _is(one, who)]
 
 
 def _is(thing: client.Labelled, who: cloud.Identity) -> bool:
     """Whether it bears an identity; what has no marks bears none."""
-    found = (thing.labels.get(marks.CLUSTER), thing.labels.get(marks.UID))
+    found = (thing.labels.get(names.CLUSTER), thing.labels.get(names.UID))
     return bool(who.uid) and found == (who.cluster, who.uid)
 
 
@@ -363,11 +507,11 @@ async def _to_delete(
 
 def _identity(server: client.Server) -> cloud.Identity:
     return cloud.Identity(
-        cluster=server.labels.get(marks.CLUSTER, ""),
-        namespace=server.labels.get(marks.NAMESPACE, ""),
-        pool=server.labels.get(marks.POOL, ""),
-        name=server.labels.get(marks.NAME, server.name),
-        uid=server.labels.get(marks.UID, ""),
+        cluster=server.labels.get(names.CLUSTER, ""),
+        namespace=server.labels.get(names.NAMESPACE, ""),
+        pool=server.labels.get(names.POOL, ""),
+        name=server.labels.get(names.NAME, server.name),
+        uid=server.labels.get(names.UID, ""),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ccm import cloud
 
-from . import client, networks, notices
+from . import client, names, networks
 
 SETTLE_S = 0.5
 """How long a change of a network is given before the next one; another that comes too early is
@@ -35,7 +35,7 @@ class HcloudRoutes:
     """
 
     def __init__(
-        self, api: client.Client, network: networks.Network, pods: Sequence[Any], warn: notices.Warn
+        self, api: client.Client, network: networks.Network, pods: Sequence[Any], warn: names.Warn
     ) -> None:
         self._api = api
         self._network = network
@@ -143,7 +143,7 @@ class HcloudRoutes:
         ours = ", ".join(map(str, self._pods))
         self._warn(
             cloud.ObjectReference(kind="Node", api_version="v1", name=node, uid=node),
-            notices.CLUSTER_CIDR,
+            names.CLUSTER_CIDR,
             f"its range of Pods {destination} lies outside of --cluster-cidr={ours}: the route to "
             "it is made, and will never be taken away; give --cluster-cidr the value that "
             "kube-controller-manager has",

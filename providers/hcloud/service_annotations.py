@@ -235,48 +235,10 @@ STATUS_CODES = _annotation(
     _codes,
 )
 
-SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
-    NAME,
-    LOCATION,
-    NETWORK_ZONE,
-    TYPE,
-    ALGORITHM,
-    DISABLE_PUBLIC_NETWORK,
-    IPV6_DISABLED,
-    DISABLE_PRIVATE_INGRESS,
-    USE_PRIVATE_IP,
-    PRIVATE_IPV4,
-    PRIVATE_SUBNET,
-    HOSTNAME,
-    IPV4_RDNS,
-    IPV6_RDNS,
-    ID,
-    IPV4,
-    IPV6,
-    NODE_SELECTOR,
-    PROTOCOL,
-    PROXYPROTOCOL,
-    COOKIE_NAME,
-    COOKIE_LIFETIME,
-    TIMEOUT_IDLE,
-    STICKY,
-    REDIRECT,
-    CERTIFICATE_TYPE,
-    CERTIFICATES,
-    MANAGED_NAME,
-    MANAGED_DOMAINS,
-    MANAGED_STAGING,
-    CHECK_PROTOCOL,
-    CHECK_PORT,
-    CHECK_INTERVAL,
-    CHECK_TIMEOUT,
-    CHECK_RETRIES,
-    CHECK_DOMAIN,
-    CHECK_PATH,
-    CHECK_TLS,
-    STATUS_CODES,
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = tuple(
+    value for value in list(vars().values()) if isinstance(value, cloud.ServiceAnnotation)
 )
-"""All of them."""
+"""All annotations above, in their order."""
 
 
 def lenient(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None]) -> T | None:

@@ -6,8 +6,8 @@ Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
 `iaas` and `lbapi` speak to the two APIs, with the credentials of `auth` and the words of
-`refusals`; `instances`, `balancers` with `recipes` and `observability`, and `machines` with
-`machine_specs` are what the daemon calls. `testing` is a fake of the cloud, which the provider does
+`refusals`; `instances`, `balancers` with `recipes`, and `machines`
+are what the daemon calls. `testing` is a fake of the cloud, which the provider does
 not import.
 """
 
@@ -20,7 +20,6 @@ from ccm import cloud
 
 from . import auth, balancers, config, iaas, instances, lbapi, machines, service_annotations
 from .marks import StackitProviderName
-from .observability import Credentials
 
 ANNOTATIONS = (service_annotations.PREFIX, service_annotations.LEGACY)
 
@@ -76,7 +75,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             instances=servers,
             inventory=servers,
             load_balancer=balancers.StackitBalancers(
-                balancing, settings.load_balancer, Credentials(balancing, given)
+                balancing, settings.load_balancer, balancers.Credentials(balancing, given)
             ),
             machines=machines.StackitMachines(clients),
             schemes=instances.SCHEMES,

@@ -16,17 +16,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from ccm import cloud
+from ccm.base.parsing import UNDECODABLE
+from ccm.cloud import specs
+from ccm.cloud.labels import is_label_value
 from ccm.model.times import moment
 
-from . import auth, config, iaas, instances, machine_specs, refusals
-from .machine_specs import PROJECT_ID, SERVICE_ACCOUNT, Spec
+from . import auth, config, iaas, instances, refusals
+from .config import REGION, UUID
 from .marks import (
     CLUSTER,
     NAMESPACE,
@@ -35,6 +38,250 @@ from .marks import (
     StackitMachineLabel,
     StackitProviderName,
 )
+
+PROJECT_ID = "project-id"
+SERVICE_ACCOUNT = "serviceaccount.json"
+"""Keys of the Secret; the project is a UUID, the other one a service account's key, JSON."""
+
+CREDENTIALS = "secretRef"
+"""The field of a class that its problems with credentials are about. Never `secret`: a text after
+`secret:` is taken for one, and redacted."""
+
+_MACHINE_TYPE = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*", re.ASCII)
+_ZONE = re.compile(r"[a-z0-9]+-(?:\d+|m)", re.ASCII)
+_LABEL = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_./]*[a-zA-Z0-9])?", re.ASCII)
+_KEYPAIR = re.compile(r"[A-Za-z0-9@._-]{0,127}", re.ASCII)
+_MAIL = re.compile(r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,}", re.ASCII)
+_HOST = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)
+
+SOURCES = ("image", "snapshot", "volume")
+"""What a boot volume may be made of. The API documents image and volume."""
+
+
+class Networking(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Exactly one of the two; cards fit one machine only."""
+
+    network_id: str | None = None
+    nic_ids: tuple[str, ...] | None = None
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What a boot volume is made of."""
+
+    type: str = ""
+    id: str = ""
+
+
+class BootVolume(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The volume that a server boots from; `size` is GB."""
+
+    size: int = 0
+    performance_class: str = ""
+    delete_on_termination: bool = True
+    source: Source | None = None
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """The vendor's agent in the server."""
+
+    provisioned: bool | None = None
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The `providerSpec` of a MachineClass; null is the same as nothing.
+
+    `userData` goes before that of the Secret. `bootVolume` goes with its server unless it says
+    otherwise, and so it does where there is nothing about it.
+    """
+
+    region: str
+    machine_type: str
+    networking: Networking
+    image_id: str = ""
+    labels: dict[str, str] = {}
+    allowed_addresses: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    user_data: str = ""
+    boot_volume: BootVolume | None = None
+    volumes: tuple[str, ...] = ()
+    keypair_name: str = ""
+    availability_zone: str = ""
+    affinity_group: str = ""
+    service_account_mails: tuple[str, ...] = ()
+    agent: Agent | None = None
+    metadata: dict[str, Any] = {}
+
+
+def read(given: Mapping[str, Any]) -> Spec:
+    """A spec that holds.
+
+    Raises:
+        InvalidArgument: it does not; the message names every fault.
+    """
+    if found := list(_problems(given)):
+        raise cloud.InvalidArgument("; ".join(map(str, found)))
+    return msgspec.convert(specs.without_nulls(given), Spec)
+
+
+def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
+    """Everything that is wrong with credentials and a spec, in that order."""
+    return [*_secret(credentials), *_problems(given)]
+
+
+def region_of(given: Mapping[str, Any]) -> str:
+    """The region that a spec names, whatever else is wrong with it; empty without one."""
+    found = given.get("region")
+    return found if isinstance(found, str) and REGION.fullmatch(found) else ""
+
+
+def project(credentials: Mapping[str, bytes]) -> str:
+    """The project of a Secret. Raises InvalidArgument."""
+    if found := [one for one in _secret(credentials) if PROJECT_ID in one.message]:
+        raise cloud.InvalidArgument(found[0].message)
+    return _text(credentials, PROJECT_ID).lower()
+
+
+def name_fault(who: cloud.Identity) -> str:
+    """What is wrong with the names of a machine; empty: nothing."""
+    if not _HOST.fullmatch(who.name):
+        return f"the name of the machine, {who.name!r}, cannot be that of a server: 63 characters"
+    for word, text in (("cluster", who.cluster), ("class", who.pool)):
+        if not is_label_value(text):
+            return (
+                f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
+                "at most 63 characters"
+            )
+    return ""
+
+
+def _text(credentials: Mapping[str, bytes], key: str) -> str:
+    # A Secret is often made of a file, and a file ends with a line.
+    return credentials.get(key, b"").decode(errors="replace").strip()
+
+
+def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
+    said = _text(credentials, PROJECT_ID)
+    if not said:
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; give the ID of the project")
+    elif not UUID.fullmatch(said):
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is {said!r}; it must be a UUID")
+    key = _text(credentials, SERVICE_ACCOUNT)
+    if not key:
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} is missing; give a service account's key")
+        return
+    try:
+        msgspec.json.decode(key)
+    except UNDECODABLE:
+        yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} must be JSON; its value is not told")
+
+
+def _problem(field: str, message: str) -> cloud.Problem:
+    return cloud.Problem(field=field, message=message)
+
+
+def _problems(given: Mapping[str, Any]) -> Iterator[cloud.Problem]:
+    values, unread = specs.converted(given, Spec, knows_all=False)
+    broken = {one.field for one in unread}
+    for field, check in _CHECKS.items():
+        yield from (one for one in unread if one.field == field)
+        if field not in broken:
+            for text in check(values.get(field), values):
+                yield _problem(field, text)
+    yield from (one for one in unread if one.field not in _CHECKS)
+
+
+Check = Callable[[Any, Mapping[str, Any]], Iterator[str]]
+
+
+def _must(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+    if not pattern.fullmatch(value or ""):
+        yield f"{value!r} must be {what}" if value else f"is missing; it must be {what}"
+
+
+def _may(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+    if value and not pattern.fullmatch(value):
+        yield f"{value!r} must be {what}"
+
+
+def _each(pattern: re.Pattern[str], what: str) -> Check:
+    def check(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+        for at, one in enumerate(value or ()):
+            if not pattern.fullmatch(one):
+                yield f"[{at}] {one!r} must be {what}"
+
+    return check
+
+
+def _check_image(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    volume: BootVolume | None = values.get("bootVolume")
+    if value:
+        yield from _may(value, UUID, "a UUID")
+    elif volume is None or volume.source is None:
+        yield "is missing; give the ID of an image, or bootVolume.source"
+
+
+def _check_labels(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+    for key, text in (value or {}).items():
+        if len(key) > 63 or not _LABEL.fullmatch(key):
+            yield f"key {key!r} must be 63 letters, digits, -, _, . or /, at its ends no sign"
+        if not is_label_value(text):
+            yield f"value {text!r} must be 63 letters, digits, -, _ or ., at its ends no sign"
+
+
+def _check_networking(value: Networking | None, _: Mapping[str, Any]) -> Iterator[str]:
+    if value is None or (value.network_id is None) == (not value.nic_ids):
+        yield "needs exactly one of networkId and nicIds"
+        return
+    for one in (value.network_id,) if value.network_id is not None else value.nic_ids or ():
+        yield from _must(one, UUID, "a UUID")
+
+
+def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterator[str]:
+    if value is None:
+        return
+    if value.size < 0:
+        yield f"size is {value.size}; it must be GB, 0 or above"
+    if value.source is not None:
+        if value.source.type not in SOURCES:
+            yield f"source.type is {value.source.type!r}; it must be one of {', '.join(SOURCES)}"
+        for text in _must(value.source.id, UUID, "a UUID"):
+            yield f"source.id {text}"
+
+
+def _groups(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+    if "" in (value or ()):
+        yield "must hold no empty text"
+
+
+def _allowed(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
+    for at, one in enumerate(value or ()):
+        if "/" not in one or cloud.parse_cidr(one) is None:
+            yield f"[{at}] {one!r} must be a range such as 10.0.0.0/24"
+
+
+def _mails(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    if len(value or ()) > 1:
+        yield f"holds {len(value)}; there may be one"
+    yield from _each(_MAIL, "a mail address")(value, values)
+
+
+_CHECKS: Mapping[str, Check] = {
+    "region": lambda value, _: _must(value, REGION, "a region such as eu01"),
+    "availabilityZone": lambda value, _: _may(value, _ZONE, "a zone such as eu01-1 or eu01-m"),
+    "machineType": lambda value, _: _must(value, _MACHINE_TYPE, "a type such as c2i.2"),
+    "imageId": _check_image,
+    "labels": _check_labels,
+    "networking": _check_networking,
+    "securityGroups": _groups,
+    "bootVolume": _check_boot_volume,
+    "volumes": _each(UUID, "a UUID"),
+    "keypairName": lambda value, _: _may(value, _KEYPAIR, "127 letters, digits, @, ., _ or -"),
+    "allowedAddresses": _allowed,
+    "affinityGroup": lambda value, _: _may(value, UUID, "a UUID"),
+    "serviceAccountMails": _mails,
+}
+"""Field -> what is wrong with it, in the order in which it is told."""
+
 
 _STATE = re.compile(r"region=([a-z0-9]+)", re.ASCII)
 
@@ -98,12 +345,12 @@ class StackitMachines(cloud.Driver[Clients]):
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests: a look for what has the name, and the order."""
-        if found := machine_specs.problems(req.provider_spec, req.credentials):
+        if found := problems(req.provider_spec, req.credentials):
             raise cloud.InvalidArgument("; ".join(map(str, found)))
-        spec, who = machine_specs.read(req.provider_spec), req.identity
-        if fault := machine_specs.name_fault(who):
+        spec, who = read(req.provider_spec), req.identity
+        if fault := name_fault(who):
             raise cloud.InvalidArgument(fault)
-        place = Place(machine_specs.project(req.credentials), spec.region)
+        place = Place(project(req.credentials), spec.region)
         order = _order(req, spec)
         async with self._client(req.credentials, who.pool) as api:
             every = await api.servers(*place)
@@ -115,7 +362,7 @@ class StackitMachines(cloud.Driver[Clients]):
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """One request while it boots; then, for `allowedAddresses`, one and one for each card."""
-        spec = machine_specs.read(req.provider_spec)
+        spec = read(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
             server = await api.wait_until_server_running(*place, server_id)
@@ -165,12 +412,12 @@ class StackitMachines(cloud.Driver[Clients]):
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
         """One request for each thing that the spec names, if it is to be live."""
-        found = list(machine_specs.problems(spec, credentials))
+        found = list(problems(spec, credentials))
         if live and not found:
             try:
-                found += await self._absent(machine_specs.read(spec), credentials)
+                found += await self._absent(read(spec), credentials)
             except (cloud.Unauthenticated, cloud.PermissionDenied, cloud.InvalidArgument) as error:
-                found.append(cloud.Problem(field=machine_specs.CREDENTIALS, message=str(error)))
+                found.append(cloud.Problem(field=CREDENTIALS, message=str(error)))
         return found
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
@@ -305,9 +552,9 @@ def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     }
 
 
-def _boot_volume(said: machine_specs.BootVolume | None) -> Mapping[str, Any]:
+def _boot_volume(said: BootVolume | None) -> Mapping[str, Any]:
     """Without a word about it the API may leave it behind, so that is always said."""
-    volume = said or machine_specs.BootVolume()
+    volume = said or BootVolume()
     order: dict[str, Any] = {"deleteOnTermination": volume.delete_on_termination}
     if volume.size:
         order["size"] = volume.size
@@ -351,7 +598,7 @@ def _addresses_to_allow(
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
     """Whether some network card does not allow what its class says; a bad class says nothing."""
     try:
-        spec = machine_specs.read(given)
+        spec = read(given)
     except cloud.InvalidArgument:
         return False
     return any(
@@ -364,12 +611,12 @@ def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
 
 def _place(given: Mapping[str, Any], credentials: Mapping[str, bytes], state: str = "") -> Place:
     """Where a server is: as its machine remembers, or as its class says."""
-    return Place(machine_specs.project(credentials), _region(given, state))
+    return Place(project(credentials), _region(given, state))
 
 
 def _region(given: Mapping[str, Any], state: str) -> str:
     remembered = _STATE.search(state)
-    region = remembered[1] if remembered else machine_specs.region_of(given)
+    region = remembered[1] if remembered else region_of(given)
     if not region:
         raise cloud.InvalidArgument("region of the class is missing; it must be such as eu01")
     return region
@@ -408,14 +655,14 @@ async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tu
         said = instances.parse_id(req.provider_id)
         if said.region:
             raise cloud.InvalidArgument(f"provider ID {req.provider_id!r} is of no machine")
-        project = said.project or machine_specs.project(req.credentials)
+        owner = said.project or project(req.credentials)
         region = _region(req.provider_spec, req.last_known_state)
-        return [(Place(project, region), said.server)]
+        return [(Place(owner, region), said.server)]
     place = _place(req.provider_spec, req.credentials, req.last_known_state)
     who = req.identity
-    if not who.uid or machine_specs.name_fault(who):
+    if not who.uid or name_fault(who):
         return []
-    regions = {place.region, machine_specs.region_of(req.provider_spec) or place.region}
+    regions = {place.region, region_of(req.provider_spec) or place.region}
     places = [place._replace(region=one) for one in sorted(regions)]
     labels = {CLUSTER: who.cluster, UID: who.uid}
     return [(one, server.id) for one in places for server in await api.servers(*one, labels)]

@@ -24,7 +24,7 @@ from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
-from providers.hcloud import quota
+from providers.hcloud import client
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import catalog, server
 from providers.hcloud.testing.state import Settings
@@ -124,7 +124,7 @@ async def test_calls_of_ninety_nodes(harness: HcloudHarness, project: cloud.Clou
 @pytest.mark.row("hcloud-call-04")
 @pytest.mark.virtual_time
 async def test_few_calls_left_are_made_one_by_one() -> None:
-    limiter, loop = quota.HeaderQuota(), asyncio.get_running_loop()
+    limiter, loop = client.HeaderQuota(), asyncio.get_running_loop()
     began = loop.time()
     for _ in range(100):
         await limiter.acquire()

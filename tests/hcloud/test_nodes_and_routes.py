@@ -18,7 +18,8 @@ from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_api import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
-from providers.hcloud import client, config, machine_specs, networks, quota, routes
+from providers.hcloud import client, config, networks, routes
+from providers.hcloud import machines as driver
 from tests.hcloud.balancing import UID, balancer_of, only, service, settled
 from tests.hcloud.conftest import Told, in_cluster, opened
 from tests.hcloud.harness import HcloudHarness
@@ -248,7 +249,7 @@ async def test_a_deletion_that_says_nothing_that_can_be_read(harness: HcloudHarn
 
 @pytest.mark.row("hcloud-call-04")
 async def test_a_limit_of_nothing_is_none() -> None:
-    limiter = quota.HeaderQuota()
+    limiter = client.HeaderQuota()
 
     limiter.hear(429, {"RateLimit-Limit": "0", "RateLimit-Remaining": "0"})
     for text in ("9" * 400, "9" * 5000, "²", "-1"):
@@ -327,8 +328,8 @@ async def test_a_network_is_given_time_after_a_change() -> None:
 @pytest.mark.row("hcloud-machine-03")
 def test_what_is_no_text_is_told_without_its_value() -> None:
     checks: list[Callable[[], Any]] = [
-        lambda: machine_specs.token(cloud.Credentials({"token": b"\xff-s3cret"})),
-        lambda: machine_specs.user_data(b"\xff-s3cret"),
+        lambda: machines.token(cloud.Credentials({"token": b"\xff-s3cret"})),
+        lambda: driver.user_data(b"\xff-s3cret"),
     ]
     for check in checks:
         with pytest.raises(cloud.InvalidArgument) as caught:
@@ -349,7 +350,7 @@ def test_what_is_no_text_is_told_without_its_value() -> None:
 def test_faults_of_a_spec(wrong: dict[str, Any], field: str) -> None:
     good = cloud.Credentials({"token": b"t"})
 
-    (found,) = machine_specs.problems({"serverType": "cx23", **wrong}, good)
+    (found,) = driver.problems({"serverType": "cx23", **wrong}, good)
 
     assert found.field == field
 

@@ -13,7 +13,7 @@ import yaml
 from ccm import cloud
 from ccm.testing.builders import node
 from providers import hcloud
-from providers.hcloud import config, machine_specs, reference, service_annotations
+from providers.hcloud import config, machines, reference, service_annotations
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import server
 from tests import servers
@@ -42,7 +42,7 @@ def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_guide_knows_every_field_of_a_machine() -> None:
     guide = (reference.FOLDER / "README.md").read_text()
-    fields = {one for one in machine_specs.Spec.__struct_encode_fields__ if one != "datacenter"}
+    fields = {one for one in machines.Spec.__struct_encode_fields__ if one != "datacenter"}
 
     assert fields <= set(re.findall(r"`(\w+)`", guide))
 
@@ -61,7 +61,7 @@ def test_the_guides_examples_hold(tmp_path: Path) -> None:
     given = cloud.Context(config=text).settings(config.Config, environment=True)
     assert (given.network, given.balancers_location, given.has_routes) == ("k8s", "fsn1", True)
     assert [name for name, text in asked.items() if schema[name].fault(text)] == []
-    assert machine_specs.problems(spec, cloud.Credentials({"token": b"t"})) == []
+    assert machines.problems(spec, cloud.Credentials({"token": b"t"})) == []
     environment = {one["name"]: "x" for one in values["extraEnv"]}
     content = values["cloud"]["config"]["content"].encode()
     taken = cloud.Context(config=content, environ=environment)

@@ -28,11 +28,11 @@ from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract import Harness
 from ccm.testing.network_probes import CLUSTER
-from providers.hcloud import machine_specs as hcloud_specs
+from providers.hcloud import machines as hcloud_specs
 from providers.hcloud.testing import server as hcloud_server
 from providers.sim import machines as sim_specs
 from providers.sim import server as sim_server
-from providers.stackit import machine_specs as stackit_specs
+from providers.stackit import machines as stackit_specs
 from providers.stackit.testing import server as stackit_server
 from tests.contract.test_sim import SimHarness
 from tests.hcloud.harness import HcloudHarness

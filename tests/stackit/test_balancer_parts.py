@@ -18,7 +18,7 @@ from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
-from providers.stackit import auth, balancers, config, machine_specs, recipes
+from providers.stackit import auth, balancers, config, machines, recipes
 from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing.server import NETWORK, PROJECT
 from tests.stackit.balancing import (
@@ -460,8 +460,8 @@ async def test_a_machine_without_identity_has_nothing(
 def test_marks_that_are_no_labels(field: str) -> None:
     who = cloud.Identity(cluster="c", pool="p", name="n", uid="u")
 
-    assert machine_specs.name_fault(who) == ""
-    assert "at most 63" in machine_specs.name_fault(replace(who, **{field: "x" * 64}))
+    assert machines.name_fault(who) == ""
+    assert "at most 63" in machines.name_fault(replace(who, **{field: "x" * 64}))
 
 
 @pytest.mark.row("stackit-spec-12")

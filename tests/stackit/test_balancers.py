@@ -19,7 +19,7 @@ from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.stackit import config, recipes
 from providers.stackit import service_annotations as ann
-from providers.stackit.flavors import FLAVORS, PLANS
+from providers.stackit.service_annotations import FLAVORS, PLANS
 from tests.stackit.balancing import (
     EFFECTS,
     FLAVOR,

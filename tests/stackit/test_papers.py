@@ -15,7 +15,7 @@ from ccm.gardener import flags
 from ccm.machines import creation
 from ccm.testing.builders import node
 from providers import stackit
-from providers.stackit import config, machine_specs, reference, refusals, service_annotations
+from providers.stackit import config, machines, reference, refusals, service_annotations
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 from tests.sandbox.command import carried_out, fake, guided, plain
@@ -40,7 +40,7 @@ def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_guide_knows_every_field_of_a_machine() -> None:
     guide = (reference.FOLDER / "README.md").read_text()
-    fields = set(machine_specs.Spec.__struct_encode_fields__)
+    fields = set(machines.Spec.__struct_encode_fields__)
 
     assert fields <= set(re.findall(r"`(\w+)`", guide))
 
@@ -59,7 +59,7 @@ def test_the_guides_examples_hold() -> None:
     given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
     assert config.read(given).file.global_.region == "eu01"
     assert [name for name, text in asked.items() if schema[name].fault(text)] == []
-    assert machine_specs.problems(found["MachineClass"]["providerSpec"], secret) == []
+    assert machines.problems(found["MachineClass"]["providerSpec"], secret) == []
     assert values["cloud"] == {"provider": "stackit"}
     assert [one["name"] for one in values["extraEnv"]] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
 

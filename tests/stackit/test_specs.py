@@ -10,7 +10,7 @@ import pytest
 
 from ccm import cloud
 from ccm.base import redact
-from providers.stackit import machine_specs
+from providers.stackit import machines
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 
 GOOD = {
@@ -24,7 +24,7 @@ VOLUME = {"source": {"type": "image", "id": IMAGE}}
 
 
 def fields(given: Mapping[str, Any], secret: Mapping[str, bytes] = SECRET) -> list[str]:
-    return [one.field for one in machine_specs.problems(given, secret)]
+    return [one.field for one in machines.problems(given, secret)]
 
 
 def cases(row: str, field: str, good: list[Any], bad: list[Any]) -> list[Any]:
@@ -174,7 +174,7 @@ def test_what_is_empty_has_three_faults() -> None:
     ],
 )
 def test_a_secret(secret: Mapping[str, bytes], found: int) -> None:
-    told = machine_specs.problems(GOOD, secret)
+    told = machines.problems(GOOD, secret)
 
     assert [one.field for one in told] == ["secretRef"] * found
     assert "not-json-at-all" not in " ".join(map(str, told))
@@ -201,13 +201,13 @@ def test_every_fault_is_told_in_order() -> None:
 
     assert fields(wrong, {}) == ["secretRef", "secretRef", *reversed(wrong)]
     with pytest.raises(cloud.InvalidArgument) as caught:
-        machine_specs.read(wrong)
+        machines.read(wrong)
     assert all(name in str(caught.value) for name in wrong)
 
 
 @pytest.mark.row("stackit-spec-11")
 def test_a_whole_spec_is_read() -> None:
-    found = machine_specs.read({**GOOD, "userData": None, "bootVolume": VOLUME, "extra": 1})
+    found = machines.read({**GOOD, "userData": None, "bootVolume": VOLUME, "extra": 1})
 
     assert found.boot_volume is not None
     assert (found.boot_volume.delete_on_termination, found.user_data) == (True, "")
