@@ -16,13 +16,12 @@ from ccm.cloud import errors
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, LoadBalancerRemoval
 from ccm.cloud.types import Status
 from ccm.model import Node, Service, ServicePort
-from ccm.testing import leaks, network_probes, probes
+from ccm.testing import probes
 from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.builders import node as build_node
 from ccm.testing.builders import service as build_service
 from ccm.testing.harness import PROMISED, Harness
-from ccm.testing.network_probes import CLUSTER, patiently
-from ccm.testing.probes import outcome, same
+from ccm.testing.probes import CLUSTER, outcome, patiently, same
 
 HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
 UDP = ServicePort(name="mdns", protocol="UDP", port=5353, target_port=5353, node_port=30953)
@@ -59,7 +58,7 @@ class BalancerCases:
 
     async def test_no_load_balancer_is_none(self, cloud: Cloud) -> None:
         """Asking for what is not there is None, deleting it is silent, updating is NotFound."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         service = build_service()
 
         same(await balancer.get_load_balancer(CLUSTER, service), None, "get of nothing")
@@ -70,8 +69,8 @@ class BalancerCases:
 
     async def test_ensure_makes_one_load_balancer(self, cloud: Cloud, harness: Harness) -> None:
         """It has the Service's name, ports and nodes, and its address is told."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
 
         status = await ensured(balancer, service, nodes)
 
@@ -83,8 +82,8 @@ class BalancerCases:
 
     async def test_ensure_again_changes_nothing(self, cloud: Cloud, harness: Harness) -> None:
         """Repeating it costs no write, whatever the order of the nodes."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 3)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         first = await ensured(balancer, service, nodes)
 
         await _ensured_in_vain(harness, balancer, service, nodes[::-1], first)
@@ -92,8 +91,8 @@ class BalancerCases:
     @pytest.mark.parametrize("change", sorted(CHANGES))
     async def test_ensure_converges(self, cloud: Cloud, harness: Harness, change: str) -> None:
         """A changed Service changes its one load balancer, and back; or it is refused."""
-        balancer = network_probes.balancer_of(cloud)
-        nodes = await network_probes.nodes(cloud, harness, 2)
+        balancer = probes.balancer_of(cloud)
+        nodes = await probes.nodes(cloud, harness, 2)
         plain, changed = build_service(), build_service(**CHANGES[change])
         await ensured(balancer, plain, nodes)
 
@@ -107,9 +106,9 @@ class BalancerCases:
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
         """They come with the Service and go with it, or it is refused; they are never ignored."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "no_source_ranges")
-        nodes = await network_probes.nodes(cloud, harness, 1)
+        nodes = await probes.nodes(cloud, harness, 1)
         plain, limited = build_service(), build_service(**CHANGES["source_ranges"])
         await ensured(balancer, plain, nodes)
 
@@ -120,7 +119,7 @@ class BalancerCases:
                 await ensured(balancer, service, nodes)
             except errors.InvalidArgument:
                 return
-            held = await network_probes.held(harness, balancer, service)
+            held = await probes.held(harness, balancer, service)
             if held.source_ranges is not None:
                 wanted = frozenset(service.spec.load_balancer_source_ranges or ())
                 same(held.source_ranges, wanted, "source ranges in the cloud")
@@ -132,8 +131,8 @@ class BalancerCases:
 
     async def test_members_follow_the_nodes(self, cloud: Cloud, harness: Harness) -> None:
         """Update makes exactly the given nodes members, none at all included; so does ensure."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 3)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         await ensured(balancer, service, nodes[:1])
 
         for members in (nodes, nodes[1:], [], nodes[:2]):
@@ -147,8 +146,8 @@ class BalancerCases:
         self, cloud: Cloud, harness: Harness
     ) -> None:
         """A Service that asks for what cannot be had keeps its ports, and gets other members."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         await ensured(balancer, service, nodes[:1])
         wrong = build_service(ports=[DEFAULT_PORT, SCTP])
         try:
@@ -161,10 +160,10 @@ class BalancerCases:
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
         """A node whose instance is gone is refused or a member; the others are members anyway."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         service, made = build_service(), await harness.create()
-        stale = await network_probes.node_of(cloud, made)
-        nodes = await network_probes.nodes(cloud, harness, 3)
+        stale = await probes.node_of(cloud, made)
+        nodes = await probes.nodes(cloud, harness, 3)
         await harness.delete(made)
 
         for members in (nodes[:1], nodes[:2]):
@@ -186,18 +185,18 @@ class BalancerCases:
         self, cloud: Cloud, harness: Harness
     ) -> None:
         """A node that its cloud has not initialised yet is left out, or found some other way."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
 
         await ensured(balancer, service, [*nodes, build_node("contract-bare")])
 
-        held = await network_probes.held(harness, balancer, service)
+        held = await probes.held(harness, balancer, service)
         assert nodes[0].name in held.members, f"{nodes[0].name} is no member: {held}"
 
     async def test_services_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
         """Two Services over the same nodes have two load balancers; deleting one leaves one."""
-        balancer = network_probes.balancer_of(cloud)
-        nodes = await network_probes.nodes(cloud, harness, 2)
+        balancer = probes.balancer_of(cloud)
+        nodes = await probes.nodes(cloud, harness, 2)
         one, other = build_service("one"), build_service("other")
         await ensured(balancer, one, nodes)
         await ensured(balancer, other, nodes)
@@ -209,9 +208,9 @@ class BalancerCases:
 
     async def test_clusters_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
         """Two clusters in one project keep their hands off each other's load balancers."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "no_cluster_marks")
-        nodes = await network_probes.nodes(cloud, harness, 1)
+        nodes = await probes.nodes(cloud, harness, 1)
         ours, theirs = build_service(uid="uid-1"), build_service(uid="uid-2")
         await ensured(balancer, ours, nodes)
         await ensured(balancer, theirs, nodes, cluster="other")
@@ -232,9 +231,9 @@ class BalancerCases:
         self, cloud: Cloud, harness: Harness
     ) -> None:
         """What has the name and no mark is refused, or serves and is released: it stays."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "names_are_marks")
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         name = balancer.get_load_balancer_name(CLUSTER, service)
         await harness.unmarked_load_balancer(name)
 
@@ -261,8 +260,8 @@ class BalancerCases:
 
     async def test_delete_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
         """Deleting leaves nothing, and again nothing."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         await ensured(balancer, service, nodes)
 
         await deleted(balancer, service)
@@ -273,7 +272,7 @@ class BalancerCases:
 
     async def test_protection_is_an_error(self, cloud: Cloud, harness: Harness) -> None:
         """A deletion that the cloud refuses is told, never passed over."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         service = build_service()
         await ensured(balancer, service, [])
         name = balancer.get_load_balancer_name(CLUSTER, service)
@@ -288,8 +287,8 @@ class BalancerCases:
 
     async def test_a_slow_cloud_is_not_waited_for(self, cloud: Cloud, harness: Harness) -> None:
         """While the cloud works, RetryAfter says when to come back; the work is not doubled."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         await harness.slow_load_balancers(slow=True)
 
         for _ in range(2):
@@ -306,7 +305,7 @@ class BalancerCases:
 
     async def test_a_failure_tells_the_reason(self, cloud: Cloud, harness: Harness) -> None:
         """A load balancer that the cloud cannot make is an error with the cloud's own words."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         service = build_service()
         await ensured(balancer, service, [])
         name = balancer.get_load_balancer_name(CLUSTER, service)
@@ -322,8 +321,8 @@ class BalancerCases:
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
         """Whichever write stays unanswered, the next life finishes the work: no orphan."""
-        balancer = network_probes.balancer_of(cloud)
-        nodes = await network_probes.nodes(cloud, harness, 2)
+        balancer = probes.balancer_of(cloud)
+        nodes = await probes.nodes(cloud, harness, 2)
         plain, changed = build_service(), build_service(ports=[HTTPS])
         for number in range(1, MOST_WRITES + 1):
             if what != "ensure":
@@ -335,7 +334,7 @@ class BalancerCases:
             await harness.heal()
 
             async with harness.open() as reopened:
-                again = network_probes.balancer_of(reopened)
+                again = probes.balancer_of(reopened)
                 await patiently(_work(again, what, changed, nodes))
                 expected = [] if what == "delete" else [(changed, nodes)]
                 await _holds(harness, again, expected)
@@ -346,9 +345,9 @@ class BalancerCases:
 
     async def test_balancer_arguments_are_left_alone(self, cloud: Cloud, harness: Harness) -> None:
         """Service and nodes are read-only."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         service = build_service(annotations={"note": "read-only"}, finalizers=["x/y"])
-        nodes = await network_probes.nodes(cloud, harness, 2)
+        nodes = await probes.nodes(cloud, harness, 2)
         before = msgspec.json.encode([service, nodes])
 
         for name, ask in _questions(balancer, service, nodes).items():
@@ -360,9 +359,9 @@ class BalancerCases:
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
         """No fault reads as absence or success; afterwards all is well."""
-        balancer = network_probes.balancer_of(cloud)
+        balancer = probes.balancer_of(cloud)
         how = probes.scripted(harness, fault)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         await ensured(balancer, service, nodes[:1])
 
         await harness.fail(how)
@@ -371,28 +370,28 @@ class BalancerCases:
             probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
-        await network_probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
+        await probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
         await _holds(harness, balancer, [(service, nodes)])
 
     async def test_a_cancelled_ensure_is_adopted(self, cloud: Cloud, harness: Harness) -> None:
         """Ensure may be cancelled wherever it waits; the next one ends with one balancer."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
-        for steps in network_probes.CANCEL_AFTER:
-            with leaks.watched(harness) as started:
-                await network_probes.cancelled(
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
+        for steps in probes.CANCEL_AFTER:
+            with probes.watched(harness) as started:
+                await probes.cut_short(
                     lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes), steps=steps
                 )
                 await started.have_ended("after a cancelled ensure")
 
-            await network_probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
+            await probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
             await _holds(harness, balancer, [(service, nodes)])
             await deleted(balancer, service)
 
     async def test_balancer_surprises_are_survived(self, cloud: Cloud, harness: Harness) -> None:
         """Unknown fields and states in the cloud's answers change nothing."""
-        balancer = network_probes.balancer_of(cloud)
-        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        balancer = probes.balancer_of(cloud)
+        service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         status = await ensured(balancer, service, nodes)
 
         await harness.surprise(await harness.create())
@@ -467,7 +466,7 @@ async def _holds_beside(
     other: Node,
 ) -> None:
     """Fail unless these nodes are the members of a load balancer, and at most one node beside."""
-    held = await network_probes.held(harness, balancer, service)
+    held = await probes.held(harness, balancer, service)
     # Where an address makes a member, it may be known by nothing else when its node is gone.
     beside = {other.name, *(each.address for each in other.addresses)}
     same(held.members - beside, {node.name for node in nodes}, "members beside a refused node")
@@ -482,7 +481,7 @@ async def _holds(
     held = [replace(one, source_ranges=None) for one in await harness.load_balancers()]
     found = sorted(held, key=lambda one: one.name)
     wanted = sorted(
-        (network_probes.expected(balancer, service, nodes) for service, nodes in expected),
+        (probes.expected(balancer, service, nodes) for service, nodes in expected),
         key=lambda one: one.name,
     )
     same(found, wanted, "load balancers in the cloud")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccm.testing import leaks, probes
+from ccm.testing import probes
 from ccm.testing.harness import OPT_OUTS, Harness
 
 
@@ -16,7 +16,7 @@ class OpeningCases:
         """Closing ends every task of the provider; closing again is harmless."""
         context = harness.open()
 
-        with leaks.watched(harness) as started:
+        with probes.watched(harness) as started:
             async with probes.in_one_task(context):
                 pass
             await context.__aexit__(None, None, None)

@@ -15,10 +15,9 @@ from ccm.cloud.interface import Cloud, Routes
 from ccm.cloud.types import Route
 from ccm.model import Node
 from ccm.model.cidr import parse_cidr
-from ccm.testing import leaks, network_probes, probes
+from ccm.testing import probes
 from ccm.testing.harness import PROMISED, Harness
-from ccm.testing.network_probes import CLUSTER, patiently
-from ccm.testing.probes import outcome, same
+from ccm.testing.probes import CLUSTER, outcome, patiently, same
 
 CIDR = "10.120.0.0/24"
 CIDR_V6 = "fd00:120::/64"
@@ -30,7 +29,7 @@ class RouteCases:
 
     async def test_no_routes_is_an_empty_list(self, cloud: Cloud) -> None:
         """A cluster without routes has none, which is no error."""
-        routes = network_probes.routes_of(cloud)
+        routes = probes.routes_of(cloud)
 
         same(list(await routes.list_routes(CLUSTER)), [], "routes")
 
@@ -39,8 +38,8 @@ class RouteCases:
         self, cloud: Cloud, harness: Harness, cidr: str
     ) -> None:
         """It has the range and the node, and leads there."""
-        routes = network_probes.routes_of(cloud)
-        (node,) = await network_probes.nodes(cloud, harness, 1)
+        routes = probes.routes_of(cloud)
+        (node,) = await probes.nodes(cloud, harness, 1)
         try:
             await created(routes, node, cidr)
         except (errors.InvalidArgument, errors.FailedPrecondition):
@@ -54,8 +53,8 @@ class RouteCases:
 
     async def test_create_twice_is_one_route(self, cloud: Cloud, harness: Harness) -> None:
         """Repeating a creation is harmless."""
-        routes = network_probes.routes_of(cloud)
-        (node,) = await network_probes.nodes(cloud, harness, 1)
+        routes = probes.routes_of(cloud)
+        (node,) = await probes.nodes(cloud, harness, 1)
 
         await created(routes, node, CIDR)
         await created(routes, node, CIDR)
@@ -70,8 +69,8 @@ class RouteCases:
 
         Told as a success, the other node would pass for reachable.
         """
-        routes = network_probes.routes_of(cloud)
-        one, other = await network_probes.nodes(cloud, harness, 2)
+        routes = probes.routes_of(cloud)
+        one, other = await probes.nodes(cloud, harness, 2)
         await created(routes, one, CIDR)
 
         found = await outcome(lambda: patiently(lambda: created(routes, other, CIDR)))
@@ -83,8 +82,8 @@ class RouteCases:
 
     async def test_delete_route_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
         """Deleting a listed route removes that one only; again is no error."""
-        routes = network_probes.routes_of(cloud)
-        one, other = await network_probes.nodes(cloud, harness, 2)
+        routes = probes.routes_of(cloud)
+        one, other = await probes.nodes(cloud, harness, 2)
         await created(routes, one, CIDR)
         await created(routes, other, "10.120.1.0/24")
         listed = {each.target_node: each for each in await routes.list_routes(CLUSTER)}
@@ -97,8 +96,8 @@ class RouteCases:
 
     async def test_concurrent_routes(self, cloud: Cloud, harness: Harness) -> None:
         """Many creations at once, and many deletions, all take effect."""
-        routes = network_probes.routes_of(cloud)
-        nodes = await network_probes.nodes(cloud, harness, 10)
+        routes = probes.routes_of(cloud)
+        nodes = await probes.nodes(cloud, harness, 10)
         numbered = {node.name: f"10.120.{number}.0/24" for number, node in enumerate(nodes)}
 
         async def create(node: Node) -> None:
@@ -117,9 +116,9 @@ class RouteCases:
 
     async def test_foreign_routes_are_out_of_reach(self, cloud: Cloud, harness: Harness) -> None:
         """What belongs to somebody else is neither listed nor changed."""
-        routes = network_probes.routes_of(cloud)
+        routes = probes.routes_of(cloud)
         probes.unless_opted_out(harness, "no_cluster_marks")
-        (node,) = await network_probes.nodes(cloud, harness, 1)
+        (node,) = await probes.nodes(cloud, harness, 1)
         await harness.foreign_route("10.121.0.0/24")
 
         await created(routes, node, CIDR)
@@ -134,9 +133,9 @@ class RouteCases:
         self, cloud: Cloud, harness: Harness
     ) -> None:
         """It is listed as a blackhole, or without its node, or not at all; it can be deleted."""
-        routes = network_probes.routes_of(cloud)
+        routes = probes.routes_of(cloud)
         made = await harness.create()
-        await created(routes, await network_probes.node_of(cloud, made), CIDR)
+        await created(routes, await probes.node_of(cloud, made), CIDR)
 
         await harness.delete(made)
 
@@ -152,8 +151,8 @@ class RouteCases:
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
         """A write whose answer was lost is repeated without harm."""
-        routes = network_probes.routes_of(cloud)
-        (node,) = await network_probes.nodes(cloud, harness, 1)
+        routes = probes.routes_of(cloud)
+        (node,) = await probes.nodes(cloud, harness, 1)
         if what == "delete":
             await created(routes, node, CIDR)
         listed = list(await routes.list_routes(CLUSTER))
@@ -167,7 +166,7 @@ class RouteCases:
         await harness.lose_answer(1)
         await outcome(work)
         await harness.heal()
-        await network_probes.within_patience(harness, work)
+        await probes.within_patience(harness, work)
 
         same(len(await harness.routes()), 0 if what == "delete" else 1, "routes in the cloud")
 
@@ -176,9 +175,9 @@ class RouteCases:
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
         """No fault reads as "no routes" or as success; afterwards all is well."""
-        routes = network_probes.routes_of(cloud)
+        routes = probes.routes_of(cloud)
         how = probes.scripted(harness, fault)
-        (node,) = await network_probes.nodes(cloud, harness, 1)
+        (node,) = await probes.nodes(cloud, harness, 1)
         await created(routes, node, CIDR)
         (listed,) = await routes.list_routes(CLUSTER)
 
@@ -188,16 +187,16 @@ class RouteCases:
             probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
-        again = await network_probes.within_patience(harness, lambda: routes.list_routes(CLUSTER))
+        again = await probes.within_patience(harness, lambda: routes.list_routes(CLUSTER))
         same([each.target_node for each in again], [node.name], "targets after the fault")
 
     async def test_a_cancelled_route_call_is_mended(self, cloud: Cloud, harness: Harness) -> None:
         """Creation may be cancelled wherever it waits; the next one ends with one route."""
-        routes = network_probes.routes_of(cloud)
-        (node,) = await network_probes.nodes(cloud, harness, 1)
-        for steps in network_probes.CANCEL_AFTER:
-            with leaks.watched(harness) as started:
-                await network_probes.cancelled(lambda: created(routes, node, CIDR), steps=steps)
+        routes = probes.routes_of(cloud)
+        (node,) = await probes.nodes(cloud, harness, 1)
+        for steps in probes.CANCEL_AFTER:
+            with probes.watched(harness) as started:
+                await probes.cut_short(lambda: created(routes, node, CIDR), steps=steps)
                 await started.have_ended("after a cancelled creation")
 
             await created(routes, node, CIDR)

@@ -27,7 +27,7 @@ from ccm.cloud.machines import (
 )
 from ccm.testing import probes
 from ccm.testing.harness import Harness, HeldVM
-from ccm.testing.network_probes import patiently
+from ccm.testing.probes import patiently
 
 T = TypeVar("T")
 

@@ -1,32 +1,112 @@
-"""How the provider contract asks: the questions of each interface, and what counts as an answer."""
+"""How the provider contract asks: the questions of each interface, and what providers leave."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast, runtime_checkable
 
 import pytest
 
+from ccm.cloud import errors
 from ccm.cloud.calls import responses
 from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.helpers import is_foreign
-from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Inventory, Zones
+from ccm.cloud.interface import (
+    Cloud,
+    Instances,
+    InstanceStates,
+    InstancesV2,
+    Inventory,
+    LoadBalancer,
+    LoadBalancerDigests,
+    Routes,
+    Zones,
+)
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
-from ccm.model import Node
-from ccm.testing import leaks
+from ccm.model import Node, Service
 from ccm.testing.builders import node as build_node
-from ccm.testing.harness import OPT_OUTS, Harness, Made
+from ccm.testing.harness import OPT_OUTS, Harness, HeldBalancer, Made
+
+T = TypeVar("T")
+
+_BY_PROVIDER: ContextVar[bool] = ContextVar("by_provider", default=False)
+
+
+async def by_provider(ask: Callable[[], Awaitable[T]]) -> T:
+    """Call the provider; tasks that begin meanwhile, and all that they begin, count as its own."""
+    token = _BY_PROVIDER.set(True)
+    try:
+        return await ask()
+    finally:
+        _BY_PROVIDER.reset(token)
+
+
+class Started:
+    """The tasks that a provider started since; use `watched`."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def note(self, task: asyncio.Task[Any]) -> None:
+        """One more."""
+        self._tasks.add(task)
+
+    async def have_ended(self, when: str) -> None:
+        """Fail if some still run after a moment."""
+        until = asyncio.get_running_loop().time() + GRACE_S
+        while left := [task for task in self._tasks if self._counts(task)]:
+            names = sorted(str(task.get_coro()) for task in left)
+            assert asyncio.get_running_loop().time() < until, f"tasks left {when}: {names}"
+            await asyncio.sleep(0.01)
+
+    def _counts(self, task: asyncio.Task[Any]) -> bool:
+        return not (task.done() or self._harness.is_task_of_fake(task))
+
+
+@contextmanager
+def watched(harness: Harness) -> Iterator[Started]:
+    """Watch which tasks the provider starts."""
+    loop, started = asyncio.get_running_loop(), Started(harness)
+    former = loop.get_task_factory()
+
+    def make(loop: asyncio.AbstractEventLoop, coro: Any, **how: Any) -> Any:
+        task = former(loop, coro, **how) if former else asyncio.Task(coro, loop=loop, **how)
+        context = how.get("context")
+        if _BY_PROVIDER.get() if context is None else context.get(_BY_PROVIDER, False):
+            started.note(task)  # type: ignore[arg-type]
+        return task
+
+    loop.set_task_factory(make)
+    try:
+        yield started
+    finally:
+        loop.set_task_factory(former)
+
+
+async def left_open(work: Callable[[], Awaitable[object]]) -> list[str]:
+    """What some work opened and never closed, as Python and libraries tell when they find it."""
+    gc.collect()  # what others left is none of it
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        await work()
+        await asyncio.sleep(0.01)  # what is being closed ends in the next rounds of the loop
+        gc.collect()
+    return sorted({str(one.message) for one in told if issubclass(one.category, ResourceWarning)})
+
 
 Args = TypeVarTuple("Args")
-T = TypeVar("T")
 Question = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
@@ -129,7 +209,7 @@ class _Unprotected:
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         bound = responses.bound(self._cloud, method)
-        answer = await leaks.by_provider(partial(bound, *args))
+        answer = await by_provider(partial(bound, *args))
         responses.verify(method, answer)
         return cast("T", answer)
 
@@ -198,7 +278,7 @@ def scripted(harness: Harness, fault: str) -> object:
 async def outcome(ask: Question) -> object:
     """The answer, or `Raised`."""
     try:
-        return await leaks.by_provider(ask)
+        return await by_provider(ask)
     except Exception as error:  # noqa: BLE001 - what leaks out is what the contract looks at
         return Raised(type(error), error)
 
@@ -296,7 +376,7 @@ async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncItera
             opened.set_result(cloud)
             await closing.wait()
 
-    task = asyncio.ensure_future(leaks.by_provider(hold))
+    task = asyncio.ensure_future(by_provider(hold))
     either: set[asyncio.Future[Any]] = {task, opened}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     try:
@@ -305,3 +385,99 @@ async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncItera
     finally:
         closing.set()
         await task
+
+
+CLUSTER = "contract"
+"""Name of the cluster towards the cloud."""
+
+TRIES = 200
+PAUSE_S = 0.02
+"""How often, and after which pause at most, a call that said `RetryAfter` is repeated."""
+
+CANCEL_AFTER = (*range(8), 10, 15, 20, 30, 40)
+"""After how many steps of the event loop a call is cancelled, in turn."""
+
+
+@runtime_checkable
+class DigestingBalancer(LoadBalancer, LoadBalancerDigests, Protocol):
+    """Both on one object."""
+
+
+def balancer_of(cloud: Cloud) -> LoadBalancer:
+    """The load balancers; skips the test when there are none."""
+    return offered(cloud.load_balancer, "load_balancer", "a LoadBalancer")
+
+
+def digests_of(cloud: Cloud) -> DigestingBalancer:
+    """The same with digests."""
+    balancer = balancer_of(cloud)
+    if not isinstance(balancer, DigestingBalancer):
+        pytest.skip("not offered; write list_load_balancers and load_balancer_digest")
+    return balancer
+
+
+def routes_of(cloud: Cloud) -> Routes:
+    """The routes; skips the test when there are none."""
+    return offered(cloud.routes, "routes", "a Routes")
+
+
+async def nodes(cloud: Cloud, harness: Harness, number: int) -> list[Node]:
+    """That many new instances as initialised nodes."""
+    return [await node_of(cloud, await harness.create()) for _ in range(number)]
+
+
+async def node_of(cloud: Cloud, made: Made) -> Node:
+    """The initialised node of an instance."""
+    addresses = made.addresses
+    if addresses is None:
+        metadata = await Face(cloud, old=cloud.instances is None).metadata(by_id(made))
+        addresses = metadata.addresses
+    return build_node(made.name, provider_id=made.provider_id, addresses=list(addresses))
+
+
+def expected(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> HeldBalancer:
+    """What the cloud should hold for a Service."""
+    return HeldBalancer(
+        name=balancer.get_load_balancer_name(CLUSTER, service),
+        ports=frozenset((port.protocol, port.port, port.node_port) for port in service.ports),
+        members=frozenset(node.name for node in nodes),
+    )
+
+
+async def held(harness: Harness, balancer: LoadBalancer, service: Service) -> HeldBalancer:
+    """The one load balancer of a Service in the cloud."""
+    name = balancer.get_load_balancer_name(CLUSTER, service)
+    found = [one for one in await harness.load_balancers() if one.name == name]
+    assert len(found) == 1, f"{len(found)} load balancers {name}"
+    return found[0]
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again as long as the answer is `RetryAfter`."""
+    for _ in range(TRIES):
+        try:
+            return await by_provider(ask)
+        except errors.RetryAfter as error:
+            await asyncio.sleep(min(error.seconds, PAUSE_S))
+    pytest.fail(f"still RetryAfter after {TRIES} tries")
+
+
+async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until it works; a provider may go on waiting for a while after a fault."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + harness.patience_s
+    while True:
+        try:
+            return await by_provider(ask)
+        except errors.CloudError:
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(0.05)
+
+
+async def cut_short(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
+    """Cancel a call after some steps of the event loop; it must end soon, in whatever way."""
+    task = asyncio.ensure_future(outcome(ask))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await must_end(task, "a call")

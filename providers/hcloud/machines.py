@@ -23,8 +23,8 @@ import msgspec
 
 from ccm import cloud
 from ccm.base.parsing import parse_digits
-from ccm.cloud import specs
-from ccm.cloud.labels import is_label_value
+from ccm.cloud.helpers import is_label_value
+from ccm.cloud.machines import converted, without_nulls
 from ccm.model.selectors import BadSelectorError, parse_labels
 from ccm.model.times import moment
 
@@ -80,7 +80,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(specs.without_nulls(given), Spec)
+    return msgspec.convert(without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -114,7 +114,7 @@ def user_data(content: bytes) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = specs.converted(given, Spec)
+    values, found = converted(given, Spec)
     for name, value in values.items():
         found += _wrong(name, value)
     if given.get("serverType") is None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.cloud import specs
+from ccm.cloud.machines import converted, without_nulls
 from ccm.model.times import moment
 
 from . import client, config, instances
@@ -73,7 +73,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(specs.without_nulls(given), Spec)
+    return msgspec.convert(without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -98,7 +98,7 @@ def token(credentials: Mapping[str, bytes]) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = specs.converted(given, Spec)
+    values, found = converted(given, Spec)
     for name, value in values.items():
         found += _wrong(name, value)
     return sorted(found, key=lambda one: one.field)

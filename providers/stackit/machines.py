@@ -24,8 +24,8 @@ import msgspec
 
 from ccm import cloud
 from ccm.base.parsing import UNDECODABLE
-from ccm.cloud import specs
-from ccm.cloud.labels import is_label_value
+from ccm.cloud.helpers import is_label_value
+from ccm.cloud.machines import converted, without_nulls
 from ccm.model.times import moment
 
 from . import auth, config, iaas, instances, refusals
@@ -120,7 +120,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if found := list(_problems(given)):
         raise cloud.InvalidArgument("; ".join(map(str, found)))
-    return msgspec.convert(specs.without_nulls(given), Spec)
+    return msgspec.convert(without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -180,7 +180,7 @@ def _problem(field: str, message: str) -> cloud.Problem:
 
 
 def _problems(given: Mapping[str, Any]) -> Iterator[cloud.Problem]:
-    values, unread = specs.converted(given, Spec, knows_all=False)
+    values, unread = converted(given, Spec, knows_all=False)
     broken = {one.field for one in unread}
     for field, check in _CHECKS.items():
         yield from (one for one in unread if one.field == field)

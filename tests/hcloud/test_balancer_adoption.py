@@ -12,8 +12,8 @@ from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
 from tests.hcloud.balancing import CHECK, UID, balancer_of, only, service, settled
 from tests.hcloud.conftest import Told, in_cluster, opened

@@ -13,8 +13,8 @@ from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import networks as fake_networks

@@ -22,8 +22,8 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_api import Exchange, Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import client
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import catalog, server

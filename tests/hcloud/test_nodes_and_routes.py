@@ -16,8 +16,8 @@ from ccm.testing.builders import node
 from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.contract_routes import CIDR, created
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import client, config, networks, routes
 from providers.hcloud import machines as driver
 from tests.hcloud.balancing import UID, balancer_of, only, service, settled

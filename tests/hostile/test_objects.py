@@ -27,7 +27,7 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract import Harness
-from ccm.testing.network_probes import CLUSTER
+from ccm.testing.probes import CLUSTER
 from providers.hcloud import machines as hcloud_specs
 from providers.hcloud.testing import server as hcloud_server
 from providers.sim import machines as sim_specs

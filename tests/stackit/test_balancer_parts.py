@@ -16,8 +16,8 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.stackit import auth, balancers, config, machines, recipes
 from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing.server import NETWORK, PROJECT

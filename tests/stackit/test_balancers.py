@@ -15,8 +15,8 @@ from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.stackit import config, recipes
 from providers.stackit import service_annotations as ann
 from providers.stackit.service_annotations import FLAVORS, PLANS

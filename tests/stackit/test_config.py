@@ -17,7 +17,7 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import ensured
 from ccm.testing.fake_api import Fault
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import nodes as make_nodes
 from providers import stackit
 from providers.stackit import auth, config
 from providers.stackit.testing import server

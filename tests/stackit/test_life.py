@@ -19,8 +19,8 @@ from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
 from ccm.testing.fake_api import Exchange, Fault
-from ccm.testing.network_probes import CLUSTER
-from ccm.testing.network_probes import nodes as make_nodes
+from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import nodes as make_nodes
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 from providers.stackit.testing.server import IMAGE, NETWORK

@@ -12,7 +12,7 @@ import pytest
 from ccm import cloud
 from ccm.testing.builders import node
 from ccm.testing.contract_balancers import ensured, updated
-from ccm.testing.network_probes import CLUSTER
+from ccm.testing.probes import CLUSTER
 from providers.stackit import marks
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import balancers as fake_balancers

@@ -17,8 +17,8 @@ from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
 from ccm.persistence.errors import BackendUnavailable, Unreachable
+from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import overheard
-from ccm.testing.persistence_objects import KIND, thing
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"

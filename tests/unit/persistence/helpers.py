@@ -12,8 +12,8 @@ from ccm.persistence.file import FileStore
 from ccm.persistence.objects import instance_name
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
+from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE
-from ccm.testing.persistence_objects import KIND, thing
 
 __all__ = ["HERE", "KIND", "LOCAL", "NAME", "opened", "provider", "thing"]
 

@@ -21,8 +21,8 @@ from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
 from ccm.persistence.store import check_epoch
+from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE, Ill, Troubled
-from ccm.testing.persistence_objects import KIND, thing
 
 pytestmark = pytest.mark.virtual_time
 

@@ -17,8 +17,8 @@ from ccm.base import clock
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.store import Store
+from ccm.testing.persistence_contract import put_many
 from ccm.testing.persistence_harness import stalls
-from ccm.testing.persistence_objects import put_many
 from tests import postgres
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, LOCAL, NAME, opened

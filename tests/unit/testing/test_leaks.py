@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ccm.testing import leaks
+from ccm.testing import probes
 from ccm.testing.harness import Harness
 
 
@@ -29,11 +29,11 @@ async def fake_cloud() -> AsyncIterator[tuple[str, int]]:
 async def test_tasks_of_a_fake_behind_a_socket_are_not_the_providers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaks, "GRACE_S", 0.0)
+    monkeypatch.setattr(probes, "GRACE_S", 0.0)
     async with fake_cloud() as (host, port):
-        with leaks.watched(Harness()) as started:
+        with probes.watched(Harness()) as started:
             before = asyncio.all_tasks()
-            _, writer = await leaks.by_provider(lambda: asyncio.open_connection(host, port))
+            _, writer = await probes.by_provider(lambda: asyncio.open_connection(host, port))
             while not asyncio.all_tasks() - before:
                 await asyncio.sleep(0.001)
             await started.have_ended("after a call")
@@ -44,7 +44,7 @@ async def test_tasks_of_a_fake_behind_a_socket_are_not_the_providers(
 async def test_what_a_call_began_is_the_providers_whoever_began_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leaks, "GRACE_S", 0.0)
+    monkeypatch.setattr(probes, "GRACE_S", 0.0)
     tasks: list[asyncio.Task[None]] = []
 
     async def call() -> None:
@@ -53,10 +53,10 @@ async def test_what_a_call_began_is_the_providers_whoever_began_it(
 
         await asyncio.create_task(inner())
 
-    with leaks.watched(Harness()) as started:
+    with probes.watched(Harness()) as started:
         other = asyncio.create_task(asyncio.sleep(60))
         await started.have_ended("before any call")
-        await leaks.by_provider(call)
+        await probes.by_provider(call)
         with pytest.raises(AssertionError, match="tasks left after a call"):
             await started.have_ended("after a call")
         for task in (other, *tasks):
@@ -67,4 +67,4 @@ async def test_what_is_found_open_is_told() -> None:
     async def forget() -> None:
         warnings.warn("unclosed session", ResourceWarning, stacklevel=1)
 
-    assert await leaks.left_open(forget) == ["unclosed session"]
+    assert await probes.left_open(forget) == ["unclosed session"]
