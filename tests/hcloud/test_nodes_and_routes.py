@@ -328,7 +328,7 @@ async def test_a_network_is_given_time_after_a_change() -> None:
 @pytest.mark.row("hcloud-machine-03")
 def test_what_is_no_text_is_told_without_its_value() -> None:
     checks: list[Callable[[], Any]] = [
-        lambda: machines.token(cloud.Credentials({"token": b"\xff-s3cret"})),
+        lambda: driver.token(cloud.Credentials({"token": b"\xff-s3cret"})),
         lambda: driver.user_data(b"\xff-s3cret"),
     ]
     for check in checks:

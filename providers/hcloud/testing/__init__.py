@@ -4,7 +4,6 @@ It speaks the shapes of the vendor's public OpenAPI document (https://docs.hetzn
 limits of the real thing, and does what takes time by actions, during which a resource is locked.
 
 `state` says how it behaves and what it holds, `catalog` what can be ordered, `answers` how
-things look on the wire, `servers`, `balancers`, `networks` and `extras` what its calls do, `api` is
-the table of them, `faults` what goes wrong on request, and `server` how it is reached. The provider
-imports none of it.
+things look on the wire, `servers`, `balancers`, `networks` and `extras` what its calls do, and
+`server` has the table of them and how it is reached. The provider imports none of it.
 """

@@ -20,12 +20,12 @@ def create(cloud: Cloud, call: Call) -> Answer:
         raise ApiError("resource_limit_exceeded", "load balancer limit exceeded")
     made = _bare(cloud, name, order)
     for service in order.get("services") or []:
-        _add_service(made, service)
+        add_service(cloud, made, service)
     if order.get("network"):
         network = state.get(cloud.networks, order["network"], "network")
         networks.join(cloud, network, made, "load_balancers")
     for target in order.get("targets") or []:
-        _add_target(cloud, made, target)
+        add_target(cloud, made, target)
     cloud.load_balancers[made["id"]] = made
     v4, v6 = cloud.new_address()
 
@@ -78,16 +78,6 @@ def _type(word: str) -> Thing:
     if found is None:
         raise state.invalid("load_balancer_type", "load balancer type not found")
     return found
-
-
-def show(cloud: Cloud, call: Call) -> Answer:
-    """One."""
-    return 200, {"load_balancer": state.get(cloud.load_balancers, call.id, "load_balancer")}
-
-
-def index(cloud: Cloud, call: Call) -> Answer:
-    """All."""
-    return answers.listing(cloud, call, "load_balancers", cloud.load_balancers.values())
 
 
 def change(cloud: Cloud, call: Call) -> Answer:
@@ -148,7 +138,8 @@ class _Dry(Cloud):
         self.networks = {number: deepcopy(one) for number, one in cloud.networks.items()}
 
 
-def _add_service(balancer: Thing, service: Thing) -> None:
+def add_service(_: Cloud, balancer: Thing, service: Thing) -> None:
+    """Listen on one more port."""
     port = service.get("listen_port")
     if any(one["listen_port"] == port for one in balancer["services"]):
         raise ApiError("source_port_used", f"listen port {port} is used", status=409)
@@ -181,12 +172,7 @@ def _check(given: Thing) -> Thing:
     return {**plain, "http": {**http, **(given.get("http") or {})}}
 
 
-def add_service(_: Cloud, balancer: Thing, body: Thing) -> None:
-    """Listen on one more port."""
-    _add_service(balancer, body)
-
-
-def update_service(_: Cloud, balancer: Thing, body: Thing) -> None:
+def update_service(cloud: Cloud, balancer: Thing, body: Thing) -> None:
     """Change what happens on a port."""
     old = next(
         (one for one in balancer["services"] if one["listen_port"] == body["listen_port"]), None
@@ -198,7 +184,7 @@ def update_service(_: Cloud, balancer: Thing, body: Thing) -> None:
         if part in old or part in body:
             merged[part] = {**(old.get(part) or {}), **(body.get(part) or {})}
     balancer["services"] = [one for one in balancer["services"] if one is not old]
-    _add_service(balancer, merged)
+    add_service(cloud, balancer, merged)
 
 
 def delete_service(_: Cloud, balancer: Thing, body: Thing) -> None:
@@ -214,7 +200,8 @@ def _key(target: Thing) -> tuple[object, ...]:
     return (kind, tuple(sorted((target.get(kind) or {}).items())))
 
 
-def _add_target(cloud: Cloud, balancer: Thing, target: Thing) -> None:
+def add_target(cloud: Cloud, balancer: Thing, target: Thing) -> None:
+    """Send traffic to one more."""
     if any(_key(one) == _key(target) for one in balancer["targets"]):
         raise ApiError("target_already_defined", "target is already defined", status=409)
     if len(balancer["targets"]) >= balancer["load_balancer_type"]["max_targets"]:
@@ -227,11 +214,6 @@ def _add_target(cloud: Cloud, balancer: Thing, target: Thing) -> None:
         if private and not any(one["network"] in ours for one in server["private_net"]):
             raise state.invalid("use_private_ip", "server and load balancer share no network")
     balancer["targets"].append(made)
-
-
-def add_target(cloud: Cloud, balancer: Thing, body: Thing) -> None:
-    """Send traffic to one more."""
-    _add_target(cloud, balancer, body)
 
 
 def remove_target(_: Cloud, balancer: Thing, body: Thing) -> None:

@@ -40,11 +40,6 @@ def static(table: str, things: list[Thing]) -> Handler:
     return index
 
 
-def images(cloud: Cloud, call: Call) -> Answer:
-    """All images."""
-    return static("images", catalog.IMAGES)(cloud, call)
-
-
 def actions(cloud: Cloud, call: Call) -> Answer:
     """Those that are named."""
     wanted = [int(each) for each in call.query.get("id", [])]
@@ -52,10 +47,25 @@ def actions(cloud: Cloud, call: Call) -> Answer:
     return answers.listing(cloud, Call(), "actions", found)
 
 
+def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
+    """A new thing under a name that is free, among the others of its kind."""
+    things: dict[int, Thing] = getattr(cloud, table)
+    name = answers.text(call.body, "name")
+    state.unique(things, name, table.rstrip("s").replace("_", " "))
+    thing: Thing = {
+        "id": cloud.new_id(),
+        "name": name,
+        "labels": answers.labels(call.body),
+        "created": cloud.now(),
+        **fields,
+    }
+    things[thing["id"]] = thing
+    return thing
+
+
 def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
     """Put a key down; neither its name nor itself may be there."""
-    name, public = answers.text(call.body, "name"), answers.text(call.body, "public_key")
-    state.unique(cloud.ssh_keys, name, "SSH key")
+    public = answers.text(call.body, "public_key")
     try:
         fingerprint = md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
     except (IndexError, ValueError) as error:
@@ -63,111 +73,72 @@ def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
     shown = ":".join(fingerprint[at : at + 2] for at in range(0, 32, 2))
     if any(one["fingerprint"] == shown for one in cloud.ssh_keys.values()):
         raise ApiError("uniqueness_error", "SSH key with the same fingerprint already exists")
-    made: Thing = {
-        "id": cloud.new_id(),
-        "name": name,
-        "fingerprint": shown,
-        "public_key": public,
-        "labels": answers.labels(call.body),
-        "created": cloud.now(),
-    }
-    cloud.ssh_keys[made["id"]] = made
-    return 201, {"ssh_key": made}
+    return 201, {"ssh_key": made(cloud, "ssh_keys", call, fingerprint=shown, public_key=public)}
 
 
 def create_placement_group(cloud: Cloud, call: Call) -> Answer:
     """Make a group."""
-    name = answers.text(call.body, "name")
-    state.unique(cloud.placement_groups, name, "placement group")
-    made: Thing = {
-        "id": cloud.new_id(),
-        "name": name,
-        "type": answers.text(call.body, "type"),
-        "servers": [],
-        "labels": answers.labels(call.body),
-        "created": cloud.now(),
-    }
-    cloud.placement_groups[made["id"]] = made
-    return 201, {"placement_group": made, "action": None}
+    kind = answers.text(call.body, "type")
+    group = made(cloud, "placement_groups", call, type=kind, servers=[])
+    return 201, {"placement_group": group, "action": None}
 
 
 def create_volume(cloud: Cloud, call: Call) -> Answer:
     """Order a volume."""
-    name = answers.text(call.body, "name")
-    state.unique(cloud.volumes, name, "volume")
     location = catalog.find(catalog.LOCATIONS, str(call.body.get("location")))
     size: Any = call.body.get("size")
     if location is None:
         raise state.invalid("location", "location not found")
     if not isinstance(size, int) or not 10 <= size <= 10240:
         raise state.invalid("size", "must be from 10 to 10240")
-    number = cloud.new_id()
-    made: Thing = {
-        "id": number,
-        "name": name,
-        "size": size,
-        "server": None,
-        "status": "creating",
-        "location": location,
-        "format": call.body.get("format"),
-        "linux_device": f"/dev/disk/by-id/scsi-0HC_Volume_{number}",
-        "protection": {"delete": False},
-        "labels": answers.labels(call.body),
-        "created": cloud.now(),
-    }
-    cloud.volumes[number] = made
-    done = {"status": "available"}
-    action = cloud.act("create_volume", [("volume", number)], lambda: made.update(done))
-    return 201, {"volume": made, "action": action, "next_actions": []}
+    volume = made(
+        cloud,
+        "volumes",
+        call,
+        size=size,
+        server=None,
+        status="creating",
+        location=location,
+        format=call.body.get("format"),
+        protection={"delete": False},
+    )
+    volume["linux_device"] = f"/dev/disk/by-id/scsi-0HC_Volume_{volume['id']}"
+    about = [("volume", volume["id"])]
+    action = cloud.act("create_volume", about, lambda: volume.update(status="available"))
+    return 201, {"volume": volume, "action": action, "next_actions": []}
 
 
 def create_firewall(cloud: Cloud, call: Call) -> Answer:
     """Make a firewall, as an administrator does."""
-    name = answers.text(call.body, "name")
-    state.unique(cloud.firewalls, name, "firewall")
-    made: Thing = {
-        "id": cloud.new_id(),
-        "name": name,
-        "labels": answers.labels(call.body),
-        "rules": [],
-        "applied_to": [],
-        "created": cloud.now(),
-    }
-    cloud.firewalls[made["id"]] = made
-    return 201, {"firewall": made, "actions": []}
+    firewall = made(cloud, "firewalls", call, rules=[], applied_to=[])
+    return 201, {"firewall": firewall, "actions": []}
 
 
 def create_certificate(cloud: Cloud, call: Call) -> Answer:
     """Order a certificate; a managed one is issued when its action ends."""
-    name, kind = answers.text(call.body, "name"), call.body.get("type", "uploaded")
-    state.unique(cloud.certificates, name, "certificate")
-    managed = kind == "managed"
+    managed = call.body.get("type") == "managed"
     if managed and not call.body.get("domain_names"):
         raise state.invalid("domain_names", "must not be empty")
-    made: Thing = {
-        "id": cloud.new_id(),
-        "name": name,
-        "type": kind,
-        "labels": answers.labels(call.body),
-        "certificate": call.body.get("certificate"),
-        "created": cloud.now(),
-        "not_valid_before": None if managed else cloud.now(),
-        "not_valid_after": None if managed else cloud.moment(90 * 86400),
-        "domain_names": call.body.get("domain_names") or ["example.com"],
-        "fingerprint": None,
-        "status": {"issuance": "pending", "renewal": "unavailable", "error": None}
-        if managed
-        else None,
-        "used_by": [],
-    }
-    cloud.certificates[made["id"]] = made
-    if not managed:
-        return 201, {"certificate": made}
-    issued = {"issuance": "completed", "renewal": "scheduled", "error": None}
-    action = cloud.act(
-        "create_certificate", [("certificate", made["id"])], lambda: made.update(status=issued)
+    pending = {"issuance": "pending", "renewal": "unavailable", "error": None}
+    certificate = made(
+        cloud,
+        "certificates",
+        call,
+        type=call.body.get("type", "uploaded"),
+        certificate=call.body.get("certificate"),
+        not_valid_before=None if managed else cloud.now(),
+        not_valid_after=None if managed else cloud.moment(90 * 86400),
+        domain_names=call.body.get("domain_names") or ["example.com"],
+        fingerprint=None,
+        status=pending if managed else None,
+        used_by=[],
     )
-    return 201, {"certificate": made, "action": action}
+    if not managed:
+        return 201, {"certificate": certificate}
+    issued = {"issuance": "completed", "renewal": "scheduled", "error": None}
+    about = [("certificate", certificate["id"])]
+    action = cloud.act("create_certificate", about, lambda: certificate.update(status=issued))
+    return 201, {"certificate": certificate, "action": action}
 
 
 def deletes(kind: str, table: str) -> Handler:

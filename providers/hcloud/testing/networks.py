@@ -4,49 +4,36 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, ip_address, ip_network
 
-from . import answers, state
+from . import answers, extras, state
 from .answers import Answer, Call
 from .state import ApiError, Cloud, Thing
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
     """Make a network."""
-    name = answers.text(call.body, "name")
-    state.unique(cloud.networks, name, "network")
-    made: Thing = {
-        "id": cloud.new_id(),
-        "name": name,
-        "ip_range": answers.text(call.body, "ip_range"),
-        "subnets": [
+    whole = answers.text(call.body, "ip_range")
+    network = extras.made(
+        cloud,
+        "networks",
+        call,
+        ip_range=whole,
+        subnets=[
             {
                 "type": one.get("type", "cloud"),
-                "ip_range": one.get("ip_range") or call.body["ip_range"],
+                "ip_range": one.get("ip_range") or whole,
                 "network_zone": one.get("network_zone", "eu-central"),
-                "gateway": str(ip_network(call.body["ip_range"])[1]),
+                "gateway": str(ip_network(whole)[1]),
                 "vswitch_id": None,
             }
             for one in call.body.get("subnets") or []
         ],
-        "routes": [],
-        "servers": [],
-        "load_balancers": [],
-        "protection": {"delete": False},
-        "labels": answers.labels(call.body),
-        "created": cloud.now(),
-        "expose_routes_to_vswitch": False,
-    }
-    cloud.networks[made["id"]] = made
-    return 201, {"network": made}
-
-
-def show(cloud: Cloud, call: Call) -> Answer:
-    """One."""
-    return 200, {"network": state.get(cloud.networks, call.id, "network")}
-
-
-def index(cloud: Cloud, call: Call) -> Answer:
-    """All."""
-    return answers.listing(cloud, call, "networks", cloud.networks.values())
+        routes=[],
+        servers=[],
+        load_balancers=[],
+        protection={"delete": False},
+        expose_routes_to_vswitch=False,
+    )
+    return 201, {"network": network}
 
 
 def join(

@@ -14,8 +14,8 @@ from ccm.base import clock
 from ccm.testing import fake_api
 from ccm.testing.fake_api import Row, Witness
 
-from . import api
-from .answers import Call
+from . import balancers, catalog, extras, networks, servers
+from .answers import Call, Handler
 from .state import ApiError, Cloud, Settings
 
 PREFIX = "/v1"
@@ -40,13 +40,13 @@ class Service(fake_api.FakeApi):
     ) -> None:
         rows = [
             Row(
-                method=one.method,
-                path=one.path,
+                method=method,
+                path=path,
                 prefix=PREFIX,
                 pattern=r"\d+",
-                handle=self._handler(one),
+                handle=self._handler(handler),
             )
-            for one in api.OPERATIONS
+            for method, path, handler in _rows()
         ]
         super().__init__(rows, witness)
         self.cloud = Cloud(settings)
@@ -61,14 +61,14 @@ class Service(fake_api.FakeApi):
         """Before each answer."""
         return self.settings.latency_s
 
-    def _handler(self, row: api.Operation) -> Callable[[web.Request, Any], tuple[int, Any]]:
+    def _handler(self, handler: Handler) -> Callable[[web.Request, Any], tuple[int, Any]]:
         def handle(request: web.Request, order: Any) -> tuple[int, Any]:
             self.cloud.settle()
             query: dict[str, list[str]] = {}
             for name, value in request.query.items():
                 query.setdefault(name, []).append(value)
             number = int(request.match_info.get("id", 0))
-            return row.handler(self.cloud, Call(id=number, query=query, body=order or {}))
+            return handler(self.cloud, Call(id=number, query=query, body=order or {}))
 
         return handle
 
@@ -118,3 +118,75 @@ async def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> 
     """
     async with fake_api.serve(service, host=host, port=port) as url:
         yield f"{url}{PREFIX}"
+
+
+# --- the calls: method, path as the vendor's document writes it behind `/v1`, what they do --------
+
+Operation = tuple[str, str, Handler]
+
+
+def _rows() -> list[Operation]:
+    return [
+        ("GET", "/actions", extras.actions),
+        ("GET", "/actions/{id}", extras.shows("action", "actions")),
+        ("GET", "/locations", extras.static("locations", catalog.LOCATIONS)),
+        ("GET", "/server_types", extras.static("server_types", catalog.SERVER_TYPES)),
+        (
+            "GET",
+            "/load_balancer_types",
+            extras.static("load_balancer_types", catalog.BALANCER_TYPES),
+        ),
+        ("GET", "/images", extras.static("images", catalog.IMAGES)),
+        ("GET", "/servers", servers.index),
+        ("POST", "/servers", servers.create),
+        ("GET", "/servers/{id}", extras.shows("server", "servers")),
+        ("DELETE", "/servers/{id}", servers.delete),
+        ("POST", "/servers/{id}/actions/poweron", servers.powers(on=True)),
+        ("POST", "/servers/{id}/actions/poweroff", servers.powers(on=False)),
+        ("POST", "/servers/{id}/actions/attach_to_network", servers.attach),
+        ("GET", "/networks", extras.lists("networks")),
+        ("POST", "/networks", networks.create),
+        ("GET", "/networks/{id}", extras.shows("network", "networks")),
+        ("POST", "/networks/{id}/actions/add_route", networks.add_route),
+        ("POST", "/networks/{id}/actions/delete_route", networks.delete_route),
+        ("GET", "/load_balancers", extras.lists("load_balancers")),
+        ("POST", "/load_balancers", balancers.create),
+        ("GET", "/load_balancers/{id}", extras.shows("load_balancer", "load_balancers")),
+        ("PUT", "/load_balancers/{id}", balancers.change),
+        ("DELETE", "/load_balancers/{id}", balancers.delete),
+        *(
+            ("POST", f"/load_balancers/{{id}}/actions/{word}", balancers.acts(word, change))
+            for word, change in _BALANCER_ACTIONS.items()
+        ),
+        *_kind("ssh_key", "ssh_keys", extras.create_ssh_key),
+        *_kind("placement_group", "placement_groups", extras.create_placement_group),
+        *_kind("volume", "volumes", extras.create_volume),
+        *_kind("firewall", "firewalls", extras.create_firewall),
+        *_kind("certificate", "certificates", extras.create_certificate),
+    ]
+
+
+_BALANCER_ACTIONS: dict[str, balancers.Change] = {
+    "add_service": balancers.add_service,
+    "update_service": balancers.update_service,
+    "delete_service": balancers.delete_service,
+    "add_target": balancers.add_target,
+    "remove_target": balancers.remove_target,
+    "attach_to_network": balancers.attach,
+    "detach_from_network": balancers.detach,
+    "change_algorithm": balancers.change_algorithm,
+    "change_type": balancers.change_type,
+    "change_dns_ptr": balancers.change_dns_ptr,
+    "change_protection": balancers.change_protection,
+    "disable_public_interface": balancers.disable_public,
+    "enable_public_interface": balancers.enable_public,
+}
+
+
+def _kind(kind: str, table: str, create: Handler) -> list[Operation]:
+    return [
+        ("GET", f"/{table}", extras.lists(table)),
+        ("POST", f"/{table}", create),
+        ("GET", f"/{table}/{{id}}", extras.shows(kind, table)),
+        ("DELETE", f"/{table}/{{id}}", extras.deletes(kind, table)),
+    ]

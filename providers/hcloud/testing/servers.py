@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import answers, catalog, networks, state
-from .answers import Answer, Call
+from .answers import Answer, Call, Handler
 from .state import ApiError, Cloud, Thing
 
 MOST_USER_DATA = 32 * 1024
@@ -153,11 +153,6 @@ def remove(cloud: Cloud, number: int) -> None:
         ]
 
 
-def show(cloud: Cloud, call: Call) -> Answer:
-    """One."""
-    return 200, {"server": state.get(cloud.servers, call.id, "server")}
-
-
 def index(cloud: Cloud, call: Call) -> Answer:
     """All, or those of one status."""
     wanted: Any = call.query.get("status")
@@ -194,14 +189,9 @@ def power(cloud: Cloud, number: int, *, on: bool) -> Thing:
     return cloud.act(command, [("server", number)], switched)
 
 
-def power_on(cloud: Cloud, call: Call) -> Answer:
-    """Switch one on."""
-    return 201, {"action": power(cloud, call.id, on=True)}
-
-
-def power_off(cloud: Cloud, call: Call) -> Answer:
-    """Switch one off."""
-    return 201, {"action": power(cloud, call.id, on=False)}
+def powers(*, on: bool) -> Handler:
+    """Switch one on or off."""
+    return lambda cloud, call: (201, {"action": power(cloud, call.id, on=on)})
 
 
 def attach(cloud: Cloud, call: Call) -> Answer:
