@@ -133,7 +133,7 @@ async def _opened(case: Case) -> Handle:
 
 async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
     from ccm.cloud.interface import LoadBalancerDigests
-    from ccm.controllers.service.orphans import unowned
+    from ccm.controllers.service.listing import unowned
     from ccm.kube.resources import SERVICES
 
     listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)

@@ -25,8 +25,8 @@ from ccm.doctor.finding import Finding, count, fail, ok, some, warn
 from ccm.kube import errors
 from ccm.kube.resources import LEASES, Kind
 from ccm.model import times
-from ccm.model.lease import Lease
 from ccm.model.meta import ObjectMeta, Wire
+from ccm.model.objects import Lease
 
 WORD = "cloud-controller-manager"
 """What leases, images and programs of such managers have in their names."""

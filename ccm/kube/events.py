@@ -28,8 +28,8 @@ from ccm.base import clock, metrics, redact, tasks
 from ccm.base.log import Outage, logger
 from ccm.base.throttle import Bucket
 from ccm.kube import errors
-from ccm.model.event import Event, EventSource
 from ccm.model.meta import ObjectMeta, ObjectReference
+from ccm.model.objects import Event, EventSource
 from ccm.model.times import format_time
 
 V = TypeVar("V")

@@ -40,10 +40,10 @@ from ccm.base import clock, metrics, tasks
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.log import Outage, logger
 from ccm.kube import errors
-from ccm.kube.client import WatchEvent
+from ccm.kube.decode import WatchEvent
 from ccm.model import names
-from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference
+from ccm.model.objects import Lease, LeaseSpec
 from ccm.model.times import format_micro_time, parse_time
 
 _RELEASED_S = 1

@@ -5,16 +5,19 @@ are read-only everywhere; a change is a patch that names only what changes, so
 fields we do not decode survive on the server.
 """
 
-from ccm.model.budget import PodDisruptionBudget
-from ccm.model.configmap import ConfigMap
-from ccm.model.crd import CustomResourceDefinition
-from ccm.model.event import Event, EventSource
-from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
-from ccm.model.namespace import Namespace
 from ccm.model.node import Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
-from ccm.model.pod import Pod
-from ccm.model.secret import Secret
+from ccm.model.objects import (
+    ConfigMap,
+    CustomResourceDefinition,
+    Event,
+    EventSource,
+    Lease,
+    LeaseSpec,
+    Namespace,
+    Secret,
+)
+from ccm.model.pod import Pod, PodDisruptionBudget
 from ccm.model.service import (
     LoadBalancerIngress,
     LoadBalancerStatus,

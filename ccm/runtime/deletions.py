@@ -26,8 +26,8 @@ from ccm.base.log import Outage
 from ccm.base.parsing import UNDECODABLE
 from ccm.kube import errors
 from ccm.model import names
-from ccm.model.configmap import ConfigMap
 from ccm.model.meta import ObjectMeta, ObjectReference, Wire
+from ccm.model.objects import ConfigMap
 from ccm.model.patches import same_object, same_version
 from ccm.model.times import format_micro_time, format_time, parse_time
 from ccm.runtime.writer import Recorder

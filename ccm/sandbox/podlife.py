@@ -17,8 +17,8 @@ from ccm.kube.errors import NotFound
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node, Pod, names
-from ccm.model.budget import BudgetSpec, PodDisruptionBudget
 from ccm.model.meta import ObjectMeta, Wire
+from ccm.model.pod import BudgetSpec, PodDisruptionBudget
 from ccm.model.times import format_time, parse_time
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 

@@ -22,7 +22,6 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import CloudError, address
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
-from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
@@ -256,8 +255,8 @@ class NodeEnvironment(Environment):
             lookup=self._lookup(fake),
             ownership=Ownership(schemes=fake.cloud().provider_schemes),
             events=self.recorder(names.COMPONENT_NODE),
-            settings=node_controller.Settings(**settings),
             rng=random.Random(1),
+            **settings,
         )
 
     def lifecycle(
@@ -275,9 +274,8 @@ class NodeEnvironment(Environment):
             slots=slots,
             holds=Holds(lifecycle_controller.KIND, events, slots),
             events=events,
-            settings=lifecycle_controller.Settings(
-                workers=workers, rules=Rules(ownership=ownership, **rules)
-            ),
+            rules=Rules(ownership=ownership, **rules),
+            workers=workers,
         )
 
     async def sync(self, fake: FakeCloud, name: str = "node0") -> None:

@@ -233,9 +233,9 @@ def test_only_a_ready_node_loses_the_shutdown_taint(
 def test_initialisation_lifts_its_taint_alone(taints: Sequence[Taint], left: object) -> None:
     before = node(taints=taints, provider_id="fake://1")
 
-    done = plan.initialization(before, InstanceMetadata(provider_id="fake://1"))
+    patch, _ = plan.initialization(before, InstanceMetadata(provider_id="fake://1"))
 
-    assert done.patch["spec"] == {"taints": left}
+    assert patch["spec"] == {"taints": left}
 
 
 # --- options ------------------------------------------------------------------------------------

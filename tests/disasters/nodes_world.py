@@ -14,7 +14,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import InstanceLookup, Ownership
-from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
+from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node, Taint, names
 from ccm.model.times import format_time
@@ -120,13 +120,11 @@ class World:
             slots=record,
             holds=Holds(KIND, self.api, record),
             events=self.api,
-            settings=Settings(
-                workers=16,
-                rules=Rules(
-                    ownership=Ownership.of(handle.cloud.provider_schemes, own_nodes),
-                    reference=self.reference,
-                    **rules,
-                ),
+            workers=16,
+            rules=Rules(
+                ownership=Ownership.of(handle.cloud.provider_schemes, own_nodes),
+                reference=self.reference,
+                **rules,
             ),
         )
         keeper = spawn(record.run(), name="record")

@@ -10,7 +10,7 @@ from ccm.base.throttle import TokenBucket, Unlimited
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import address
-from ccm.controllers.node.controller import NodeController, Settings
+from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import KubeError
 from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance
@@ -102,7 +102,7 @@ async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_
         lookup=InstanceLookup(handle),
         ownership=Ownership.of(("fake",), ""),
         events=cluster,
-        settings=Settings(status_period_s=60.0),
+        status_period_s=60.0,
     )
 
     def exchange() -> KubeError | None:

@@ -24,7 +24,6 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import InstanceMetadata
-from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.kube import errors as kube_errors
 from ccm.model import Node
@@ -320,7 +319,7 @@ async def initializing(fake: FakeCloud, *nodes: Node) -> AsyncIterator[Cluster]:
         lookup=InstanceLookup(Handle(fake.cloud())),
         ownership=Ownership.of(("fake",), ""),
         events=cluster,
-        settings=node_controller.Settings(status_period_s=1e9),
+        status_period_s=1e9,
         rng=random.Random(1),
     )
     async with cluster.running(made.controller):

@@ -24,9 +24,9 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup, Ownership, SharedInventory
-from ccm.controllers.node.controller import NodeController, Settings
-from ccm.controllers.service import orphans
-from ccm.controllers.service.bursts import LONGEST_WAVE_S
+from ccm.controllers.node.controller import NodeController
+from ccm.controllers.service import controller as service_controller
+from ccm.controllers.service.members import LONGEST_WAVE_S
 from ccm.kube.reflector import Reflector
 from ccm.model import names
 from ccm.testing.builders import node as build
@@ -102,7 +102,7 @@ async def test_a_machine_replaced_during_a_slow_listing_gets_its_own_id() -> Non
         lookup=InstanceLookup(handle, inventory),
         ownership=Ownership.of(("fake",), ""),
         events=cluster,
-        settings=Settings(status_period_s=1e9),
+        status_period_s=1e9,
         rng=random.Random(1),
     )
     async with cluster.running(controller.controller):
@@ -380,21 +380,21 @@ async def test_a_balancer_of_nobody_is_told_of_and_left_alone() -> None:
     world.service("other", loadBalancerClass="example.com/theirs")
     world.balancers.held = {"aleft": ((), ()), "auidother2": ((), ())}
     async with world.running():
-        await world.pass_time(1.3 * orphans.PERIOD_S)
+        await world.pass_time(1.3 * service_controller.ORPHANS_PERIOD_S)
         assert "OrphanedLoadBalancer" not in world.reasons()
 
         world.services._reflector.undecodable.add("default/unread")
-        await world.pass_time(10 * orphans.PERIOD_S)
+        await world.pass_time(10 * service_controller.ORPHANS_PERIOD_S)
         assert "OrphanedLoadBalancer" not in world.reasons()
 
         world.services._reflector.undecodable.clear()
-        await world.pass_time(10 * orphans.PERIOD_S)
+        await world.pass_time(10 * service_controller.ORPHANS_PERIOD_S)
         assert world.events.count(("kept", "Warning", "OrphanedLoadBalancer")) == 1
         assert "--delete=aleft" in world.messages[-1]
         assert sample("ccm_service_orphans") == 1
         assert "aleft" in world.balancers.held
 
         del world.balancers.held["aleft"]
-        await world.pass_time(2 * orphans.PERIOD_S)
+        await world.pass_time(2 * service_controller.ORPHANS_PERIOD_S)
         assert sample("ccm_service_orphans") == 0
         assert names.FINALIZER_LOAD_BALANCER in world.finalizers()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
-from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
+from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node
 from ccm.runtime.deletions import DeletionRecord, Holds
@@ -37,7 +37,8 @@ async def running(fake: FakeCloud, **rules: Any) -> AsyncIterator[Cluster]:
         slots=DeletionRecord(Api(), namespace="kube-system", owner="lease"),
         holds=Holds("Node", cluster),
         events=cluster,
-        settings=Settings(workers=4, rules=Rules(**rules)),
+        rules=Rules(**rules),
+        workers=4,
     )
     async with cluster.running(made.controller):
         yield cluster

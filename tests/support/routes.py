@@ -17,7 +17,7 @@ from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import Ownership
 from ccm.controllers.route.controller import RouteController, Settings
-from ccm.controllers.route.schedule import Times
+from ccm.controllers.route.plan import Times
 from ccm.model import ObjectReference
 from ccm.model.cidr import parse_ranges
 from ccm.runtime.deletions import DeletionRecord

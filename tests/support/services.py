@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ F = names.FINALIZER_LOAD_BALANCER
 KEY = "default/web"
 RECORD = ObjectReference(kind="ConfigMap", api_version="v1", namespace="kube-system", name="kept")
 Members = tuple[str, ...]
+Log = list[tuple[str, str, Members]]
 
 
 class FakeBalancers:
@@ -38,7 +40,7 @@ class FakeBalancers:
     """
 
     def __init__(self) -> None:
-        self.log: list[tuple[str, str, Members]] = []
+        self.log: Log = []
         self.at: list[float] = []
         self.faults: dict[str, Exception] = {}
         self.slow: set[str] = set()
@@ -215,8 +217,7 @@ class World:
         metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": uid}
         metadata |= {"finalizers": list(finalizers)} if finalizers else {}
         metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {}
-        ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
-        spec = {"type": type_, "ports": ports, **spec}
+        spec = {"type": type_, "ports": ports(80), **spec}
         self.put({"metadata": metadata, "spec": spec, "status": {"loadBalancer": {}}})
 
     def change(self, name: str = "web", **spec: Any) -> None:
@@ -331,6 +332,15 @@ class World:
     def reasons(self) -> list[str]:
         return [reason for _, _, reason in self.events]
 
+    def warned(self) -> list[str]:
+        return [reason for _, kind, reason in self.events if kind == "Warning"]
+
+    def pauses(self, operation: str) -> list[float]:
+        """Seconds between the calls of an operation."""
+        calls = zip(self.balancers.at, self.balancers.calls, strict=True)
+        at = [moment for moment, call in calls if call == operation]
+        return [round(later - earlier, 3) for earlier, later in itertools.pairwise(at)]
+
     def forget(self) -> None:
         """Forget what was seen so far."""
         for seen in (self.balancers.log, self.balancers.at, self.events, self.patches):
@@ -368,6 +378,10 @@ async def served(*nodes: str, **settings: Any) -> AsyncIterator[World]:
         await world.pass_time(60)
         world.forget()
         yield world
+
+
+def ports(*numbers: int) -> list[dict[str, Any]]:
+    return [{"port": number, "protocol": "TCP", "targetPort": 80} for number in numbers]
 
 
 def autoscaler_taint() -> Taint:

@@ -10,7 +10,7 @@ step and touches nothing else.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -30,9 +30,6 @@ from ccm.runtime.backoff import FailureReports, RetryDecision, classify, default
 from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result, Watch
 from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
-QUEUE_NAME = "Nodes"
-"""Value of the work-queue metrics' label (Go reference)."""
-
 BACK_OFF_CAP_S = 30.0
 """Longest back-off of one node.
 
@@ -50,21 +47,6 @@ SAME_EVENT_S = 60.0
 """Shortest time between two Warning events with one cause about one node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How hard the controller works.
-
-    Attributes:
-        workers: nodes initialised at once.
-        status_workers: nodes looked at once in the periodic pass.
-        status_period_s: seconds between two periodic passes.
-    """
-
-    workers: int = 1
-    status_workers: int = 1
-    status_period_s: float = 300.0
-
-
 class NodeController:
     """The cloud node controller.
 
@@ -74,7 +56,9 @@ class NodeController:
         lookup: questions to the cloud.
         ownership: which nodes are ours.
         events: where events go.
-        settings: numbers of workers and periods.
+        workers: nodes initialised at once.
+        status_workers: nodes looked at once in the periodic pass.
+        status_period_s: seconds between two periodic passes.
         rng: jitter.
     """
 
@@ -86,14 +70,16 @@ class NodeController:
         lookup: InstanceLookup,
         ownership: Ownership,
         events: Recorder,
-        settings: Settings,
+        workers: int = 1,
+        status_workers: int = 1,
+        status_period_s: float = 300.0,
         rng: random.Random | None = None,
     ) -> None:
         self._nodes = nodes
         self._lookup = lookup
         self._ownership = ownership
         self._events = events
-        self._settings = settings
+        self._status_workers = status_workers
         self._log = log.logger(names.COMPONENT_NODE)
         self._waiting: set[str] = set()
         self._writer = Writer(
@@ -106,12 +92,12 @@ class NodeController:
         )
         self.controller = Controller(
             names.COMPONENT_NODE,
-            queue=QUEUE_NAME,
+            queue="Nodes",
             reconcile=self.sync_node,
-            workers=settings.workers,
+            workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[Watch(informer=nodes, changed=self._changed)],
-            passes=[Pass(work=self.update_addresses, period_s=settings.status_period_s)],
+            passes=[Pass(work=self.update_addresses, period_s=status_period_s)],
             classify=self._classify,
             on_error=self._failed,
             reports=FailureReports(repeat_s=SAME_EVENT_S),
@@ -128,8 +114,9 @@ class NodeController:
         if node is None or self._ownership.is_foreign(node):
             return DONE
         if not is_uninitialized(node):
-            if self._ownership.may_touch(node, is_claimed=self._lookup.confirmed(node)):
-                await self._reconcile_labels(node)
+            may_touch = self._ownership.may_touch(node, is_claimed=self._lookup.confirmed(node))
+            if may_touch and (await self._writer.change(node, Step(plan.label_patch))).changed:
+                self._log.info("stable labels brought in step with beta labels", node=name)
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind our own write.
@@ -163,7 +150,7 @@ class NodeController:
                 self._log.error("address update failed", node=node.name, exc_info=error)
             metrics.ADDRESS_UPDATES.labels(outcome).inc()
 
-        await bounded(due, look, limit=self._settings.status_workers, name="node-addresses")
+        await bounded(due, look, limit=self._status_workers, name="node-addresses")
         if faults:
             self._behind.goes_on(count=len(faults), error=faults[0])
         else:
@@ -190,10 +177,10 @@ class NodeController:
             return plan.address_patch(current, complete(current).addresses)
 
         def final(current: Node) -> Patch:
-            found = plan.initialization(current, complete(current))
-            for warning in found.warnings:
+            patch, warnings = plan.initialization(current, complete(current))
+            for warning in warnings:
                 self._log.warning("additional label left out", node=node.name, detail=warning)
-            return found.patch
+            return patch
 
         try:
             written = await self._writer.change(node, Step(addresses, "status"), Step(final))
@@ -202,11 +189,10 @@ class NodeController:
         return written.obj
 
     def _initialized(self, before: Node, after: Node) -> None:
-        name = before.name
         delay_s = max(0.0, age_s(before, clock.now()) or 0.0)
         metrics.TAINT_REMOVAL_DELAY.observe(delay_s)
         metrics.INITIAL_SYNC_DELAY.observe(delay_s)
-        self._log.info("node initialised", node=name, provider_id=after.provider_id)
+        self._log.info("node initialised", node=before.name, provider_id=after.provider_id)
         self._events.event(
             _reference(before), names.NORMAL, names.REASON_SYNCED, "Node synced successfully"
         )
@@ -231,10 +217,6 @@ class NodeController:
             )
 
     # --- labels and addresses ---------------------------------------------------------------
-
-    async def _reconcile_labels(self, node: Node) -> None:
-        if (await self._writer.change(node, Step(plan.label_patch))).changed:
-            self._log.info("stable labels brought in step with beta labels", node=node.name)
 
     async def _update_addresses_of(self, name: str, *, waiting: int) -> str:
         node = self._nodes.store.get(name)

@@ -62,7 +62,7 @@ class NodeFlags(OwnNodesFlags):
 
 def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup, Ownership
-    from ccm.controllers.node.controller import NodeController, Settings
+    from ccm.controllers.node.controller import NodeController
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
     from ccm.model.node import is_uninitialized
@@ -76,11 +76,9 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
         lookup=InstanceLookup(context.handle, context.inventory),
         ownership=ownership,
         events=context.recorder(COMPONENT_NODE),
-        settings=Settings(
-            workers=flags.concurrent_node_syncs,
-            status_workers=flags.node_status_workers,
-            status_period_s=flags.node_status_update_frequency.total_seconds(),
-        ),
+        workers=flags.concurrent_node_syncs,
+        status_workers=flags.node_status_workers,
+        status_period_s=flags.node_status_update_frequency.total_seconds(),
     ).controller
 
     def facts(name: str) -> Facts:

@@ -10,10 +10,9 @@ the addresses afterwards; a failed address patch then waits for the next periodi
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -35,19 +34,6 @@ class Rejected(Exception):
     The message goes into the Warning event; the controller retries slowly, and at once
     when the node changes.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialization:
-    """The second write of an initialisation.
-
-    Attributes:
-        patch: strategic merge patch of the node, bound to its resourceVersion.
-        warnings: what was left out and why, for the log.
-    """
-
-    patch: Patch
-    warnings: Sequence[str] = ()
 
 
 def completed(
@@ -85,7 +71,7 @@ def completed(
             f"the cloud gave provider ID {metadata.provider_id}, but its schemes are "
             f"{', '.join(schemes)}{but}; correct the provider"
         )
-    provided = _provided_ip(node)
+    provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
     if provided is not None:
         # Against the cloud's own addresses: the kubelet's Hostname proves nothing.
         addresses_for_node_ip(provided, metadata.addresses)
@@ -130,7 +116,7 @@ def desired_addresses(
     result = list(cloud_addresses)
     if not any(entry.type == names.ADDRESS_HOSTNAME for entry in cloud_addresses):
         result += [entry for entry in node.addresses if entry.type == names.ADDRESS_HOSTNAME]
-    provided = _provided_ip(node)
+    provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
     return result if provided is None else addresses_for_node_ip(provided, result)
 
 
@@ -147,9 +133,10 @@ def addresses_for_node_ip(
     for wanted in parse_node_ip(provided):
         matches = [entry for entry in cloud_addresses if parse_ip(entry.address) == wanted]
         if not matches:
+            listed = ", ".join(f"{entry.type} {entry.address}" for entry in cloud_addresses)
             raise Rejected(
                 f"the provided node IP {wanted} is not among the cloud's addresses "
-                f"({_listed(cloud_addresses)}); correct the kubelet's node IP or the instance"
+                f"({listed or 'none'}); correct the kubelet's node IP or the instance"
             )
         result += matches
         matched_types.update(entry.type for entry in matches)
@@ -169,7 +156,7 @@ def parse_node_ip(text: str) -> Sequence[IP]:
         fault = "has a part that is no IP address"
     elif len(found) > 2 or len({ip.version for ip in found}) != len(found):
         fault = "must be one IP address, or one IPv4 and one IPv6 address"
-    elif len(found) == 2 and any(_unspecified(ip) for ip in found):
+    elif len(found) == 2 and any(ip.is_unspecified for ip in found):
         fault = "pairs the unspecified address with another"
     if fault:
         raise Rejected(f"annotation {names.ANNOTATION_PROVIDED_NODE_IP}={text!r} {fault}")
@@ -185,8 +172,10 @@ def addresses_differ(old: Sequence[NodeAddress], new: Sequence[NodeAddress]) -> 
     return _by_type(old) != _by_type(new)
 
 
-def initialization(node: Node, metadata: InstanceMetadata) -> Initialization:
+def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Sequence[str]]:
     """The patch that makes the node usable: labels, provider ID, and no init taint.
+
+    It is bound to the node's resourceVersion. The warnings say what was left out and why.
 
     Raises:
         Rejected: a label the cloud wants is none the API server would take.
@@ -207,7 +196,7 @@ def initialization(node: Node, metadata: InstanceMetadata) -> Initialization:
     spec: dict[str, Any] = {"taints": taints_value(kept)}
     if metadata.provider_id and not node.provider_id:
         spec["providerID"] = metadata.provider_id
-    return Initialization(patch={"metadata": body, "spec": spec}, warnings=warnings)
+    return {"metadata": body, "spec": spec}, warnings
 
 
 def desired_labels(
@@ -269,20 +258,8 @@ def needs_sync(old: Node | None, new: Node) -> bool:
     )
 
 
-def _provided_ip(node: Node) -> str | None:
-    return node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
-
-
 def _by_type(addresses: Sequence[NodeAddress]) -> Mapping[str, Sequence[str]]:
     grouped: dict[str, list[str]] = {}
     for entry in addresses:
         grouped.setdefault(entry.type, []).append(entry.address)
     return grouped
-
-
-def _listed(addresses: Sequence[NodeAddress]) -> str:
-    return ", ".join(f"{entry.type} {entry.address}" for entry in addresses) or "none"
-
-
-def _unspecified(ip: IP) -> bool:
-    return ip in (ipaddress.IPv4Address(0), ipaddress.IPv6Address(0))

@@ -5,7 +5,7 @@ shutdown taint) is queued; a change of readiness queues it at once. Workers take
 by one, so a slow answer about one node holds up no other. An error of the cloud keeps the
 node and delays the next question about it.
 
-What the cloud says is kept by `evidence`. A node that it denies is asked about again a period
+The cloud's answers are kept by `plan.Census`. A node that it denies is asked about again a period
 later, never from a cache or listing; meanwhile some ready node is asked about too, to see
 whether the cloud knows our cluster at all. A deletion takes a slot on record before the
 request, and the DELETE carries the node's UID.
@@ -14,8 +14,6 @@ request, and the DELETE carries the node's UID.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Protocol
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
@@ -24,19 +22,15 @@ from ccm.cloud.errors import CloudError, ImplementedElsewhere, Internal
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle import metrics, plan
-from ccm.controllers.nodelifecycle.evidence import Census
 from ccm.kube.errors import ApiError, KubeError, ServerError
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
-from ccm.runtime.backoff import ItemBackoff, RetryDecision
+from ccm.runtime.backoff import ItemBackoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
-from ccm.runtime.deletions import Holds
+from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.runtime.writer import Deletes, Recorder, Step, Writer, delete
-
-QUEUE_NAME = "NodeLifecycle"
-"""Value of the work-queue metrics' label."""
 
 KIND = "Node"
 """What is deleted here, on record and in metrics."""
@@ -45,31 +39,6 @@ ERROR_BACK_OFF_CAP_S = 300.0
 """Longest pause before the cloud is asked again about a node it gave an error for."""
 
 HOLD = plan.Action.HOLD
-
-
-class Slots(Protocol):
-    """Counts deletions, whoever leads (a `DeletionRecord`)."""
-
-    async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
-        """Take a slot for one deletion; empty: there is none left. Raises KubeError."""
-        ...
-
-    def give_back(self, kind: str, slot: str) -> None:
-        """The deletion for which that was reserved was refused."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How hard the controller works, and what it may do.
-
-    Attributes:
-        rules: what the judge goes by; its period is also the time between two passes.
-        workers: nodes looked at at once.
-    """
-
-    rules: plan.Rules
-    workers: int = 1
 
 
 class NodeLifecycleController:
@@ -82,7 +51,8 @@ class NodeLifecycleController:
         slots: counts deletions.
         holds: shows those that are held back.
         events: where events go.
-        settings: number of workers, period and rules.
+        rules: the rules of deletions; their period is also the time between two passes.
+        workers: nodes looked at at once.
     """
 
     def __init__(
@@ -91,10 +61,11 @@ class NodeLifecycleController:
         nodes: Informer[Node],
         api: Deletes[Node],
         lookup: InstanceLookup,
-        slots: Slots,
+        slots: DeletionRecord,
         holds: Holds,
         events: Recorder,
-        settings: Settings,
+        rules: plan.Rules,
+        workers: int = 1,
     ) -> None:
         self._nodes = nodes
         self._api = api
@@ -102,7 +73,7 @@ class NodeLifecycleController:
         self._slots = slots
         self._holds = holds
         self._events = events
-        self._rules = rules = settings.rules
+        self._rules = rules
         self._log = log.logger(names.COMPONENT_NODE_LIFECYCLE)
         self._writer = Writer(api)
         self._suspects: set[str] = set()
@@ -111,7 +82,9 @@ class NodeLifecycleController:
         self._slots_of: dict[str, str] = {}
         self._held: dict[str, plan.Reason] = {}
         self._foreign = 0
-        self._census = Census(rules.ownership, is_claimed=lookup.confirmed, period_s=rules.period_s)
+        self._census = plan.Census(
+            rules.ownership, is_claimed=lookup.confirmed, period_s=rules.period_s
+        )
         self._timer = PassTimer(metrics.PASS_DURATION.observe)
         self._trouble = Outage(
             self._log,
@@ -120,14 +93,14 @@ class NodeLifecycleController:
         )
         self.controller = Controller(
             names.COMPONENT_NODE_LIFECYCLE,
-            queue=QUEUE_NAME,
+            queue="NodeLifecycle",
             reconcile=self.monitor_node,
-            workers=settings.workers,
+            workers=workers,
             backoff=ItemBackoff(Exponential(base_s=rules.period_s, cap_s=ERROR_BACK_OFF_CAP_S)),
             watches=[Watch(informer=nodes, changed=self._changed)],
             passes=[Pass(work=self._queue_suspects, period_s=rules.period_s)],
             tasks={"shown": self._until_end},
-            on_error=self._failed,
+            on_error=lambda name, error, _: self._trouble.goes_on(node=name, error=str(error)),
             logs_failures=False,
         )
 
@@ -140,7 +113,8 @@ class NodeLifecycleController:
         try:
             return await self._monitor(name)
         except (CloudError, KubeError) as error:
-            if self._suspect(name) is not None:
+            node = self._nodes.store.get(name)
+            if node is not None and plan.is_suspect(node, self._rules.ownership):
                 if isinstance(error, ImplementedElsewhere):
                     # Left alone, it would be asked about again in each pass, without back-off.
                     raise Internal(str(error)) from error
@@ -160,7 +134,11 @@ class NodeLifecycleController:
         suspect = plan.is_suspect(node, self._rules.ownership)
         if not suspect and name not in self._witnesses:
             return IDLE
-        if suspect and node.ready == names.STATUS_TRUE and self._may_touch(node):
+        is_claimed = self._lookup.confirmed(node)
+        may_touch = self._rules.reference or self._rules.ownership.may_touch(
+            node, is_claimed=is_claimed
+        )
+        if suspect and node.ready == names.STATUS_TRUE and may_touch:
             await self._put_taint(node, None)
             return DONE
         state = await self._ask(node)
@@ -296,7 +274,11 @@ class NodeLifecycleController:
 
     async def _queue_suspects(self) -> None:
         self._note_end_of_trouble()
-        self._note_foreign()
+        foreign = self._census.tally().foreign
+        if foreign != self._foreign:
+            self._foreign = foreign
+            metrics.FOREIGN.set(foreign)
+            self._log.info("nodes of others are left alone", count=foreign)
         self._census.use(self._lookup.opening)
         self._is_called = False
         self._call_witnesses()
@@ -316,7 +298,7 @@ class NodeLifecycleController:
             return
         self._witnesses.clear()
         self._witnesses.update(self._census.witnesses(clock.monotonic()))
-        self._is_called = bool(self._census.tally().has_doubt)
+        self._is_called = bool(self._census.tally().doubted)
         for name in self._witnesses:
             self.controller.queue.add(name)
 
@@ -337,13 +319,6 @@ class NodeLifecycleController:
         if self._held.pop(node.name, None) is not None:
             self._holds.release(node.reference)
 
-    def _note_foreign(self) -> None:
-        foreign = self._census.tally().foreign
-        if foreign != self._foreign:
-            self._foreign = foreign
-            metrics.FOREIGN.set(foreign)
-            self._log.info("nodes of others are left alone", count=foreign)
-
     async def _until_end(self) -> None:
         """What is shown about nodes is of who leads."""
         try:
@@ -351,18 +326,6 @@ class NodeLifecycleController:
         finally:
             self._holds.clear()
             metrics.FOREIGN.set(0)
-
-    def _failed(self, name: str, error: Exception, _decision: RetryDecision) -> None:
-        self._trouble.goes_on(node=name, error=str(error))
-
-    def _suspect(self, name: str) -> Node | None:
-        """The node as it is cached now, if it has to be looked at."""
-        node = self._nodes.store.get(name)
-        found = node is not None and plan.is_suspect(node, self._rules.ownership)
-        return node if found else None
-
-    def _may_touch(self, node: Node) -> bool:
-        return plan.may_touch(node, self._rules, is_claimed=self._lookup.confirmed(node))
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         if old is not None and (new is None or old.uid != new.uid):

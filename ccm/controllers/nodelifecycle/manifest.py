@@ -86,7 +86,7 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
 
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
-    from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
+    from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
     from ccm.controllers.nodelifecycle.metrics import observe_call
     from ccm.controllers.nodelifecycle.plan import Action, Reason, is_suspect
     from ccm.kube.resources import NODES
@@ -103,10 +103,8 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
         slots=context.deletions,
         holds=Holds(KIND, events, context.deletions),
         events=events,
-        settings=Settings(
-            rules=rules,
-            workers=flags.concurrent_node_lifecycle_syncs,
-        ),
+        rules=rules,
+        workers=flags.concurrent_node_lifecycle_syncs,
     )
 
     def facts(name: str) -> Facts:

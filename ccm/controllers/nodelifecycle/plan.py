@@ -2,17 +2,22 @@
 
 `judge` is the one place where the deletion of a Node is decided. Every rule that protects
 nodes belongs there. A cloud is believed about one node only as far as its word about the others
-allows: with wrong credentials, or in an outage, a cloud denies what is there.
+allows: with wrong credentials, or in an outage, a cloud denies what is there. `Census` keeps its
+answers and is told the time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import InstanceState, Power
-from ccm.controllers.nodelifecycle.evidence import Evidence, Tally
 from ccm.model import Node, Taint, names
 from ccm.model.node import has_shutdown_taint, is_uninitialized, taints_value
 from ccm.model.patches import Patch, same_version
@@ -37,6 +42,64 @@ DENIED_SHARE = 3
 
 DOUBT_S = 1800.0
 """How long a cloud in doubt has to go on denying a node until it is believed."""
+
+LONGEST_SILENCE_S = 60.0
+"""The most that a silence between two answers counts for: our own pauses prove nothing."""
+
+MOST_WITNESSES = 100
+"""Most nodes beside the suspects that are asked about in one pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """An unbroken row of equal answers about one instance of one Node object; times are monotonic.
+
+    Another UID, provider ID, opening of the provider, readiness or answer begins a new row. An
+    error is no answer: it breaks no row, as it takes nothing back, and it prolongs none, as
+    nothing was said meanwhile.
+
+    Attributes:
+        exists: what each of them says.
+        since: when the first came.
+        heard: when the latest came; None = there was an error after it.
+        lasted_s: how long it has been said, without errors and long silences.
+        is_second: whether the latest was asked uncached, a period after the first had come.
+    """
+
+    exists: bool
+    since: float
+    heard: float | None
+    lasted_s: float = 0.0
+    is_second: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many nodes there are of some kinds.
+
+    Attributes:
+        ours: all that are not foreign.
+        foreign_ids: those with another cloud's provider ID.
+        foreign: these, and those outside of what was selected as ours.
+        settled: those of ours by which the cloud's word is weighed.
+        denied: of the settled, those denied now, or not ready and not asked about yet.
+        ready_denied: of the settled, those denied now although they are ready.
+        confirmed: of the settled, those confirmed now.
+        unasked: of the settled, those of which the cloud has not said anything.
+        new_denied: new ones that are denied now.
+        doubted: those that are not ready and denied.
+    """
+
+    ours: int = 0
+    foreign_ids: int = 0
+    foreign: int = 0
+    settled: int = 0
+    denied: int = 0
+    ready_denied: int = 0
+    confirmed: int = 0
+    unasked: int = 0
+    new_denied: int = 0
+    doubted: int = 0
 
 
 class Action(Enum):
@@ -169,7 +232,8 @@ def judge(asked: Node, current: Node | None, facts: Facts, rules: Rules) -> Verd
 
 def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
     """Why a node is not deleted although the cloud denies it; None = it is."""
-    if facts.age_s < max(rules.least_age_s, _least_age_s(node)):
+    waits_with_id = bool(node.provider_id) and is_uninitialized(node)
+    if facts.age_s < max(rules.least_age_s, INITIALISING_S if waits_with_id else 0.0):
         return Reason.YOUNG
     if not facts.evidence.is_second:
         return Reason.UNCONFIRMED
@@ -184,10 +248,6 @@ def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
         elif not facts.is_claimed:
             return Reason.UNCLAIMED
     return None if rules.allow_mass else _doubt(facts.evidence, facts.tally)
-
-
-def _least_age_s(node: Node) -> float:
-    return INITIALISING_S if node.provider_id and is_uninitialized(node) else 0.0
 
 
 def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
@@ -213,11 +273,6 @@ def is_suspect(node: Node, ownership: Ownership) -> bool:
     if node.ready == names.STATUS_TRUE and not has_shutdown_taint(node):
         return False
     return not ownership.is_foreign(node)
-
-
-def may_touch(node: Node, rules: Rules, *, is_claimed: bool) -> bool:
-    """Whether a node that is not foreign may be changed before the cloud was asked about it."""
-    return rules.reference or rules.ownership.may_touch(node, is_claimed=is_claimed)
 
 
 def changed_state(old: Node | None, new: Node) -> bool:
@@ -260,17 +315,239 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
     if node.ready == names.STATUS_TRUE:
         if not tainted:
             return None
-        kept = [taint for taint in node.taints if not _is_shutdown(taint)]
-        return _taints(node, kept)
-    if tainted or state is None or state.power is not Power.SHUTDOWN:
+        shutdown = (SHUTDOWN_TAINT.key, SHUTDOWN_TAINT.effect)
+        taints = [taint for taint in node.taints if (taint.key, taint.effect) != shutdown]
+    elif tainted or state is None or state.power is not Power.SHUTDOWN:
         return None
-    return _taints(node, [*node.taints, SHUTDOWN_TAINT])
-
-
-def _taints(node: Node, taints: list[Taint]) -> Patch:
+    else:
+        taints = [*node.taints, SHUTDOWN_TAINT]
     # The list is written whole and must not undo another's change.
     return {"metadata": same_version(node), "spec": {"taints": taints_value(taints)}}
 
 
-def _is_shutdown(taint: Taint) -> bool:
-    return taint.key == SHUTDOWN_TAINT.key and taint.effect == SHUTDOWN_TAINT.effect
+class Standing(Enum):
+    """What a node counts as when the cloud's word is weighed."""
+
+    FOREIGN_ID = "another cloud's"
+    OUTSIDE = "not selected as ours"
+    LEAVING = "ours, and being deleted"
+    NEW = "ours if anybody's: waits for its cloud, and has no provider ID"
+    UNCLAIMED = "without a provider ID, and nothing says that it is ours"
+    SETTLED = "ours"
+
+
+class _Kind(NamedTuple):
+    standing: Standing
+    is_ready: bool
+    exists: bool | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    uid: str
+    provider_id: str
+    seen: float
+    was_there: bool
+    kind: _Kind
+    evidence: Evidence | None = None
+    witnessed: float = -math.inf
+
+
+class Census:
+    """All nodes of the cache with the evidence about them; its sums are kept, never recounted.
+
+    Args:
+        ownership: which nodes are ours.
+        is_claimed: whether the cloud has confirmed a node without provider ID.
+        period_s: seconds between two passes.
+    """
+
+    def __init__(
+        self, ownership: Ownership, *, is_claimed: Callable[[Node], bool], period_s: float
+    ) -> None:
+        self._ownership = ownership
+        self._is_claimed = is_claimed
+        self._silence_s = max(LONGEST_SILENCE_S, 2 * period_s)
+        self._entries: dict[str, _Entry] = {}
+        self._counts: Counter[_Kind] = Counter()
+        self._tally: Tally | None = None
+        self._opening: int | None = None
+
+    def saw(self, node: Node, now: float, *, initial: bool = False) -> None:
+        """The node is in the cache, as it was or changed; `initial`: before we were."""
+        entry = self._entries.get(node.name)
+        if entry is not None and entry.uid != node.uid:
+            self.lost(node.name)
+            entry = None
+        kind = _Kind(self._standing(node), node.ready == names.STATUS_TRUE, None)
+        if entry is None:
+            entry = _Entry(node.uid, node.provider_id, now, initial, kind)
+            self._entries[node.name] = entry
+            self._count(kind, 1)
+            return
+        if entry.provider_id != node.provider_id or entry.kind.is_ready != kind.is_ready:
+            entry.provider_id, entry.evidence = node.provider_id, None
+        exists = None if entry.evidence is None else entry.evidence.exists
+        self._turn(entry, kind._replace(exists=exists))
+
+    def lost(self, name: str) -> None:
+        """The node is gone."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            self._count(entry.kind, -1)
+
+    def use(self, opening: int) -> None:
+        """Answers come from this opening of the provider; what another said is void."""
+        if opening != self._opening:
+            self._opening = opening
+            for entry in self._entries.values():
+                self._void(entry)
+
+    def heard(self, asked: Node, now: float, *, exists: bool, is_second: bool = False) -> None:
+        """The cloud answered about a node; nothing follows if it is another by now."""
+        entry = self._entry(asked)
+        if entry is None:
+            return
+        row = entry.evidence
+        if row is None or row.exists is not exists:
+            entry.evidence = Evidence(exists=exists, since=now, heard=now)
+        else:
+            gap_s = 0.0 if row.heard is None else min(now - row.heard, self._silence_s)
+            entry.evidence = replace(
+                row, heard=now, lasted_s=row.lasted_s + gap_s, is_second=is_second
+            )
+        standing = entry.kind.standing
+        if standing is Standing.UNCLAIMED:
+            standing = self._standing(asked)
+        self._turn(entry, _Kind(standing, entry.kind.is_ready, exists))
+
+    def failed(self, asked: Node) -> None:
+        """The cloud did not answer about a node."""
+        entry = self._entry(asked)
+        if entry is not None and entry.evidence is not None:
+            entry.evidence = replace(entry.evidence, heard=None)
+
+    def evidence(self, node: Node) -> Evidence | None:
+        """What the cloud says about the instance of a node; None = nothing."""
+        entry = self._entry(node)
+        return None if entry is None else entry.evidence
+
+    def age_s(self, node: Node, now: float, by_wall_s: float | None) -> float:
+        """Seconds since the node was created.
+
+        A clock on the wall may be wrong, or be set: of a node that came while we watched, the
+        time we have known it is sure; of the others, it is the least.
+        """
+        entry = self._entries.get(node.name)
+        if entry is None:
+            return 0.0
+        known_s = now - entry.seen
+        if not entry.was_there:
+            return known_s
+        return max(known_s, math.inf if by_wall_s is None else by_wall_s)
+
+    def tally(self) -> Tally:
+        """The sums as they are now."""
+        if self._tally is None:
+            sums = Counter[str]()
+            for kind, count in self._counts.items():
+                for name in _sums_of(kind):
+                    sums[name] += count
+            self._tally = Tally(**sums)
+        return self._tally
+
+    def witnesses(self, now: float) -> Sequence[str]:
+        """Ready nodes to ask about too, because some other node is denied.
+
+        A cloud that confirms one of them knows our cluster. The one that it confirmed is asked
+        about again as long as it does; while it confirms none, it is asked about more and more.
+        Without doubt about any node, what it said about ready ones is forgotten.
+        """
+        if not self.tally().doubted:
+            if any(
+                n and kind.is_ready and kind.exists is not None for kind, n in self._counts.items()
+            ):
+                for entry in self._entries.values():
+                    if entry.kind.is_ready:
+                        self._void(entry)
+            return ()
+        if self._counts[_Kind(Standing.SETTLED, is_ready=False, exists=True)]:
+            return ()
+        chosen = self._chosen()
+        for name in chosen:
+            self._entries[name].witnessed = now
+        return chosen
+
+    def _chosen(self) -> Sequence[str]:
+        ready = {
+            name: entry
+            for name, entry in self._entries.items()
+            if entry.kind.is_ready and entry.kind.standing is Standing.SETTLED
+        }
+        known = next((name for name, entry in ready.items() if entry.kind.exists), None)
+        if known is not None:
+            return (known,)
+        count = min(1 + self.tally().ready_denied, MOST_WITNESSES)
+        return heapq.nsmallest(count, ready, key=lambda name: ready[name].witnessed)
+
+    def _entry(self, node: Node) -> _Entry | None:
+        entry = self._entries.get(node.name)
+        same = entry is not None and (entry.uid, entry.provider_id) == (node.uid, node.provider_id)
+        return entry if same else None
+
+    def _standing(self, node: Node) -> Standing:
+        if self._ownership.has_foreign_id(node):
+            return Standing.FOREIGN_ID
+        if self._ownership.is_foreign(node):
+            return Standing.OUTSIDE
+        if node.is_deleting or any(
+            taint.key == names.TAINT_AUTOSCALER_DELETION for taint in node.taints
+        ):
+            return Standing.LEAVING
+        if node.provider_id:
+            return Standing.SETTLED
+        if is_uninitialized(node):
+            return Standing.NEW
+        claimed = self._ownership.is_explicit or self._is_claimed(node)
+        return Standing.SETTLED if claimed else Standing.UNCLAIMED
+
+    def _void(self, entry: _Entry) -> None:
+        entry.evidence = None
+        self._turn(entry, entry.kind._replace(exists=None))
+
+    def _turn(self, entry: _Entry, kind: _Kind) -> None:
+        if kind != entry.kind:
+            self._count(entry.kind, -1)
+            self._count(kind, 1)
+            entry.kind = kind
+
+    def _count(self, kind: _Kind, more: int) -> None:
+        self._counts[kind] += more
+        self._tally = None
+
+
+def _sums_of(kind: _Kind) -> Iterator[str]:
+    """The fields of a `Tally` in which nodes of this kind count."""
+    standing, is_ready, exists = kind
+    if standing in (Standing.FOREIGN_ID, Standing.OUTSIDE):
+        yield "foreign"
+    else:
+        yield "ours"
+    if standing is Standing.FOREIGN_ID:
+        yield "foreign_ids"
+    if exists is False and not is_ready:
+        yield "doubted"
+    if exists is False and standing is Standing.NEW:
+        yield "new_denied"
+    if standing is not Standing.SETTLED:
+        return
+    yield "settled"
+    if exists is None:
+        yield "unasked"
+    if exists is True:
+        yield "confirmed"
+    elif exists is False or not is_ready:
+        # One that is not ready and was not asked about may be denied next.
+        yield "denied"
+    if exists is False and is_ready:
+        yield "ready_denied"

@@ -1,4 +1,4 @@
-"""Creates and deletes routes: one task for each call, so that none holds up another.
+"""Creates and deletes routes, one task for each call, and writes what follows for the nodes.
 
 A call that failed is not repeated: it pauses its route, and the comparison after the pause
 decides anew. So every decision rests on a listing. A listing from before a call ended says
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
@@ -24,16 +22,26 @@ from ccm.cloud.interface import Routes
 from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
-from ccm.controllers.route.conditions import Conditions
-from ccm.controllers.route.overlaps import Overlaps
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.cidr import Network
+from ccm.model.patches import Patch
+from ccm.model.times import format_time
 from ccm.runtime.backoff import FailureReports, ItemBackoff, classify
-from ccm.runtime.writer import Recorder
+from ccm.runtime.controller import DONE, Controller, Result
+from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
 """Pauses of one route that failed."""
+
+CONDITION_WORKERS = 10
+"""Conditions written at once."""
+
+CHUNK = 500
+"""Routes or nodes that are dealt with before others get their turn; some milliseconds of work."""
+
+
+Todo = plan.Deletion | plan.Creation
 
 
 class Change(NamedTuple):
@@ -45,10 +53,19 @@ class Change(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A call whose turn has not come, and what begins it."""
+    """A call whose turn has not come.
+
+    Attributes:
+        change: the call.
+        todo: the part of the plan that it carries out.
+        position: its place in `tasks`.
+        tasks: the calls of its plan that have begun; deletions have their positions in the plan.
+    """
 
     change: Change
-    begin: Callable[[], None]
+    todo: Todo
+    position: int
+    tasks: dict[int, asyncio.Task[bool]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,8 +78,7 @@ class RouteChanges:
         conditions: told of routes that are created.
         events: where events go.
         concurrency: calls at once; so many tasks at most.
-        retry: asks for a comparison after so many seconds, because a call failed.
-        soon: asks for a comparison, because a call ended that something waited for.
+        schedule: told when a call failed, or one ended that something waited for.
         backoff: how long each route is left alone.
         ownership: which nodes are ours; routes of the others are left alone.
     """
@@ -72,13 +88,12 @@ class RouteChanges:
     conditions: Conditions
     events: Recorder
     concurrency: int
-    retry: Callable[[float], None]
-    soon: Callable[[], None]
+    schedule: plan.Schedule
     backoff: ItemBackoff[plan.Key]
     ownership: Ownership
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
     _reports: FailureReports[plan.Key] = field(init=False, default_factory=FailureReports)
-    _group: Group | None = field(init=False, default=None)
+    _group: Group = field(init=False)
     _under_way: Counter[Change] = field(init=False, default_factory=Counter)
     _queue: deque[Queued] = field(init=False, default_factory=deque)
     _retry_blocked: bool = field(init=False, default=False)
@@ -97,9 +112,9 @@ class RouteChanges:
 
         Calls whose turn has not come are left to the comparison with it.
         """
-        for change, _ in self._queue:
-            if change.creates:
-                self.conditions.drop(change.node)
+        for queued in self._queue:
+            if queued.change.creates:
+                self.conditions.drop(queued.change.node)
         self._queue.clear()
         self._retry_blocked = False
         return list(self._under_way)
@@ -113,28 +128,29 @@ class RouteChanges:
             opening: the opening of the provider that listed; another one gets none of it.
         """
         now, self._opening = clock.monotonic(), opening
-        busy = Overlaps(change.network for change in before)
-        removals: dict[int, asyncio.Task[bool]] = {}
+        busy = plan.Overlaps(change.network for change in before)
+        tasks: dict[int, asyncio.Task[bool]] = {}
         coming: set[int] = set()
         keys: list[plan.Key] = []
-        for position, deletion in enumerate(found.deletions):
-            keys.append(deletion.key)
-            if self._may_start(keys[-1], deletion.network, busy, now):
-                coming.add(position)
-                change = Change(deletion.route.target_node, deletion.network, creates=False)
-                begin = partial(self._begin_deletion, deletion, change, position, removals)
-                self._queue.append(Queued(change, begin))
-            await _breathe(len(keys))
-        for creation in found.creations:
-            keys.append(creation.key)
-            if self._may_start(keys[-1], creation.network, busy, now) and all(
-                position in coming for position in creation.after
-            ):
-                change = Change(creation.node.name, creation.network, creates=True)
+        todos: Sequence[Todo] = [*found.deletions, *found.creations]
+        for position, todo in enumerate(todos):
+            keys.append(todo.key)
+            if position % CHUNK == 0:
+                await asyncio.sleep(0)
+            if busy.with_(todo.network):
+                self._retry_blocked = True
+                continue
+            if self.backoff.waits(todo.key, now):
+                continue
+            if isinstance(todo, plan.Deletion):
+                change = Change(todo.route.target_node, todo.network, creates=False)
+            elif coming.issuperset(todo.after):
+                change = Change(todo.node.name, todo.network, creates=True)
                 self.conditions.begin(change.node)
-                begin = partial(self._begin_creation, creation, change, removals)
-                self._queue.append(Queued(change, begin))
-            await _breathe(len(keys))
+            else:
+                continue
+            coming.add(position)
+            self._queue.append(Queued(change, todo, position, tasks))
         self.backoff.keep(keys)
         self._reports.keep(keys)
         self._feed()
@@ -151,108 +167,73 @@ class RouteChanges:
                 self.conditions.forget(change.node)
         still = {change.network for change in self._under_way}
         if self._retry_blocked and any(change.network not in still for change in before):
-            # Its call ended during the listing: nobody else asks for what waited for it.
-            self.soon()
-
-    def _may_start(self, key: plan.Key, network: Network, busy: Overlaps, now: float) -> bool:
-        if busy.with_(network):
-            self._retry_blocked = True
-            return False
-        return not self.backoff.waits(key, now)
+            # Its call ended during the listing: nothing else asks for what waited for it.
+            self.schedule.soon(clock.monotonic())
 
     def _feed(self) -> None:
         """Begin those whose turn it is."""
         while self._queue and self._under_way.total() < self.concurrency:
-            self._queue.popleft().begin()
+            queued = self._queue.popleft()
+            change = queued.change
+            self._under_way[change] += 1
+            verb = "create" if change.creates else "delete"
+            name = f"route-{verb}-{change.network}"
+            queued.tasks[queued.position] = self._group.start(self._carry_out(queued), name=name)
 
-    def _begin_deletion(
-        self,
-        deletion: plan.Deletion,
-        change: Change,
-        position: int,
-        removals: dict[int, asyncio.Task[bool]],
-    ) -> None:
-        removals[position] = self._begin(change, self._delete(deletion, change))
-
-    def _begin_creation(
-        self,
-        creation: plan.Creation,
-        change: Change,
-        removals: Mapping[int, asyncio.Task[bool]],
-    ) -> None:
-        # What is in its way comes before it in the queue, so it has begun.
-        obstacles = [removals[position] for position in creation.after]
-        self._begin(change, self._create(creation, change, obstacles))
-
-    def _begin(self, change: Change, call: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
-        assert self._group is not None, "`run` comes first"
-        self._under_way[change] += 1
-        verb = "create" if change.creates else "delete"
-        return self._group.start(call, name=f"route-{verb}-{change.network}")
-
-    @contextmanager
-    def _ending(self, change: Change) -> Iterator[None]:
-        """However the call ends, what waited for it gets its turn."""
-        try:
-            yield
-        finally:
-            self._under_way[change] -= 1
-            if not self._under_way[change]:
-                del self._under_way[change]
-            if self._retry_blocked:
-                self.soon()
-            if change.creates:
-                self.conditions.end(change.node)
-            self._feed()
-
-    async def _delete(self, deletion: plan.Deletion, change: Change) -> bool:
-        """Delete a route; whether it is gone."""
-        route, cluster = deletion.route, self.handle.cluster_name
-        facts = {"node": change.node, "cidr": route.destination_cidr, "route": route.name}
-        with self._ending(change):
-            try:
-                node = self.nodes.store.get(change.node)
-                if self.handle.opening != self._opening:
-                    return False
-                if node is not None and self.ownership.is_foreign(node):
-                    return False
-                if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
-                    return False
-                if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
-                    return False
-                await self.handle.call(Routes.delete_route, cluster, route)
-            except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
-                self._failed(deletion.key, error, facts)
-                return False
-            self._log.info("route deleted", **facts, reason=deletion.reason.value)
-            metrics.DELETIONS.labels(deletion.reason.value).inc()
-            self._succeeded(deletion.key)
-            return True
-
-    async def _create(
-        self, creation: plan.Creation, change: Change, obstacles: Sequence[asyncio.Task[bool]]
-    ) -> bool:
-        """Create a route once what is in its way is gone; whether it is there."""
+    async def _carry_out(self, queued: Queued) -> bool:
+        """Create or delete a route; return whether it is there, or gone."""
+        change, todo, _, tasks = queued
         started = clock.monotonic()
-        with self._ending(change):
-            try:
-                for obstacle in obstacles:
-                    if not await obstacle:
+        try:
+            if isinstance(todo, plan.Deletion):
+                done = await self._delete(todo)
+            else:
+                for position in todo.after:
+                    # What is in its way comes before it in the queue, so it has begun.
+                    if not await tasks[position]:
                         return False
                 started = clock.monotonic()
-                if not await self._create_now(creation):
-                    return False
-            except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
-                facts = {"node": change.node, "cidr": creation.cidr}
-                if self._failed(creation.key, error, facts):
-                    self._tell(creation, error, clock.monotonic() - started)
-                return False
-            self._log.info("route created", node=change.node, cidr=creation.cidr)
-            self.conditions.created(change.node, creation.network)
-            self._succeeded(creation.key)
-            return True
+                done = await self._create(todo)
+            if done:
+                self._reports.forget(todo.key)
+                self.backoff.forget(todo.key)
+                if self.backoff.end_outage(clock.monotonic()):
+                    self.schedule.soon(clock.monotonic())
+            return done
+        except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
+            self._failed(todo, error, clock.monotonic() - started)
+            return False
+        finally:
+            self._ended(change)
 
-    async def _create_now(self, creation: plan.Creation) -> bool:
+    def _ended(self, change: Change) -> None:
+        """Give what waited for a call its turn, however the call ended."""
+        self._under_way[change] -= 1
+        if not self._under_way[change]:
+            del self._under_way[change]
+        if self._retry_blocked:
+            self.schedule.soon(clock.monotonic())
+        if change.creates:
+            self.conditions.end(change.node)
+        self._feed()
+
+    async def _delete(self, deletion: plan.Deletion) -> bool:
+        """Delete the route unless its node changed while the call waited for its turn."""
+        route, node = deletion.route, self.nodes.store.get(deletion.route.target_node)
+        if self.handle.opening != self._opening:
+            return False
+        if node is not None and self.ownership.is_foreign(node):
+            return False
+        if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
+            return False
+        if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
+            return False
+        await self.handle.call(Routes.delete_route, self.handle.cluster_name, route)
+        self._log.info("route deleted", **_facts(deletion), reason=deletion.reason.value)
+        metrics.DELETIONS.labels(deletion.reason.value).inc()
+        return True
+
+    async def _create(self, creation: plan.Creation) -> bool:
         """Create the route unless the node changed while the call waited for its turn."""
         node = self.nodes.store.get(creation.node.name)
         if self.handle.opening != self._opening:
@@ -267,38 +248,138 @@ class RouteChanges:
             target_addresses=tuple(node.addresses),
         )
         await self.handle.call(Routes.create_route, self.handle.cluster_name, node.uid, route)
+        self._log.info("route created", node=node.name, cidr=creation.cidr)
+        self.conditions.created(node.name, creation.network)
         return True
 
-    def _failed(self, key: plan.Key, error: Exception, facts: Mapping[str, str]) -> bool:
-        """Record a failure; return whether it deserves an event."""
-        decision, now = classify(error), clock.monotonic()
+    def _failed(self, todo: Todo, error: Exception, took_s: float) -> None:
+        decision, now, key = classify(error), clock.monotonic(), todo.key
         report = self._reports.is_due(key, error, decision, now)
         seconds = self.backoff.failed(key, decision, now)
+        facts, call = _facts(todo), key[0]
         if decision.defect:
-            self._log.error("route call failed unexpectedly", **facts, call=key[0], exc_info=error)
+            self._log.error("route call failed unexpectedly", **facts, call=call, exc_info=error)
         else:
             level = self._log.warning if report else self._log.debug
-            said = {"call": key[0], "error": str(error), "after_s": round(seconds, 3)}
+            said = {"call": call, "error": str(error), "after_s": round(seconds, 3)}
             level("route call failed", **facts, **said)
-        self.retry(seconds)
-        return decision.event or report
+        self.schedule.retry(now, seconds)
+        if isinstance(todo, plan.Creation) and (decision.event or report):
+            node = todo.node
+            message = (
+                f"Could not create route {node.uid} {todo.cidr} for node {node.name} "
+                f"after {took_s:.3f}s: {error}"
+            )
+            self.events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)
 
-    def _succeeded(self, key: plan.Key) -> None:
-        self.backoff.forget(key)
-        self._reports.forget(key)
-        if self.backoff.end_outage(clock.monotonic()):
-            self.soon()
 
-    def _tell(self, creation: plan.Creation, error: Exception, took_s: float) -> None:
-        node = creation.node
-        message = (
-            f"Could not create route {node.uid} {creation.cidr} for node {node.name} "
-            f"after {took_s:.3f}s: {error}"
+def _facts(todo: Todo) -> dict[str, str]:
+    if isinstance(todo, plan.Creation):
+        return {"node": todo.node.name, "cidr": todo.cidr}
+    route = todo.route
+    return {"node": route.target_node, "cidr": route.destination_cidr, "route": route.name}
+
+
+class Conditions:
+    """Writes of each node, as its NetworkUnavailable condition, whether all its routes are there.
+
+    That follows from the last comparison, corrected by the routes that were created since.
+    While a call still creates one, nothing is written.
+
+    Args:
+        nodes: the shared cache of nodes.
+        api: requests in the controller's name.
+        keep_foreign_reason: leave a condition of the right status alone when another writer
+            wrote it.
+        ownership: which nodes are ours; nothing is written about the others.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Informer[Node],
+        api: Writes[Node],
+        keep_foreign_reason: bool,
+        ownership: Ownership,
+    ) -> None:
+        self._nodes = nodes
+        self._ownership = ownership
+        self._writer = Writer(api)
+        self._keep_foreign_reason = keep_foreign_reason
+        self._log = log.logger(names.COMPONENT_ROUTE)
+        self._missing: dict[str, set[Network | str]] = {}
+        self._cut_off: Collection[str] = ()
+        self._creating: Counter[str] = Counter()
+        self._created_lately: set[tuple[str, Network]] = set()
+        self.controller = Controller(
+            names.COMPONENT_ROUTE,
+            queue="RouteConditions",
+            reconcile=self._write,
+            workers=CONDITION_WORKERS,
         )
-        self.events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)
 
+    def listing(self) -> None:
+        """Routes are listed now: what is created from here on may not be among them."""
+        self._created_lately.clear()
 
-async def _breathe(number: int) -> None:
-    """Let others work after each chunk."""
-    if number % plan.CHUNK == 0:
-        await asyncio.sleep(0)
+    def compared(self, found: plan.Plan) -> None:
+        """A comparison found this."""
+        self._cut_off = found.cut_off
+        self._missing = {name: set(networks) for name, networks in found.missing.items()}
+        for name, network in self._created_lately:
+            self._missing.get(name, set()).discard(network)
+
+    async def write(self, nodes: Iterable[Node]) -> None:
+        """Write what these nodes' conditions should say and do not."""
+        for number, node in enumerate(nodes):
+            if number % CHUNK == 0:
+                await asyncio.sleep(0)
+            if self._patch(node) is not None:
+                self.controller.queue.add(node.name)
+
+    def begin(self, name: str) -> None:
+        """A call creates a route of that node."""
+        self._creating[name] += 1
+
+    def created(self, name: str, network: Network) -> None:
+        """A route of that node is there now."""
+        self._missing.get(name, set()).discard(network)
+        self._created_lately.add((name, network))
+
+    def end(self, name: str) -> None:
+        """A call that was begun is over, however it ended."""
+        self.drop(name)
+        if not self._creating[name]:
+            self.controller.queue.add(name)
+
+    def drop(self, name: str) -> None:
+        """A call that was begun is left to the next comparison; nothing is said until then."""
+        self._creating[name] -= 1
+        if not self._creating[name]:
+            del self._creating[name]
+
+    def forget(self, name: str) -> None:
+        """Nothing is known about that node, so nothing is said until the next comparison."""
+        self._missing.pop(name, None)
+
+    async def _write(self, name: str) -> Result:
+        node = self._nodes.store.get(name)
+        if (
+            node is not None
+            and (await self._writer.change(node, Step(self._patch, "status"))).changed
+        ):
+            self._log.info("node condition NetworkUnavailable written", node=name)
+        return DONE
+
+    def _patch(self, node: Node) -> Patch | None:
+        if self._creating[node.name] or self._ownership.is_foreign(node):
+            return None
+        missing = self._missing.get(node.name)
+        if missing is None and node.name not in self._cut_off:
+            return None
+        return plan.condition_patch(
+            node,
+            created=missing is not None and not missing,
+            now=format_time(clock.now()),
+            keep_foreign_reason=self._keep_foreign_reason,
+        )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 
 from ccm.base import clock, log
@@ -28,20 +28,15 @@ from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
 from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route
-from ccm.controllers.route import metrics, owners, plan
-from ccm.controllers.route.calls import BACKOFF, Change, RouteChanges
-from ccm.controllers.route.conditions import Conditions
-from ccm.controllers.route.schedule import Schedule, Times
+from ccm.controllers.route import metrics, plan
+from ccm.controllers.route.calls import BACKOFF, Change, Conditions, RouteChanges
 from ccm.kube.informer import Informer
-from ccm.model import Node, names
+from ccm.model import Node, ObjectReference, names
 from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, classify
 from ccm.runtime.controller import DONE, Controller, Result, Watch
 from ccm.runtime.deletions import ALLOW, DeletionRecord, Holds, mass_guard
 from ccm.runtime.writer import Recorder, Writes
-
-QUEUE_NAME = "Routes"
-"""Value of the work-queue metrics' label (Go reference)."""
 
 COMPARISON = "routes"
 """The one key of the queue (Go reference)."""
@@ -61,16 +56,14 @@ class Settings:
         concurrency: calls that create and delete at once.
         times: how often routes are compared.
         grace_s: how long a node without Pod ranges keeps the routes it has.
-        condition_workers: conditions written at once.
         keep_foreign_reason: leave a NetworkUnavailable condition of the right status alone
             when somebody else wrote it.
         allow_mass_deletion: delete routes however many nodes are missing.
     """
 
     concurrency: int = 200
-    times: Times = field(default_factory=Times)
+    times: plan.Times = field(default_factory=plan.Times)
     grace_s: float = 60.0
-    condition_workers: int = 10
     keep_foreign_reason: bool = False
     allow_mass_deletion: bool = False
 
@@ -111,7 +104,10 @@ class RouteController:
         self._ranges = ranges
         self._ownership = ownership
         self._grace_s = settings.grace_s
-        self._schedule = Schedule(settings.times)
+        self._schedule = plan.Schedule(
+            settings.times,
+            lambda due: self.controller.queue.add_after(COMPARISON, due - clock.monotonic()),
+        )
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)
         self._unlisted = Outage(
             log.logger(names.COMPONENT_ROUTE),
@@ -126,7 +122,6 @@ class RouteController:
         self._conditions = Conditions(
             nodes=nodes,
             api=api,
-            workers=settings.condition_workers,
             keep_foreign_reason=settings.keep_foreign_reason,
             ownership=ownership,
         )
@@ -136,20 +131,19 @@ class RouteController:
             conditions=self._conditions,
             events=events,
             concurrency=settings.concurrency,
-            retry=self._retry,
-            soon=self._compare_soon,
+            schedule=self._schedule,
             backoff=ItemBackoff(BACKOFF, rng=rng),
             ownership=ownership,
         )
         self.controller = Controller(
             names.COMPONENT_ROUTE,
-            queue=QUEUE_NAME,
+            queue="Routes",
             reconcile=self._compare,
             watches=[
                 Watch(
                     informer=nodes,
                     changed=self._changed,
-                    synced=self._first,
+                    synced=lambda: self._schedule.force(clock.monotonic()),
                     deleted=self._seen_deleted,
                 )
             ],
@@ -176,18 +170,14 @@ class RouteController:
 
     async def _compare(self, _: str) -> Result:
         now = clock.monotonic()
-        if not self._schedule.begin(now):
-            # What had asked for this moment was dealt with earlier.
-            self._queue()
-            return DONE
-        metrics.PASSES.inc()
-        try:
-            await self._compare_now()
-        except Exception:
-            # The controller comes back, and must find something due.
-            self._schedule.force(now)
-            raise
-        self._queue()
+        if self._schedule.begin(now):
+            metrics.PASSES.inc()
+            try:
+                await self._compare_now()
+            except Exception:
+                # The controller comes back, and must find something due.
+                self._schedule.due = now
+                raise
         return DONE
 
     async def _compare_now(self) -> None:
@@ -204,7 +194,8 @@ class RouteController:
             self._calls.backoff.end_outage(clock.monotonic())
         self._unlisted.is_over()
         self._listing.forget(COMPARISON)
-        self._schedule.listed()
+        # Changes that came during the listing are part of what is compared now.
+        self._schedule.due = math.inf
         await self._carry_out(routes, before, opening)
         graces = [
             since + self._grace_s
@@ -219,16 +210,26 @@ class RouteController:
     async def _carry_out(
         self, routes: Sequence[Route], before: Sequence[Change], opening: int
     ) -> None:
-        every, released = self._nodes.store.list(), frozenset(self._released)
-        nodes, routes = plan.ours(every, routes, self._ownership.is_foreign)
-        found = self._guarded(await self._planned(nodes, routes), released)
+        released, horizon = frozenset(self._released), clock.monotonic() - self._grace_s
+        nodes, routes = plan.ours(self._nodes.store.list(), routes, self._ownership.is_foreign)
+        steps = plan.compare(
+            nodes,
+            routes,
+            ranges=self._ranges,
+            held={name for name, since in self._without_cidrs_since.items() if since > horizon},
+            undecodable=frozenset(self._nodes.undecodable),
+        )
+        found = self._guarded(await _in_turns(steps), released)
         if found.doubtful:
             self._doubts.goes_on(routes=found.doubtful)
         else:
             self._doubts.is_over()
-        metrics.observe_comparison(
-            kept=found.kept, missing=len(found.creations), doomed=len(found.deletions)
-        )
+        for state, count in (
+            ("kept", found.kept),
+            ("missing", len(found.creations)),
+            ("doomed", len(found.deletions)),
+        ):
+            metrics.ROUTES.labels(state).set(count)
         self._targets = {route.target_node for route in routes}
         self._conditions.compared(found)
         await self._calls.start(found, before, opening)
@@ -242,63 +243,34 @@ class RouteController:
             found: the plan.
             released: nodes that were seen to be deleted before it was begun.
         """
-        doomed = owners.unexplained(found, self._nodes.store.get, self._released)
-        now, settled = clock.monotonic(), owners.settled(found)
+        doomed = plan.unexplained(found, self._nodes.store.get, self._released)
+        strays = plan.strays(found)
+        now, settled = clock.monotonic(), found.kept + len(strays)
         wait_s = self._guard.wait_s(len(doomed), settled, now)
         held = doomed if wait_s else []
         self._next_look = now + wait_s if held else math.inf
         # What was released is remembered for as long as its route is there.
-        self._released -= frozenset(released) - owners.strays(found)
+        self._released -= frozenset(released) - strays
         shown = held if self._guard.in_doubt else []
-        for each in shown:
-            node = self._nodes.store.get(each.route.target_node)
-            self._holds.hold(
-                node.reference if node is not None else owners.reference(each),
-                owners.REASON,
-                owners.message(len(doomed), settled, allow=ALLOW),
-            )
-        self._holds.only({each.route.target_node for each in shown})
-        return owners.without(found, held)
-
-    async def _planned(self, nodes: Sequence[Node], routes: Sequence[Route]) -> plan.Plan:
-        """Compare, and let others work in between."""
-        horizon = clock.monotonic() - self._grace_s
-        steps = plan.compare(
-            nodes,
-            routes,
-            ranges=self._ranges,
-            held={name for name, since in self._without_cidrs_since.items() if since > horizon},
-            undecodable=frozenset(self._nodes.undecodable),
+        message = (
+            f"{len(doomed)} of {settled} routes lead to nodes that are gone, or have no Pod ranges "
+            "any more, though nobody saw the nodes deleted. The routes stay until the nodes are "
+            f"back; to delete them all the same, {ALLOW}, or set --allow-mass-deletion"
         )
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: plan.Plan = end.value
-                return found
-            await asyncio.sleep(0)
-
-    def _queue(self) -> None:
-        if math.isfinite(self._schedule.due):
-            self.controller.queue.add_after(COMPARISON, self._schedule.due - clock.monotonic())
-
-    def _first(self) -> None:
-        self._schedule.force(clock.monotonic())
-        self._queue()
+        for each in shown:
+            name = each.route.target_node
+            node = self._nodes.store.get(name)
+            reference = ObjectReference(kind="Node", api_version="v1", name=name)
+            about = reference if node is None else node.reference
+            self._holds.hold(about, "nodes_missing", message)
+        self._holds.only({each.route.target_node for each in shown})
+        return plan.without(found, held)
 
     def _try_anew(self) -> None:
         """End all pauses: the cloud is another now."""
         self._calls.backoff.release()
         self._listing.release()
-        self._first()
-
-    def _retry(self, pause_s: float) -> None:
-        self._schedule.retry(clock.monotonic(), pause_s)
-        self._queue()
-
-    def _compare_soon(self) -> None:
-        self._schedule.soon(clock.monotonic())
-        self._queue()
+        self._schedule.force(clock.monotonic())
 
     # --- the cache ----------------------------------------------------------------------------
 
@@ -312,13 +284,16 @@ class RouteController:
         if old is None and not initial:
             self._guard.back(clock.monotonic())
         if new is not None:
-            self._note_ranges(new)
+            if plan.has_no_pod_cidrs(new):
+                self._without_cidrs_since.setdefault(new.name, clock.monotonic())
+            else:
+                self._without_cidrs_since.pop(new.name, None)
         if plan.concerns_routes(old, new, targets=self._targets) and not initial:
             if new is not None:
                 # What the cloud refused about the node as it was, it may accept now.
                 for network in plan.pod_networks(new):
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
-            self._compare_soon()
+            self._schedule.soon(clock.monotonic())
         return False
 
     def _if_ours(self, node: Node | None) -> Node | None:
@@ -327,8 +302,13 @@ class RouteController:
     def _seen_deleted(self, node: Node) -> None:
         self._released.update((node.name, network) for network in plan.pod_networks(node))
 
-    def _note_ranges(self, node: Node) -> None:
-        if plan.has_no_pod_cidrs(node):
-            self._without_cidrs_since.setdefault(node.name, clock.monotonic())
-        else:
-            self._without_cidrs_since.pop(node.name, None)
+
+async def _in_turns(steps: Generator[None, None, plan.Plan]) -> plan.Plan:
+    """Return the result of a comparison, and let others work between its stages."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: plan.Plan = end.value
+            return found
+        await asyncio.sleep(0)

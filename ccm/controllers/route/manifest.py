@@ -122,8 +122,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.cloud.lookup import Ownership
     from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
     from ccm.controllers.route.metrics import observe_call
-    from ccm.controllers.route.plan import has_no_pod_cidrs
-    from ccm.controllers.route.schedule import Times
+    from ccm.controllers.route.plan import Times, has_no_pod_cidrs
     from ccm.kube.resources import NODES
     from ccm.model.cidr import parse_ranges
     from ccm.model.names import COMPONENT_ROUTE

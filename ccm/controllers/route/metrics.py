@@ -28,10 +28,3 @@ ROUTES = metrics.gauge(
 def observe_call(operation: str, outcome: str) -> None:
     """Count a guarded call."""
     CALLS.labels(operation, outcome).inc()
-
-
-def observe_comparison(*, kept: int, missing: int, doomed: int) -> None:
-    """Show what a comparison found."""
-    ROUTES.labels("kept").set(kept)
-    ROUTES.labels("missing").set(missing)
-    ROUTES.labels("doomed").set(doomed)

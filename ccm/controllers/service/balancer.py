@@ -7,7 +7,7 @@ that nothing is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -17,10 +17,10 @@ from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
-from ccm.controllers.service.nodes import Members, shown
-from ccm.controllers.service.record import Record, State
+from ccm.controllers.service.members import Members, shown
+from ccm.controllers.service.plan import Given, Record, State
 from ccm.kube.errors import KubeError
-from ccm.model import Node, Service, names
+from ccm.model import Service, names
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import classify
 from ccm.runtime.writer import Recorder, Step, Writer
@@ -30,13 +30,11 @@ UPDATES_BEFORE_ENSURE = 3
 
 `Deviation:` the Go reference ensures at once and without a delay."""
 
-ENSURE, UPDATE, DELETE = "ensure", "update", "delete"
-"""Operations, as metrics name them."""
+ENSURE, DELETE = "ensure", "delete"
+"""Operations that may go on in a later call."""
 
 _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
 """Class of error -> value of the metric label `outcome`; any other error is `error`."""
-
-_SYNC = "Error syncing load balancer: failed to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,38 +68,34 @@ class Balancers:
         if not (resumed or record.silent):
             self._tell(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
         record.applied = service
-        record.invalidate()
+        record.state = State.PENDING
         with suppress(ImplementedElsewhere), self._operation(ENSURE, record):
-            service = record.applied = await self._with_finalizer(service)
-            await self._ensure(service, record, resumed=resumed)
+            with self._reporting(service, "add the cleanup finalizer"):
+                held = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
+            if held.obj is None:
+                raise StaleObject
+            service = record.applied = held.obj
+            given, opening = self.members.of(service).now, self.handle.opening
+            if not (given.nodes or resumed):
+                self._warn_of_no_members(service)
+            if record.absent:
+                # What this call may leave half made has these members.
+                record.absent = False
+                record.took(given)
+            status = await self._ensure(service, record, given, opening)
+            if not record.silent:
+                self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
+            self._log.info("load balancer ensured", service=service.key)
+            record.confirm(service, given, status, opening=opening)
 
-    async def _with_finalizer(self, service: Service) -> Service:
-        with self._reporting(
-            service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
-        ):
-            held = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
-        if held.obj is None:
-            raise StaleObject
-        return held.obj
-
-    async def _ensure(self, service: Service, record: Record, *, resumed: bool) -> None:
-        pool = self.members.of(service)
-        members, fingerprint, burst = pool.all, pool.fingerprint, pool.bursts
-        if not (members or resumed):
-            self._warn_of_no_members(service)
-        if record.absent:
-            # What this call may leave half made has these members.
-            record.absent = False
-            record.took(fingerprint, burst)
-        opening = self.handle.opening
+    async def _ensure(self, service: Service, record: Record, given: Given, opening: int) -> Status:
         try:
-            with self._reporting(
-                service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} ensure load balancer"
-            ):
+            with self._reporting(service, "ensure load balancer"):
                 change = LoadBalancer.ensure_load_balancer
-                status = await self.handle.call(change, self.handle.cluster_name, service, members)
+                cluster = self.handle.cluster_name
+                return await self.handle.call(change, cluster, service, given.nodes)
         except ImplementedElsewhere:
-            record.confirm(service, fingerprint, burst, None, opening=opening)
+            record.confirm(service, given, None, opening=opening)
             raise
         except RetryAfter:
             record.waiting = ENSURE
@@ -109,12 +103,8 @@ class Balancers:
         except CloudError as error:
             if isinstance(error.partial, Status):
                 record.status = error.partial
-                record.took(fingerprint, burst)
+                record.took(given)
             raise
-        if not record.silent:
-            self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
-        self._log.info("load balancer ensured", service=service.key)
-        record.confirm(service, fingerprint, burst, status, opening=opening)
 
     async def update(self, service: Service, record: Record) -> None:
         """Give the load balancer the members of this moment.
@@ -122,37 +112,35 @@ class Balancers:
         Raises:
             CloudError: the provider failed; tried again, in the end by `ensure`.
         """
-        pool = self.members.of(service)
-        members, fingerprint, burst = pool.all, pool.fingerprint, pool.bursts
+        given = self.members.of(service).now
         record.applied = service
-        record.members, record.burst = "", burst
+        record.members, record.burst = "", given.burst
         metrics.HOST_UPDATES.inc()
         started = clock.monotonic()
         try:
-            with self._operation(UPDATE, record):
+            with self._operation("update", record):
                 change = LoadBalancer.update_load_balancer
-                await self.handle.call(change, self.handle.cluster_name, service, members)
+                await self.handle.call(change, self.handle.cluster_name, service, given.nodes)
         except ImplementedElsewhere:
             pass
         except RetryAfter:
             raise
         except CloudError as error:
             metrics.HOST_UPDATE_ERRORS.inc()
-            if await self._exists_for_all_we_know(service):
-                self._update_failed(service, record, members, error)
+            if await self._is_failure(service, record, given, error):
                 raise
             record.absent = True
         else:
             record.absent = False
-            self._log.info("members changed", service=service.key, members=len(members))
-            if members:
+            self._log.info("members changed", service=service.key, members=len(given.nodes))
+            if given.nodes:
                 text = "Updated load balancer with new hosts"
                 self._tell(service, names.REASON_UPDATED_BALANCER, text)
             else:
                 self._warn_of_no_members(service)
         finally:
             metrics.HOST_UPDATE.observe(clock.monotonic() - started)
-        record.took(fingerprint, burst)
+        record.took(given)
 
     async def remove(self, service: Service, record: Record) -> None:
         """Remove the load balancer, then our finalizer and the status.
@@ -160,21 +148,16 @@ class Balancers:
         Raises:
             CloudError, KubeError: something may be left; the finalizer is still there.
         """
-        reason = names.REASON_SYNC_BALANCER_FAILED
         record.failing = False
         with self._operation(DELETE, record):
-            with self._reporting(
-                service, reason, f"{_SYNC} check if load balancer exists before cleanup"
-            ):
+            with self._reporting(service, "check if load balancer exists before cleanup"):
                 exists = await self._must_be_deleted(service, record)
             if exists:
-                self._announce_deletion(service, record)
-                with self._reporting(service, reason, f"{_SYNC} delete load balancer"):
+                with self._reporting(service, "delete load balancer"):
                     await self._delete(service, record)
-            with self._reporting(service, reason, f"{_SYNC} remove the cleanup finalizer"):
+            with self._reporting(service, "remove the cleanup finalizer"):
                 await self.writer.change(service, Step(plan.removal_patch, "status"))
-        record.state = State.REMOVED
-        self._deleted(service)
+        self._deleted(service, record)
 
     async def remove_vanished(self, record: Record) -> None:
         """Remove the load balancer of a Service that is no longer there.
@@ -184,16 +167,14 @@ class Balancers:
         """
         service = record.applied
         record.failing = False
-        self._announce_deletion(service, record)
-        with (
-            self._reporting(
-                service, names.REASON_DELETE_BALANCER_FAILED, "Error deleting load balancer"
-            ),
-            self._operation(DELETE, record),
-        ):
-            await self._delete(service, record)
-        record.state = State.REMOVED
-        self._deleted(service)
+        try:
+            with self._operation(DELETE, record):
+                await self._delete(service, record)
+        except CloudError as error:
+            reason = names.REASON_DELETE_BALANCER_FAILED
+            self._report(service, reason, "Error deleting load balancer", error)
+            raise
+        self._deleted(service, record)
 
     async def restore(self, service: Service, record: Record) -> bool:
         """Write finalizer and status as they should be; whether anything was written.
@@ -206,9 +187,7 @@ class Balancers:
             status = record.status
             return None if status is None else plan.status_patch(current, status)
 
-        with self._reporting(
-            service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} update load balancer status"
-        ):
+        with self._reporting(service, "update load balancer status"):
             written = await self.writer.change(
                 service, Step(plan.finalizer_patch, "status"), Step(status_patch, "status")
             )
@@ -229,8 +208,10 @@ class Balancers:
             return False
 
     async def _delete(self, service: Service, record: Record) -> None:
+        if not record.resumes(DELETE):
+            self._tell(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
         # If the Service wants one again before all is done, it is made anew.
-        record.invalidate()
+        record.state = State.PENDING
         try:
             change = LoadBalancer.ensure_load_balancer_deleted
             await self.handle.call(change, self.handle.cluster_name, service)
@@ -244,37 +225,31 @@ class Balancers:
         ask = LoadBalancer.get_load_balancer
         return await self.handle.call(ask, self.handle.cluster_name, service) is not None
 
-    async def _exists_for_all_we_know(self, service: Service) -> bool:
-        """Whether a failed update is a failure: without a load balancer there is none."""
+    async def _is_failure(
+        self, service: Service, record: Record, given: Given, error: CloudError
+    ) -> bool:
+        """Record a failed update; False: there is no load balancer to update."""
         try:
-            return await self._exists(service)
-        except CloudError as error:
+            if not await self._exists(service):
+                return False
+        except CloudError as unknown:
             self._log.info(
-                "load balancer could not be looked up", service=service.key, error=str(error)
+                "load balancer could not be looked up", service=service.key, error=str(unknown)
             )
-            return True
-
-    def _update_failed(
-        self, service: Service, record: Record, members: Sequence[Node], error: CloudError
-    ) -> None:
         record.update_failures += 1
         if record.update_failures >= UPDATES_BEFORE_ENSURE:
-            record.invalidate()
-        if classify(error).event:
-            message = (
-                f"Error updating load balancer with new hosts {shown(members)} "
-                f"({len(members)} nodes in total): {error}"
-            )
-            reason = names.REASON_UPDATE_BALANCER_FAILED
-            self.events.event(service.reference, names.WARNING, reason, message)
+            record.state = State.PENDING
+        text = (
+            f"Error updating load balancer with new hosts {shown(given.nodes)} "
+            f"({len(given.nodes)} nodes in total)"
+        )
+        self._report(service, names.REASON_UPDATE_BALANCER_FAILED, text, error)
+        return True
 
     # --- events and metrics -----------------------------------------------------------------
 
-    def _announce_deletion(self, service: Service, record: Record) -> None:
-        if not record.resumes(DELETE):
-            self._tell(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
-
-    def _deleted(self, service: Service) -> None:
+    def _deleted(self, service: Service, record: Record) -> None:
+        record.state = State.REMOVED
         self._tell(service, names.REASON_DELETED_BALANCER, "Deleted load balancer")
         self._log.info("load balancer deleted", service=service.key)
 
@@ -286,15 +261,20 @@ class Balancers:
         self.events.event(service.reference, names.NORMAL, reason, text)
 
     @contextmanager
-    def _reporting(self, service: Service, reason: str, text: str) -> Iterator[None]:
-        """Tell people of an error if its class is one they should hear of."""
+    def _reporting(self, service: Service, attempt: str) -> Iterator[None]:
         try:
             yield
         except (CloudError, KubeError) as error:
-            if classify(error).event:
-                message = f"{text}: {error}"
-                self.events.event(service.reference, names.WARNING, reason, message)
+            text = f"Error syncing load balancer: failed to {attempt}"
+            self._report(service, names.REASON_SYNC_BALANCER_FAILED, text, error)
             raise
+
+    def _report(
+        self, service: Service, reason: str, text: str, error: CloudError | KubeError
+    ) -> None:
+        """Write an event about an error if its class deserves one."""
+        if classify(error).event:
+            self.events.event(service.reference, names.WARNING, reason, f"{text}: {error}")
 
     @contextmanager
     def _operation(self, operation: str, record: Record) -> Iterator[None]:

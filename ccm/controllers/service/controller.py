@@ -27,25 +27,17 @@ from ccm.cloud.interface import LoadBalancerDigests
 from ccm.cloud.types import Status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers
-from ccm.controllers.service.bursts import Bursts
-from ccm.controllers.service.doubts import Doubts
-from ccm.controllers.service.listing import Listing, Verdict, listed, listed_in_time
-from ccm.controllers.service.nodes import Members, is_excluded, is_fit, matters
-from ccm.controllers.service.orphans import Orphans
-from ccm.controllers.service.plan import Action
-from ccm.controllers.service.record import Record, State
-from ccm.controllers.service.vanished import Vanished
+from ccm.controllers.service.listing import Listing, Orphans, Verdict, listed, listed_in_time
+from ccm.controllers.service.members import Bursts, Members, is_excluded, is_fit, matters
+from ccm.controllers.service.plan import Action, Record, State
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import PATIENCE_S, FailureReports, ItemBackoff, RetryDecision, classify
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, PassTimer, Result, Watch
-from ccm.runtime.deletions import DeletionRecord, Holds, mass_guard
+from ccm.runtime.deletions import ALLOW, DeletionRecord, Holds, mass_guard
 from ccm.runtime.writer import Recorder, Writer, Writes
-
-QUEUE_NAME = "service"
-"""Value of the work-queue metrics' label (Go reference)."""
 
 BACKOFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
 """Delays of a failing Service (Go cloud-provider, service controller)."""
@@ -62,8 +54,14 @@ STALE = Result(after_s=1.0)
 MEMBERS_PAUSE_S = 10.0
 """Time until members are looked at again that are not known now."""
 
-DRIFT_JITTER = 0.2
-"""The period of drift checks is stretched by up to this part."""
+MEMBERS_LOOK_S = 10.0
+"""Time between two looks at members that are missing or unfit."""
+
+ORPHANS_PERIOD_S = 1800.0
+"""Time between two looks for orphans, one listing each."""
+
+LISTING_JITTER = 0.2
+"""The periods of drift checks and of looks for orphans are stretched by up to this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +121,14 @@ class ServiceController:
         self._handle = handle
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
-        by_health = not handle.cloud.load_balancers_check_health
-        self._members = Members(by_health=by_health)
+        allow = settings.allow_mass_deletion
+        self._members = Members(
+            nodes,
+            by_health=not handle.cloud.load_balancers_check_health,
+            holds=Holds("Member", events, record),
+            guard=mass_guard(record, allow=allow),
+            about=about,
+        )
         self._writer = Writer(api, cache=services.store)
         self._balancers = Balancers(
             handle=handle, writer=self._writer, events=events, members=self._members
@@ -133,38 +137,37 @@ class ServiceController:
         self._updates: ItemBackoff[str] = ItemBackoff(BACKOFF, rng=rng)
         self._update_reports: FailureReports[str] = FailureReports()
         self._records: dict[str, Record] = {}
-        self._vanished = Vanished(
-            Holds("Service", events, record),
-            mass_guard(record, allow=settings.allow_mass_deletion),
-        )
+        self._vanished: set[str] = set()
+        self._holds = Holds("Service", events, record)
+        self._guard = mass_guard(record, allow=allow)
         self._foreign: set[str] = set()
-        self._orphans = Orphans(
-            handle=handle, services=services, records=self._records, events=events, about=about
-        )
+        self._orphans = Orphans(services, self._records, events, about)
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
         self._timer = PassTimer(self._passed)
         self._bursts = Bursts(
             self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.longest_wait_s
         )
-        self._doubts = Doubts(
-            self._members,
-            nodes,
-            holds=Holds("Member", events, record),
-            guard=mass_guard(record, allow=settings.allow_mass_deletion),
-            about=about,
-            again=self._bursts.note,
-        )
-        looks = (self._doubts.look, self._orphans.look)
-        drift = Pass(
-            work=self.check_drift,
-            period_s=settings.drift_period_s,
-            jitter=DRIFT_JITTER,
-            at_once=False,
-        )
+        passes = [
+            Pass(work=self._look_at_members, period_s=MEMBERS_LOOK_S, at_once=False),
+            Pass(
+                work=self._look_for_orphans,
+                period_s=ORPHANS_PERIOD_S,
+                jitter=LISTING_JITTER,
+                at_once=False,
+            ),
+        ]
+        if settings.drift_period_s > 0:
+            drift = Pass(
+                work=self.check_drift,
+                period_s=settings.drift_period_s,
+                jitter=LISTING_JITTER,
+                at_once=False,
+            )
+            passes.append(drift)
         self.controller = Controller(
             names.COMPONENT_SERVICE,
-            queue=QUEUE_NAME,
+            queue="service",
             reconcile=self.sync_service,
             workers=settings.workers,
             backoff=ItemBackoff(BACKOFF, rng=rng),
@@ -174,11 +177,11 @@ class ServiceController:
                     informer=nodes,
                     changed=self._node_changed,
                     synced=self._nodes_synced,
-                    deleted=self._doubts.seen_deleted,
+                    deleted=self._members.seen_deleted,
                 ),
                 Watch(informer=services, changed=self._changed, deleted=self._seen_deleted),
             ],
-            passes=[*looks, *([drift] if settings.drift_period_s > 0 else [])],
+            passes=passes,
             tasks={"start": self._verify_all},
             on_error=self._failed,
             on_retry=self._retry,
@@ -208,7 +211,7 @@ class ServiceController:
         while True:
             service, record, action = self.decide(key)
             if action is Action.REMOVE_VANISHED and record is not None:
-                if wait_s := self._vanished.wait_s(record, self._records):
+                if wait_s := self._vanished_wait_s(record):
                     return Result(after_s=wait_s, idle=True)
                 await self._balancers.remove_vanished(record)
                 self._forget(key)
@@ -243,7 +246,7 @@ class ServiceController:
             record,
             self._rules,
             members_due=record is not None and self._are_due(record),
-            members_known=self._doubts.are_known(),
+            members_known=self._members.are_known(),
             ensure_waits=service is not None and self._ensure_waits(service, record),
             was_foreign=service is not None and service.uid in self._foreign,
         )
@@ -306,7 +309,7 @@ class ServiceController:
         """After a failed ensure, give the members if they are due, and write the Status it had."""
         service = self._writer.newest(service)
         waits = self._updates.waits(service.key, clock.monotonic())
-        if self._are_due(record) and self._doubts.are_known() and not waits:
+        if self._are_due(record) and self._members.are_known() and not waits:
             await self._follow(service, record)
         if isinstance(error, CloudError) and isinstance(error.partial, Status):
             await self._balancers.restore(self._writer.newest(service), record)
@@ -341,8 +344,31 @@ class ServiceController:
             self._log.info("finalizer or status put back", service=service.key)
         return DONE
 
+    def _vanished_wait_s(self, record: Record) -> float:
+        """Seconds until the next look; 0 = the load balancer may be removed."""
+        if record.applied.key not in self._vanished:
+            return 0.0
+        missing = len(self._vanished)
+        settled = sum(each.may_exist for each in self._records.values())
+        wait_s = self._guard.wait_s(missing, settled, clock.monotonic())
+        if wait_s and self._guard.in_doubt:
+            self._holds.hold(
+                record.applied.reference,
+                "services_missing",
+                f"{missing} of {settled} Services with load balancers are gone, though nobody saw "
+                "them deleted. Their load balancers stay until the Services are back; to remove "
+                f"them all the same, {ALLOW}",
+            )
+        return wait_s
+
+    def _settled(self, record: Record) -> None:
+        """Nothing is left to decide about a Service that vanished."""
+        if record.applied.key in self._vanished:
+            self._vanished.discard(record.applied.key)
+            self._holds.release(record.applied.reference)
+
     def _forget(self, key: str) -> None:
-        self._vanished.forget(self._records.pop(key))
+        self._settled(self._records.pop(key))
         self._updated(key)
 
     def _failed(self, key: str, error: Exception, decision: RetryDecision) -> None:
@@ -371,26 +397,25 @@ class ServiceController:
         self._updates.release()
         by_health = not self._handle.cloud.load_balancers_check_health
         if by_health != self._members.by_health:
-            self._members.rebuild(self._nodes.store.list(), by_health=by_health)
+            self._members.rebuild(by_health=by_health)
             self._bursts.note()
 
     async def _verify(self, service: Service, record: Record) -> None:
         """Spare the ensure of a Service whose load balancer is as it should be."""
-        record.invalidate()
+        record.state = State.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()
             return
         # Digests cost time and no call; between two of them others get their turn.
         await asyncio.sleep(0)
-        pool = self._members.of(service)
-        fingerprint, burst = pool.fingerprint, pool.bursts
-        verdict, status = self._listing.compare(service, pool.all)
+        given = self._members.of(service).now
+        verdict, status = self._listing.compare(service, given.nodes)
         record.absent = verdict is Verdict.MISSING
         metrics.STARTUP.labels(verdict.value).inc()
         if status is not None and not status.ingress:
             status = load_balancer_status(service)  # what was written stays, or it is ensured
         if verdict is Verdict.ELSEWHERE or (status is not None and status.ingress):
-            record.confirm(service, fingerprint, burst, status, opening=self._handle.opening)
+            record.confirm(service, given, status, opening=self._handle.opening)
 
     # --- drift ------------------------------------------------------------------------------
 
@@ -410,7 +435,7 @@ class ServiceController:
         if blind:
             due = sorted(at_rest, key=lambda key: at_rest[key].touched_at)
         else:
-            listing = await listed(self._handle, attempts=1)
+            listing = await listed(self._handle)
             if listing is None:
                 return
             self._orphans.note(listing)
@@ -424,7 +449,7 @@ class ServiceController:
             record = at_rest[key]
             if self._is_at_rest(key, record):
                 record.silent = blind
-                record.invalidate()
+                record.state = State.PENDING
                 self.controller.queue.add(key, background=True)
 
     def _is_at_rest(self, key: str, record: Record) -> bool:
@@ -434,14 +459,20 @@ class ServiceController:
         await asyncio.sleep(0)
         if not self._is_at_rest(key, record) or record.touched_at >= since:
             return False
-        pool = self._members.of(record.applied)
-        if record.members != pool.fingerprint:
+        given = self._members.of(record.applied).now
+        if record.members != given.fingerprint:
             # Its members are about to be changed anyway.
             return False
-        verdict, status = listing.compare(record.applied, pool.all)
+        verdict, status = listing.compare(record.applied, given.nodes)
         if status is not None and status.ingress and record.status is not None:
             return not plan.same_status(status, record.status)
         return verdict in (Verdict.DIFFERENT, Verdict.MISSING)
+
+    async def _look_for_orphans(self) -> None:
+        if self._handle.offers(LoadBalancerDigests):
+            listing = await listed(self._handle)
+            if listing is not None:
+                self._orphans.note(listing)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -451,11 +482,17 @@ class ServiceController:
             self._foreign.discard(old.uid)
             self._writer.forget(old.key)
             return self._gone(old)
-        self._note_class(new)
+        if plan.is_foreign(new, self._settings.classes):
+            # Its finalizer may be of another controller when it stops asking for a balancer.
+            self._foreign.add(new.uid)
+        elif plan.wants_balancer(new, self._settings.classes):
+            self._foreign.discard(new.uid)
         record = self._records.get(new.key)
         if record is not None and record.applied.uid == new.uid:
             record.owner_deleted = False
-            self._vanished.back(record)
+            if new.key in self._vanished:
+                self._guard.back(clock.monotonic())
+                self._settled(record)
         if old is None:
             return self._added(new, initial)
         if old.uid != new.uid:
@@ -464,7 +501,10 @@ class ServiceController:
         if not plan.is_relevant(old, new, record, self._rules, lags=lags):
             return False
         if record is not None:
-            record.changed()
+            # Such a change is reported, and no listing says how the load balancer should be.
+            record.silent = False
+            if record.state is State.UNVERIFIED:
+                record.state = State.PENDING
         return True
 
     def _seen_deleted(self, service: Service) -> None:
@@ -479,6 +519,7 @@ class ServiceController:
             return False
         if plan.is_unexplained(service, record, self._settings.classes):
             self._vanished.add(service.key)
+            self._guard.missing(clock.monotonic())
         return True
 
     def _added(self, service: Service, initial: bool) -> bool:
@@ -500,23 +541,16 @@ class ServiceController:
                 return False
         return True
 
-    def _note_class(self, service: Service) -> None:
-        """Remember whose finalizer it may be when a Service stops asking for a balancer."""
-        if plan.is_foreign(service, self._settings.classes):
-            self._foreign.add(service.uid)
-        elif plan.wants_balancer(service, self._settings.classes):
-            self._foreign.discard(service.uid)
-
     def _nodes_synced(self) -> None:
-        self._members.adopt_unknown(self._nodes.store.list())
+        self._members.adopt_unknown()
         self._members.end_burst()
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
         waited = len(self._members.unsettled)
         if new is not None:
-            self._doubts.came(new)
+            self._members.came(new)
         elif old is not None:
-            self._doubts.gone(old.name)
+            self._members.gone(old.name)
         if waits := len(self._members.unsettled) - waited:
             self._bursts.wave(goes_on=waited + waits > 0)
         by_health = self._members.by_health
@@ -525,13 +559,17 @@ class ServiceController:
             self._bursts.note(leaves=leaves)
         return False
 
+    async def _look_at_members(self) -> None:
+        if self._members.are_doubtful():
+            self._bursts.note()
+
     def _passed(self, took_s: float) -> None:
         metrics.NODE_SYNC.observe(took_s)
-        self._bursts.passed(took_s)
+        self._bursts.rest(took_s)
 
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
-        self._doubts.settle()
+        self._members.settle()
         now = clock.monotonic()
         changed = self._members.end_burst()
         due = [
@@ -542,7 +580,7 @@ class ServiceController:
         if changed and self._records:
             self._log.info("nodes changed", members=len(self._members), load_balancers=len(due))
         if due:
-            self._bursts.passes()
+            self._bursts.rest()
         self._timer.started(due, joins=True)
         for key in due:
             self.controller.queue.add(key, background=True)

@@ -7,10 +7,11 @@ patches bound to the resourceVersion they were planned for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ccm.cloud.helpers import (
     has_load_balancer_finalizer,
@@ -18,8 +19,7 @@ from ccm.cloud.helpers import (
     load_balancer_status_equal,
 )
 from ccm.cloud.types import Ingress, Status
-from ccm.controllers.service.record import Record, State
-from ccm.model import Service, names
+from ccm.model import Node, Service, names
 from ccm.model.patches import (
     Patch,
     StaleObject,
@@ -28,6 +28,113 @@ from ccm.model.patches import (
     same_version,
 )
 from ccm.model.service import TYPE_LOAD_BALANCER
+
+
+class Given(NamedTuple):
+    """The members of load balancers at one moment.
+
+    Attributes:
+        nodes: by name; the same object until a node changes.
+        fingerprint: equal for equal sets: the same names with the same provider IDs.
+        burst: how many bursts of changes were over.
+    """
+
+    nodes: Sequence[Node]
+    fingerprint: str
+    burst: int
+
+
+class State(Enum):
+    """What is known about a Service's load balancer.
+
+    ```text
+    UNVERIFIED ──listing: as it should be──▶ APPLIED ◀──ensured── PENDING
+        └───────────otherwise───────────────▶ PENDING ◀──drift, failures, a call begun──┘
+    any ──removed──▶ REMOVED ──wanted again──▶ a new record
+    ```
+    """
+
+    UNVERIFIED = "unverified"
+    """It was there at the start, and the cloud was not looked at yet."""
+    PENDING = "pending"
+    """It has to be ensured; there may be something in the cloud."""
+    APPLIED = "applied"
+    """The provider confirmed it; nothing but members can be due."""
+    REMOVED = "removed"
+    """Nothing is left in the cloud."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What was done and is known about one Service and its load balancer.
+
+    Attributes:
+        applied: the Service as it was last given to the provider, or is about to be; what its
+            load balancer is removed by when the Service is gone.
+        state: what is known about the load balancer.
+        members: fingerprint of the members the provider knows; empty = they have to be given.
+        burst: how many bursts of nodes were over when those members were looked at.
+        status: the status the Service shall show; None = not ours to write.
+        waiting: the operation about which the provider said "come back later"; empty = none.
+        silent: ensure it without telling people: nobody knows of a change.
+        update_failures: failed changes of the members in a row.
+        failing: the last ensure failed, so that only updates change the members until the next.
+        absent: there is no load balancer in the cloud, so that there is nothing to update.
+        not_before: monotonic time before which a change of nodes is no reason to call.
+        touched_at: monotonic time of the last call to the provider.
+        repaired_at: monotonic time of the last repair.
+        opening: the opening of the provider that confirmed it last.
+        owner_deleted: the Service was seen to be deleted; else it may just not be there.
+    """
+
+    applied: Service
+    state: State = State.PENDING
+    members: str = ""
+    burst: int = 0
+    status: Status | None = None
+    waiting: str = ""
+    silent: bool = False
+    update_failures: int = 0
+    failing: bool = False
+    absent: bool = False
+    not_before: float = -math.inf
+    touched_at: float = -math.inf
+    repaired_at: float = -math.inf
+    opening: int = -1
+    owner_deleted: bool = False
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether there may be something in the cloud."""
+        return self.state is not State.REMOVED
+
+    def wants_members(self, fingerprint: str, now: float) -> bool:
+        """Whether it has to be given other members by an update, and may be now."""
+        follows = self.state is State.APPLIED or (self.failing and not self.absent)
+        return follows and self.members != fingerprint and self.not_before <= now
+
+    def confirm(
+        self, service: Service, given: Given, status: Status | None, *, opening: int
+    ) -> None:
+        """The load balancer is known to be as this Service and these members want it."""
+        self.applied = service
+        self.opening = opening
+        self.state = State.APPLIED
+        self.took(given)
+        self.status = status
+        self.failing = self.absent = self.silent = False
+        self.waiting = ""
+
+    def took(self, given: Given) -> None:
+        """The load balancer has these members."""
+        self.members, self.burst = given.fingerprint, given.burst
+        self.update_failures = 0
+
+    def resumes(self, operation: str) -> bool:
+        """Whether an operation only goes on, which is no news; asked once per attempt."""
+        resumed = self.waiting == operation
+        self.waiting = ""
+        return resumed
 
 
 class Action(Enum):
@@ -102,25 +209,20 @@ def decide(
         return Action.NOTHING if was_foreign and not served else Action.REMOVE
     if service.is_deleting or not wants_balancer(service, rules.classes):
         return Action.REMOVE if served else Action.NOTHING
+    given = Action.UPDATE if members_known else Action.WAIT
+    update = given if members_due else Action.NOTHING
     if record is None or record.state in (State.PENDING, State.REMOVED):
         if not ensure_waits:
             return Action.ENSURE
         # An annotation that is refused is no reason to keep nodes that are gone.
-        return _about_members(due=members_due, known=members_known)
+        return update
     if record.state is State.UNVERIFIED:
         return Action.VERIFY if members_known else Action.WAIT
     if needs_ensure(record.applied, service, rules.prefixes):
         return Action.ENSURE
-    action = _about_members(due=members_due, known=members_known)
-    if action is Action.NOTHING and is_damaged(service, record.status):
+    if update is Action.NOTHING and is_damaged(service, record.status):
         return Action.REPAIR
-    return action
-
-
-def _about_members(*, due: bool, known: bool) -> Action:
-    if not due:
-        return Action.NOTHING
-    return Action.UPDATE if known else Action.WAIT
+    return update
 
 
 def is_relevant(
@@ -299,29 +401,23 @@ def status_settled(service: Service, wanted: Status) -> bool:
 
 def same_status(one: Status, other: Status) -> bool:
     """Whether two statuses mean the same, the default of the IP mode included."""
-    return load_balancer_status_equal(_defaulted(one), _defaulted(other))
 
+    def defaulted(status: Status) -> Status:
+        return Status(
+            ingress=[
+                replace(entry, ip_mode="VIP") if entry.ip and entry.ip_mode is None else entry
+                for entry in status.ingress
+            ]
+        )
 
-def _defaulted(status: Status) -> Status:
-    return Status(ingress=[_with_mode(entry) for entry in status.ingress])
-
-
-def _with_mode(entry: Ingress) -> Ingress:
-    return replace(entry, ip_mode="VIP") if entry.ip and entry.ip_mode is None else entry
+    return load_balancer_status_equal(defaulted(one), defaulted(other))
 
 
 def _wire(entry: Ingress) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
-    if entry.ip:
-        found["ip"] = entry.ip
-    if entry.hostname:
-        found["hostname"] = entry.hostname
-    if entry.ip_mode:
-        found["ipMode"] = entry.ip_mode
-    if entry.ports:
-        found["ports"] = [
-            {"port": port.port, "protocol": port.protocol}
-            | ({"error": port.error} if port.error else {})
-            for port in entry.ports
-        ]
-    return found
+    ports = [
+        {"port": port.port, "protocol": port.protocol}
+        | ({"error": port.error} if port.error else {})
+        for port in entry.ports or ()
+    ]
+    fields = {"ip": entry.ip, "hostname": entry.hostname, "ipMode": entry.ip_mode, "ports": ports}
+    return {key: value for key, value in fields.items() if value}

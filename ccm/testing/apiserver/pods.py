@@ -10,7 +10,7 @@ import msgspec
 
 from ccm.base import clock
 from ccm.model import names
-from ccm.model.budget import selects
+from ccm.model.pod import selects
 from ccm.model.selectors import LabelSelector
 from ccm.model.times import format_time
 from ccm.testing.apiserver import errors, kinds, schema

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ccm.kube.events import COMBINED_PREFIX, Correlator, Verdict, stamped
-from ccm.model.event import Event, EventSource
 from ccm.model.meta import ObjectMeta, ObjectReference
+from ccm.model.objects import Event, EventSource
 from ccm.testing.clock import START
 
 

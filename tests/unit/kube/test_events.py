@@ -16,8 +16,8 @@ from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.events import QUEUE_SIZE, EventRecorder
-from ccm.model.event import Event
 from ccm.model.meta import ObjectReference
+from ccm.model.objects import Event
 from ccm.testing.clock import advance, elapsed_s
 from tests.support.watches import api_error, refused
 

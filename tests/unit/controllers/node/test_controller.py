@@ -11,7 +11,7 @@ from ccm.base import metrics
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.types import InstanceMetadata, address
-from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
+from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController
 from ccm.kube.errors import Conflict
 from ccm.model import Node, names
 from ccm.runtime.controller import DONE
@@ -33,7 +33,7 @@ def controller(cluster: Cluster, fake: FakeCloud, own_nodes: str = "") -> NodeCo
         lookup=InstanceLookup(Handle(fake.cloud())),
         ownership=Ownership.of(("fake",), own_nodes),
         events=cluster,
-        settings=Settings(status_period_s=1e9),
+        status_period_s=1e9,
         rng=random.Random(1),
     )
 

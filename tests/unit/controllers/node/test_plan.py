@@ -69,7 +69,7 @@ answers = st.builds(
 def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceMetadata) -> None:
     patch = plan.address_patch(before, answer.addresses)
     addressed = before if patch is None else patched(before, patch)
-    after = patched(addressed, plan.initialization(addressed, answer).patch)
+    after = patched(addressed, plan.initialization(addressed, answer)[0])
 
     assert not any(taint.key == names.TAINT_UNINITIALIZED for taint in after.taints)
     assert [taint for taint in before.taints if taint.key != names.TAINT_UNINITIALIZED] == list(
@@ -82,7 +82,7 @@ def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceM
     ):
         if value:
             assert after.labels[beta] == after.labels[stable] == value
-    again = plan.initialization(after, answer).patch
+    again = plan.initialization(after, answer)[0]
     assert "labels" not in again["metadata"]
 
 

@@ -12,7 +12,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unavailable
 from ccm.cloud.lookup import InstanceLookup, Ownership
-from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
+from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Rules
 from ccm.model import Node
 from ccm.model.times import format_time
@@ -182,7 +182,7 @@ async def test_an_answer_from_before_an_exchange_of_the_provider_is_none() -> No
         slots=DeletionRecord(Api(), namespace="kube-system", owner="lease"),
         holds=Holds("Node", cluster),
         events=cluster,
-        settings=Settings(rules=Rules(ownership=Ownership(schemes=("fake",)))),
+        rules=Rules(ownership=Ownership(schemes=("fake",))),
     )
     async with cluster.running(made.controller):
         await advance(2)

@@ -14,26 +14,23 @@ import pytest
 
 from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import InstanceState, Power
-from ccm.controllers.nodelifecycle.evidence import (
-    LONGEST_SILENCE_S,
-    MOST_WITNESSES,
-    Census,
-    Evidence,
-    Tally,
-)
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
+    LONGEST_SILENCE_S,
+    MOST_WITNESSES,
     NEW_DENIED_S,
     Action,
+    Census,
+    Evidence,
     Facts,
     Reason,
     Rules,
+    Tally,
     changed_state,
     counts_alike,
     is_suspect,
     judge,
-    may_touch,
     taint_patch,
 )
 from ccm.model import Node, Taint, names
@@ -223,25 +220,6 @@ def annotated(annotations: dict[str, str]) -> Node:
 )
 def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int) -> None:
     assert rules.limit_for(ours) == limit
-
-
-@pytest.mark.parametrize(
-    ("of", "ownership", "is_claimed", "expected"),
-    [
-        (ASKED, OURS, False, True),
-        (NAMELESS, OURS, False, True),
-        (BARE, OURS, False, False),
-        (BARE, OURS, True, True),
-        (node(ready="False", labels={"own": ""}), SELECTED, False, True),
-    ],
-)
-def test_who_is_changed_before_the_cloud_was_asked(
-    of: Node, ownership: Ownership, is_claimed: bool, expected: bool
-) -> None:
-    rules = replace(RULES, ownership=ownership)
-
-    assert may_touch(of, rules, is_claimed=is_claimed) is expected
-    assert may_touch(of, replace(rules, reference=True), is_claimed=is_claimed)
 
 
 @pytest.mark.parametrize(

@@ -1,66 +1,147 @@
-"""Services from change to call, write and event; removals."""
+"""Services from change to call, write and event; removals; members while the ensure fails."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
-from ccm.kube.errors import Conflict, ServerError
-from tests.support.services import KEY, F, World, served, started
+from ccm.base import metrics
+from ccm.cloud import Ingress, Status
+from ccm.cloud.errors import (
+    Aborted,
+    FailedPrecondition,
+    ImplementedElsewhere,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    RetryAfter,
+)
+from ccm.kube.errors import Conflict, Forbidden, ServerError
+from ccm.model import names
+from tests.support.services import KEY, F, Log, World, autoscaler_taint, ports, served, started
 
 pytestmark = pytest.mark.virtual_time
 
+WRONG = InvalidArgument("annotation size: 'huge' is no size")
+FORBIDDEN = Forbidden(status=403, reason="Forbidden", message="no patch of services/status")
+BROKEN = ServerError(status=500, reason="Boom", message="no")
+ELSEWHERE = ImplementedElsewhere("not ours")
+EXCLUDE = names.LABEL_EXCLUDE_BALANCERS
+ENSURE: Log = [("ensure", "web", ("n1", "n2"))]
+UPDATE: Log = [("update", "web", ("n1", "n2"))]
 
-@pytest.mark.row("service-sync-02", "service-idle-01")
-async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
+
+def gone_and_back(world: World) -> None:
+    world.node("n1", taints=[autoscaler_taint()])
+    world.node("n1")
+
+
+@pytest.mark.parametrize(
+    ("change", "log", "cloud"),
+    [
+        pytest.param(change, log, cloud, id=name, marks=pytest.mark.row(*rows.split()))
+        for name, rows, change, log, cloud in [
+            ("nothing", "service-idle-01", lambda world: None, [], {}),
+            ("label", "service-label-01", lambda w: w.meta(labels={"a": "b"}), [], {}),
+            (
+                "annotation of others",
+                "service-annotations-01",
+                lambda world: world.meta(annotations={"kubectl.kubernetes.io/last": "x"}),
+                [],
+                {"service_annotations": ("lb.fake.io/",)},
+            ),
+            (
+                "annotation",
+                "service-label-01 service-annotations-01",
+                lambda world: world.meta(annotations={"lb.fake.io/size": "2"}),
+                ENSURE,
+                {"service_annotations": ("lb.fake.io/",)},
+            ),
+            (
+                "another port",
+                "service-change-01",
+                lambda world: world.change(ports=ports(81)),
+                ENSURE,
+                {},
+            ),
+            ("ready", "service-nodes-05", lambda w: w.node("n2", ready="False"), [], {}),
+            (
+                "tainted",
+                "service-nodes-05",
+                lambda w: w.node("n2", taints=[autoscaler_taint()]),
+                [],
+                {},
+            ),
+            ("deleting", "service-nodes-05", lambda w: w.node("n2", deleting=True), [], {}),
+            ("labelled", "service-nodes-05", lambda w: w.node("n2", labels={"a": "b"}), [], {}),
+            (
+                "included",
+                "service-nodes-05",
+                lambda w: w.node("n2", labels={EXCLUDE: "false"}),
+                [],
+                {},
+            ),
+            (
+                "excluded",
+                "service-nodes-04",
+                lambda world: world.node("n2", labels={EXCLUDE: ""}),
+                [("update", "web", ("n1",))],
+                {},
+            ),
+            (
+                "another ID",
+                "service-nodes-04",
+                lambda w: w.node("n2", provider_id="fake://x"),
+                UPDATE,
+                {},
+            ),
+            ("ID gone", "service-nodes-04", lambda w: w.node("n2", provider_id=""), UPDATE, {}),
+            ("there and back", "service-nodes-05", gone_and_back, [], {}),
+        ]
+    ],
+)
+async def test_the_calls_that_follow_from_one_change(
+    change: Callable[[World], None], log: Log, cloud: dict[str, Any]
+) -> None:
+    async with served("n1", "n2", cloud=cloud) as world:
+        change(world)
+        await world.pass_time(1000)
+
+        assert world.balancers.log == log
+        assert world.patches == []
+
+
+@pytest.mark.row("service-sync-02", "service-sync-03")
+@pytest.mark.parametrize("finalizers", [(), (F,)], ids=["new", "with the finalizer"])
+async def test_a_new_service_gets_finalizer_balancer_and_address(finalizers: tuple[str]) -> None:
     async with started("n1") as world:
-        world.service()
+        world.service(finalizers=finalizers)
         await world.pass_time(1)
 
         assert world.balancers.log == [("ensure", "web", ("n1",))]
         assert world.finalizers() == [F]
         assert world.address().startswith("ip-of-auidweb")
         assert world.reasons() == ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
-        assert [sorted(patch) for patch in world.patches] == [["metadata"], ["metadata", "status"]]
+        writes = [sorted(patch) for patch in world.patches]
+        assert writes == [["metadata"]] * (not finalizers) + [["metadata", "status"]]
         assert F in world.balancers.given[0].finalizers
 
-        world.forget()
-        await world.pass_time(1000)
-        assert (world.balancers.log, world.patches, world.events) == ([], [], [])
 
-
-@pytest.mark.parametrize("damage", ["finalizer", "status", "both"])
+@pytest.mark.parametrize("during", [False, True], ids=["at rest", "during a call"])
+@pytest.mark.parametrize("damage", ["finalizer", "status"])
 @pytest.mark.row("service-repair-01")
-async def test_what_somebody_took_away_comes_back(damage: str) -> None:
+async def test_what_somebody_took_away_comes_back(damage: str, during: bool) -> None:
     async with served() as world:
         address = world.address()
-        if damage != "status":
-            world.meta(finalizers=None)
-        if damage != "finalizer":
-            world.wipe_status()
-        await world.pass_time(1)
-        await world.pass_time(10)
-
-        assert world.finalizers() == [F]
-        assert world.address() == address
-        assert world.balancers.log == []
-        assert world.events == []
-
-
-@pytest.mark.row("service-repair-01")
-@pytest.mark.parametrize("damage", ["finalizer", "status"])
-async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage: str) -> None:
-    async with started() as world:
-        world.service()
-        await world.pass_time(1)
-        address = world.address()
-        world.balancers.slow.add("ensure")
-        world.change(ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
-        await world.pass_time(1)
-
+        if during:
+            world.balancers.slow.add("ensure")
+            world.change(ports=ports(81))
+            await world.pass_time(1)
+            world.forget()
         if damage == "status":
             world.wipe_status()
         else:
@@ -69,23 +150,41 @@ async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage:
         world.balancers.release.set()
         await world.pass_time(10)
 
-        assert world.finalizers() == [F]
-        assert world.address() == address
+        assert (world.finalizers(), world.address()) == ([F], address)
+        assert world.balancers.log == []
+        assert world.reasons() == (["EnsuredLoadBalancer"] if during else [])
 
 
-async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -> None:
+@pytest.mark.row("service-repair-01")
+async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
+    async with served() as world:
+        for _ in range(100):
+            world.wipe_status()
+            await world.pass_time(0.1)
+
+        assert len(world.patches) <= 3
+        await world.pass_time(6)
+        assert world.address()
+
+
+@pytest.mark.row("service-uid-01")
+@pytest.mark.parametrize("type_", ["LoadBalancer", "ClusterIP"])
+async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one(type_: str) -> None:
     async with started() as world:
         world.balancers.slow.add("ensure")
         world.service()
         await world.pass_time(1)
         world.vanish()
-        world.service(uid="other", type_="ClusterIP")
+        world.service(uid="other", type_=type_)
         await world.pass_time(1)
         world.balancers.release.set()
         await world.pass_time(100)
 
-        assert world.balancers.held == {}
-        assert (world.finalizers(), world.address()) == ([], "")
+        wanted = type_ == "LoadBalancer"
+        assert [each.uid for each in world.balancers.given[:2]] == ["uid-web-1"] * 2
+        assert list(world.balancers.held) == ["aother"] * wanted
+        assert world.finalizers() == [F] * wanted
+        assert world.address() == "ip-of-aother" * wanted
 
 
 async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
@@ -105,30 +204,14 @@ async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() 
         assert (world.finalizers(), world.address()) == ([], "")
 
 
-@pytest.mark.row("service-repair-01")
-async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
-    async with served() as world:
-        for _ in range(100):
-            world.wipe_status()
-            await world.pass_time(0.1)
-
-        assert len(world.patches) <= 3
-        await world.pass_time(6)
-        assert world.address()
-
-
 @pytest.mark.row("service-retry-01")
 async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
     async with started("n1", faults={"ensure": Internal("boom")}) as world:
         world.service()
         await world.pass_time(2000)
 
-        at = world.balancers.at
-        pauses = [round(b - a, 3) for a, b in itertools.pairwise(at)]
-        assert pauses[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
+        assert world.pauses("ensure")[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
         assert world.reasons()[:2] == ["EnsuringLoadBalancer", "SyncLoadBalancerFailed"]
-        failed = "Error syncing load balancer: failed to ensure load balancer: boom"
-        assert world.messages[1] == failed
         assert world.finalizers() == [F]
 
 
@@ -140,47 +223,44 @@ async def test_come_back_later_is_obeyed_from_every_call(operation: str) -> None
         if operation == "update":
             world.node("n2")
             await world.pass_time(1)
+            world.node("n3")
         elif operation == "ensure":
-            world.change(ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+            world.change(ports=ports(81))
         else:
             world.delete()
         await world.pass_time(59)
-        assert not [event for event in world.events if event[1] == "Warning"]
+        assert world.warned() == []
         await world.pass_time(42 * 3 * 1.2 + 1 - 59)
 
-        at = [
-            moment
-            for moment, call in zip(world.balancers.at, world.balancers.calls, strict=True)
-            if call == operation
-        ]
-        assert all(42 <= b - a <= 42 * 1.2 for a, b in itertools.pairwise(at))
-        assert len(at) == 4
-        assert len([event for event in world.events if event[1] == "Warning"]) == 1
+        pauses = world.pauses(operation)
+        assert len(pauses) == 3
+        assert all(42 <= pause <= 42 * 1.2 for pause in pauses)
+        assert len(world.warned()) == 1
 
         world.balancers.faults.clear()
         await world.pass_time(42 * 1.2)
         assert world.balancers.calls[-1] in (operation, "delete")
 
 
-@pytest.mark.row("service-elsewhere-01")
-async def test_a_service_served_elsewhere_is_left_alone() -> None:
-    async with started(faults={"ensure": ImplementedElsewhere("not ours")}) as world:
-        world.service()
-        await world.pass_time(1000)
-
-        assert (world.balancers.calls, world.finalizers(), world.address()) == (["ensure"], [F], "")
-
-
 @pytest.mark.row("service-order-02")
 async def test_without_the_finalizer_the_provider_is_not_called() -> None:
-    world = World()
-    world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
+    labels = {"operation": "ensure", "outcome": "error"}
+
+    def failed() -> float:
+        name = "ccm_service_operation_duration_seconds_count"
+        return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+
+    world, before = World(), failed()
+    world.write_faults = [FORBIDDEN] * 6
     async with world.running():
-        world.service()
-        await world.pass_time(1)
+        with capture_logs() as lines:
+            world.service()
+            await world.pass_time(200)
+        assert failed() - before == len(world.patches) == 6
+        assert warnings(lines) == [("reconcile failed", str(FORBIDDEN))]
         assert world.balancers.log == []
 
-        await world.pass_time(5)
+        await world.pass_time(300)
         assert world.balancers.calls == ["ensure"]
 
 
@@ -222,27 +302,6 @@ async def test_a_lagging_cache_does_not_repeat_work() -> None:
         assert len(world.patches) == writes == 2
 
 
-@pytest.mark.row("service-label-01", "service-annotations-01")
-@pytest.mark.parametrize(
-    ("prefixes", "nothing"),
-    [
-        (None, {"labels": {"a": "b"}}),
-        (("lb.fake.io/",), {"annotations": {"kubectl.kubernetes.io/last-applied": "x"}}),
-    ],
-    ids=["a label", "an annotation without the provider's prefix"],
-)
-async def test_some_metadata_costs_nothing_and_an_annotation_one_ensure(
-    prefixes: tuple[str, ...] | None, nothing: dict[str, Any]
-) -> None:
-    async with served(cloud={"service_annotations": prefixes}) as world:
-        world.meta(**nothing)
-        await world.pass_time(1)
-        assert world.balancers.log == []
-        world.meta(annotations={"lb.fake.io/size": "2"})
-        await world.pass_time(1)
-        assert world.balancers.calls == ["ensure"]
-
-
 @pytest.mark.row("service-class-01", "service-sync-07")
 async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
     async with started() as world:
@@ -267,7 +326,7 @@ async def test_what_people_change_comes_before_a_start() -> None:
     world.balancers.seconds = 1.0
     async with world.running():
         world.service("new")
-        world.change("old7", ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        world.change("old7", ports=ports(81))
         await world.pass_time(30)
 
         order = [name for _, name, _ in world.balancers.log]
@@ -290,15 +349,6 @@ async def test_other_services_are_never_touched(type_: str) -> None:
         assert (world.balancers.log, world.patches, world.events) == ([], [], [])
 
 
-@pytest.mark.row("service-sync-03")
-async def test_a_finalizer_that_is_there_saves_a_write() -> None:
-    async with started() as world:
-        world.service(finalizers=[F])
-        await world.pass_time(1)
-
-        assert [sorted(patch) for patch in world.patches] == [["metadata", "status"]]
-
-
 @pytest.mark.row("service-write-01")
 async def test_a_status_that_always_conflicts_is_written_later_without_a_second_ensure() -> None:
     async with started() as world:
@@ -312,9 +362,7 @@ async def test_a_status_that_always_conflicts_is_written_later_without_a_second_
         await world.pass_time(6)
         assert world.address()
         assert world.balancers.calls == ["ensure"]
-        assert [event for event in world.events if event[1] == "Warning"] == [
-            ("web", "Warning", "UnAvailableLoadBalancer")
-        ]
+        assert world.warned() == ["UnAvailableLoadBalancer"]
 
 
 @pytest.mark.row("service-write-02")
@@ -325,7 +373,7 @@ async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None
         await world.pass_time(1)
 
         assert world.balancers.calls == ["ensure", "delete"]
-        assert not [event for event in world.events if event[1] == "Warning"]
+        assert world.warned() == []
 
 
 @pytest.mark.row("service-write-03")
@@ -334,20 +382,19 @@ async def test_the_newest_service_is_given_to_the_provider() -> None:
         world.change(loadBalancerIP="192.0.2.9")
         world.node("n1")
         await world.pass_time(10)
-
-        assert {each.spec.load_balancer_ip for each in world.balancers.given} == {"192.0.2.9"}
-
-
-async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
-    async with started(slow="ensure") as world:
-        world.service()
+        world.balancers.slow.add("ensure")
+        world.change(loadBalancerIP="192.0.2.10")
         await world.pass_time(1)
-        world.change(loadBalancerIP="192.0.2.9")
+        world.change(loadBalancerIP="192.0.2.11")
         await world.pass_time(1)
         world.balancers.release.set()
         await world.pass_time(1)
 
-        assert [each.spec.load_balancer_ip for each in world.balancers.given] == ["", "192.0.2.9"]
+        given = [each.spec.load_balancer_ip for each in world.balancers.given]
+        assert list(dict.fromkeys(given)) == ["192.0.2.9", "192.0.2.10", "192.0.2.11"]
+
+
+# --- removals -------------------------------------------------------------------------------
 
 
 @pytest.mark.row("service-cleanup-01")
@@ -373,7 +420,7 @@ async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_
     async with started() as world:
         world.service()
         await world.pass_time(1)
-        world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
+        world.write_faults = [BROKEN]
         world.change(type="ClusterIP")
         await world.pass_time(1)
         assert (world.balancers.held, world.finalizers()) == ({}, [F])
@@ -385,15 +432,19 @@ async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_
         assert world.finalizers() == [F]
 
 
-@pytest.mark.row("service-delete-01")
+@pytest.mark.row("service-delete-01", "service-delete-03")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
     async with served() as world:
+        world.balancers.faults["delete"] = Internal("boom")
         world.vanish()
-        await world.pass_time(1)
+        await world.pass_time(6)
+        assert world.reasons() == ["DeletingLoadBalancer", "DeleteLoadBalancerFailed"] * 2
 
-        assert world.balancers.calls == ["delete"]
+        world.balancers.faults.clear()
+        await world.pass_time(20)
         assert world.balancers.held == {}
-        assert world.reasons() == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
+        assert world.balancers.calls == ["delete"] * 3
+        assert world.reasons()[-2:] == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
 
 
 @pytest.mark.row("service-delete-02")
@@ -401,15 +452,12 @@ async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it
     async with started() as world:
         world.service(finalizers=["foo"])
         await world.pass_time(1)
-        world.forget()
-
         world.cache_lags = True
         world.meta(finalizers=["foo"], deletionTimestamp="2026-01-01T00:00:00Z")
         world.catch_up()
         await world.pass_time(1)
 
-        assert world.balancers.held == {}
-        assert world.finalizers() == ["foo"]
+        assert (world.balancers.held, world.finalizers()) == ({}, ["foo"])
         world.forget()
         await world.pass_time(1000)
         assert world.balancers.log == []
@@ -435,28 +483,18 @@ async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup
 
 
 @pytest.mark.row("service-elsewhere-01")
-async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> None:
-    """Whichever of the provider's calls says so."""
+@pytest.mark.parametrize("says_so", ["ensure", "get", "delete"])
+async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same(says_so: str) -> None:
     async with started() as world:
+        world.balancers.faults[says_so] = ELSEWHERE
         world.service()
-        await world.pass_time(1)
-        world.balancers.faults["get"] = ImplementedElsewhere("not ours")
+        await world.pass_time(1000)
+        assert (world.balancers.calls, world.finalizers()) == (["ensure"], [F])
 
         world.delete()
         await world.pass_time(10)
 
         assert KEY not in world.objects
-
-
-@pytest.mark.row("service-uid-01")
-async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
-    async with served() as world:
-        world.service(uid="other")
-        await world.pass_time(1)
-
-        assert world.balancers.calls == ["delete", "ensure"]
-        assert [each.uid for each in world.balancers.given] == ["uid-web-1", "other"]
-        assert list(world.balancers.held) == ["aother"]
 
 
 @pytest.mark.row("service-sync-06")
@@ -496,22 +534,6 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
         assert world.reasons() == ["DeletingLoadBalancer", "SyncLoadBalancerFailed"] * 3
 
 
-@pytest.mark.row("service-delete-03")
-async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None:
-    async with served() as world:
-        world.balancers.faults["delete"] = Internal("boom")
-
-        world.vanish()
-        await world.pass_time(6)
-        assert world.reasons() == ["DeletingLoadBalancer", "DeleteLoadBalancerFailed"] * 2
-        assert world.messages[1] == "Error deleting load balancer: boom"
-
-        world.balancers.faults.clear()
-        await world.pass_time(20)
-        assert world.balancers.held == {}
-        assert world.balancers.calls == ["delete"] * 3
-
-
 @pytest.mark.row("service-delete-04")
 async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
     async with started(slow="ensure") as world:
@@ -523,3 +545,237 @@ async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
         await world.pass_time(60)
 
         assert world.balancers.log == [("ensure", "first", ())]
+
+
+# --- members while the ensure fails ---------------------------------------------------------
+
+
+def warnings(lines: list[Any]) -> list[tuple[str, str]]:
+    return [(line["event"], line["error"]) for line in lines if line["log_level"] == "warning"]
+
+
+async def refused(world: World, error: Exception = WRONG) -> None:
+    """Change the Service so that its ensure fails from now on."""
+    world.balancers.faults["ensure"] = error
+    world.change(ports=ports(443))
+    await world.pass_time(1)
+    assert world.balancers.calls == ["ensure"]
+    world.forget()
+
+
+@pytest.mark.row("service-follow-01")
+@pytest.mark.parametrize(
+    "error",
+    [WRONG, FailedPrecondition("renamed"), Internal("boom")],
+    ids=lambda e: type(e).__name__,
+)
+async def test_nodes_come_and_go_while_the_ensure_fails(error: Exception) -> None:
+    async with served("n1", "n2") as world:
+        await refused(world, error)
+
+        world.node("n3")
+        await world.pass_time(2)
+        assert world.balancers.log == [("update", "web", ("n1", "n2", "n3"))]
+        world.remove_node("n1")
+        await world.pass_time(12)
+
+        assert world.balancers.of("update")[1:] == [("web", ("n2", "n3"))]
+
+
+@pytest.mark.row("service-follow-01")
+async def test_updates_leave_the_back_off_of_the_ensure_alone() -> None:
+    async with served("n1") as world:
+        await refused(world, Internal("boom"))
+        for number in range(40):
+            world.node(f"m{number:02}")
+            await world.pass_time(15)
+
+        assert [round(pause) for pause in world.pauses("ensure")] == [10, 20, 40, 80, 160]
+        assert world.balancers.calls.count("update") >= 30
+
+
+@pytest.mark.row("service-follow-01")
+async def test_a_failing_update_backs_off_beside_a_failing_ensure() -> None:
+    async with served("n1") as world:
+        await refused(world)
+        world.balancers.faults["update"] = Internal("no")
+        world.node("n2")
+        with capture_logs() as lines:
+            await world.pass_time(200)
+
+        assert [round(pause) for pause in world.pauses("update")] == [5, 10, 20, 40, 80]
+        assert "ensure" not in world.balancers.calls
+        assert warnings(lines) == [("members not changed", "no")]
+        world.balancers.faults["update"] = RetryAfter("busy", seconds=30)
+        await world.pass_time(200)
+        world.forget()
+        del world.balancers.faults["update"]
+        await world.pass_time(60)
+        assert world.balancers.log == UPDATE
+
+
+@pytest.mark.row("service-follow-01")
+async def test_a_service_put_right_is_ensured_at_once() -> None:
+    async with served("n1") as world:
+        await refused(world)
+        world.balancers.faults.clear()
+        world.change(ports=ports(80))
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["ensure"]
+        world.forget()
+        world.node("n2")
+        await world.pass_time(1000)
+        assert world.balancers.log == UPDATE
+
+
+@pytest.mark.row("service-follow-02")
+@pytest.mark.parametrize("digests", [False, True], ids=["unlisted", "listed"])
+async def test_members_follow_after_a_restart_though_no_ensure_ever_succeeds(
+    digests: bool,
+) -> None:
+    world = World(digests=digests)
+    world.node("n1")
+    world.service()
+    async with world.running():
+        await world.pass_time(60)
+    world.balancers.faults |= {"ensure": WRONG, "digest web": WRONG}
+    world.node("n2")
+    world.forget()
+    async with world.running():
+        await world.pass_time(5)
+        assert world.balancers.of("update") == [("web", ("n1", "n2"))]
+        world.node("n3")
+        await world.pass_time(5)
+
+        assert world.balancers.of("update")[1:] == [("web", ("n1", "n2", "n3"))]
+        assert world.balancers.calls.count("ensure") == 1
+
+
+@pytest.mark.row("service-follow-02")
+async def test_what_is_not_there_is_looked_for_once_for_each_ensure() -> None:
+    world = World()
+    world.node("n1")
+    world.service(finalizers=[F])
+    world.balancers.faults |= {"ensure": WRONG, "update": NotFound("nothing")}
+    async with world.running():
+        await world.pass_time(30)
+        for number in range(5):
+            world.node(f"m{number}")
+            await world.pass_time(60)
+
+    assert world.balancers.calls == ["ensure", "update", "get"]
+    assert "UpdateLoadBalancerFailed" not in world.reasons()
+
+
+@pytest.mark.row("service-follow-03")
+async def test_a_new_service_that_is_refused_costs_one_call() -> None:
+    async with started("n1", faults={"ensure": WRONG}) as world:
+        world.service()
+        await world.pass_time(500)
+
+        assert world.balancers.calls == ["ensure"]
+
+
+@pytest.mark.row("service-follow-03")
+async def test_members_follow_although_the_finalizer_cannot_be_written() -> None:
+    async with served("n1") as world:
+        world.write_faults = [FORBIDDEN] * 100
+        world.meta(finalizers=None)
+        world.change(ports=ports(443))
+        world.node("n2")
+        await world.pass_time(5)
+
+        assert world.balancers.log == UPDATE
+
+
+@pytest.mark.row("service-retry-01")
+async def test_a_refused_annotation_is_logged_once_and_again_while_it_lasts() -> None:
+    async with served("n1") as world:
+        with capture_logs() as lines:
+            await refused(world)
+            assert warnings(lines) == [("reconcile failed", str(WRONG))]
+            await world.pass_time(590)
+            assert len(warnings(lines)) == 1
+            other = world.balancers.faults["ensure"] = InvalidArgument("another")
+            world.change(ports=ports(443, 80))
+            await world.pass_time(1)
+            assert warnings(lines)[1:] == [("reconcile failed", str(other))]
+            await world.pass_time(1900)
+            assert warnings(lines)[2:] == [("reconcile failed", str(other))] * 3
+
+
+@pytest.mark.row("service-follow-04")
+async def test_an_error_with_a_status_serves_the_service_and_is_repeated() -> None:
+    told = Aborted("node n2 is unknown")
+    told.carrying(Status(ingress=(Ingress(ip="192.0.2.1"),)))
+    async with started("n1", "n2", faults={"ensure": told}) as world:
+        world.balancers.held["auidweb1"] = ([], ())
+        world.service()
+        await world.pass_time(16)
+
+        assert world.address() == "192.0.2.1"
+        assert world.balancers.calls == ["ensure"] * 3
+        assert world.warned() == ["SyncLoadBalancerFailed"] * 3
+        world.forget()
+        world.node("n3")
+        await world.pass_time(2)
+        assert world.balancers.log == [("update", "web", ("n1", "n2", "n3"))]
+        world.forget()
+
+        del world.balancers.faults["ensure"]
+        await world.pass_time(50)
+        assert world.balancers.calls == ["ensure"]
+        assert world.address().startswith("ip-of-")
+
+
+@pytest.mark.row("service-follow-01")
+async def test_a_service_that_is_deleted_gets_no_members_any_more() -> None:
+    async with served("n1") as world:
+        await refused(world)
+        world.balancers.faults["delete"] = FailedPrecondition("protected")
+        world.delete()
+        await world.pass_time(1)
+        for number in range(5):
+            world.node(f"m{number}")
+            await world.pass_time(60)
+
+        assert world.balancers.calls == ["delete"]
+
+
+@pytest.mark.row("service-busy-01")
+async def test_a_cloud_that_stays_busy_is_asked_ever_more_rarely_and_told_about() -> None:
+    async with served("n1") as world:
+        world.balancers.faults["delete"] = RetryAfter("it is being changed", seconds=1)
+        world.delete()
+        with capture_logs() as lines:
+            await world.pass_time(59)
+            assert (warnings(lines), world.reasons()) == ([], ["DeletingLoadBalancer"])
+            assert len(world.balancers.of("delete")) <= 20
+            await world.pass_time(21)
+            assert warnings(lines) == [("still told to retry later", "it is being changed")]
+            assert world.reasons()[1:] == ["SyncLoadBalancerFailed"]
+            await world.pass_time(3600)
+
+        pauses = [b - a for a, b in itertools.pairwise(world.balancers.at[1:])]
+        assert max(pauses[:3]) <= 1.2
+        assert 300 <= max(pauses[-3:]) <= 360
+        assert len(pauses) <= 48
+        assert 8 <= len(warnings(lines)) <= 12
+        world.balancers.faults.clear()
+        await world.pass_time(361)
+        assert world.reasons()[-1] == "DeletedLoadBalancer"
+
+
+@pytest.mark.row("service-busy-01")
+async def test_a_load_balancer_that_is_busy_for_long_gets_the_members_of_the_moment() -> None:
+    """The certificate is not ready yet, say, which hinders no change of members."""
+    async with served("n1") as world:
+        world.balancers.faults["ensure"] = RetryAfter("no certificate yet", seconds=1)
+        world.change(ports=ports(443))
+        world.node("n2")
+        await world.pass_time(30)
+        assert world.balancers.of("update") == []
+        await world.pass_time(60)
+
+        assert world.balancers.of("update") == [("web", ("n1", "n2"))]

@@ -1,27 +1,23 @@
-"""Members of load balancers: changes of nodes, health, bursts."""
+"""Members of load balancers: changes of nodes, health, bursts; starts and looks for drift."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from ccm.base import clock, metrics
-from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
-from ccm.controllers.service import nodes as nodes_module
-from ccm.controllers.service.bursts import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
+from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
+from ccm.controllers.service import members as members_module
+from ccm.controllers.service.members import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
 from ccm.model import NodeCondition, names
 from ccm.runtime.deletions import DOUBT_S
 from ccm.testing.clock import advance, elapsed_s
-from tests.support.services import F, World, autoscaler_taint, served, started
+from tests.support.services import F, World, autoscaler_taint, ports, served, started
 
 pytestmark = pytest.mark.virtual_time
-
-
-def sample(name: str) -> float:
-    return metrics.REGISTRY.get_sample_value(name) or 0.0
 
 
 @pytest.mark.row("service-burst-01")
@@ -45,69 +41,22 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
 
 
 @pytest.mark.row("service-burst-01")
-async def test_many_new_nodes_cost_one_update() -> None:
-    async with served() as world:
-        for number in range(100):
-            world.node(f"n{number:03}")
-            await world.pass_time(0.05)
-        await world.pass_time(2)
-
-        assert [len(members) for _, members in world.balancers.of("update")] == [100]
-
-
-@pytest.mark.row("service-burst-01")
-async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
-    async with started() as world:
-        world.service()
-        await world.pass_time(60)
-        world.balancers.at.clear()
-        began = clock.monotonic()
-
-        for number in range(50):
-            world.node(f"n{number:03}")
-            await world.pass_time(0.5)
-
-        assert [round(at - began, 1) for at in world.balancers.at] == [10, 20]
-
-
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"ready": "False"},
-        {"taints": [autoscaler_taint()]},
-        {"deleting": True},
-        {"labels": {"a": "b"}},
-        {"labels": {names.LABEL_EXCLUDE_BALANCERS: "false"}},
-    ],
-    ids=["not ready", "autoscaler taint", "deleting", "label", "not excluded"],
+    ("pause_s", "nodes", "after_s"),
+    [(0.05, 100, [5.95]), (0.5, 50, [10, 20])],
+    ids=["that pause", "that never pause"],
 )
-@pytest.mark.row("service-nodes-05")
-async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
-    async with served("n1") as world:
-        world.node("n1", **change)
-        await world.pass_time(60)
-
-        assert world.balancers.log == []
-
-
-@pytest.mark.parametrize(
-    ("change", "members"),
-    [
-        ({"labels": {names.LABEL_EXCLUDE_BALANCERS: ""}}, ("n1",)),
-        ({"provider_id": "fake://other"}, ("n1", "n2")),
-        ({"provider_id": ""}, ("n1", "n2")),
-    ],
-    ids=["excluded", "another provider ID", "provider ID gone"],
-)
-@pytest.mark.row("service-nodes-04")
-async def test_changes_that_cost_one_update(
-    change: dict[str, object], members: tuple[str, ...]
+async def test_many_new_nodes_cost_few_updates(
+    pause_s: float, nodes: int, after_s: list[float]
 ) -> None:
-    async with served("n1", "n2") as world:
-        world.node("n2", **change)
-        await world.pass_time(60)
+    async with served() as world:
+        began = clock.monotonic()
+        for number in range(nodes):
+            world.node(f"n{number:03}")
+            await world.pass_time(pause_s)
+        await world.pass_time(1 if len(after_s) == 1 else 0)
 
-        assert world.balancers.log == [("update", "web", members)]
+        assert [round(at - began, 2) for at in world.balancers.at] == after_s
 
 
 @pytest.mark.row("service-nodes-06")
@@ -129,14 +78,17 @@ async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> Non
         await world.pass_time(1)
 
         assert world.balancers.log == [("ensure", "web", ())]
-        no_nodes = ("web", "Warning", "UnAvailableLoadBalancer")
-        assert world.events[1] == no_nodes
+        assert world.reasons()[1] == "UnAvailableLoadBalancer"
         world.node("n1")
         await world.pass_time(2)
         world.forget()
         world.remove_node("n1")
         await world.pass_time(2)
-        assert world.events == [no_nodes]
+        assert world.warned() == world.reasons() == ["UnAvailableLoadBalancer"]
+
+
+def sample(name: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name) or 0.0
 
 
 @pytest.mark.row("service-update-01")
@@ -151,54 +103,44 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
         assert world.balancers.calls == ["update", "get"] * 3 + ["ensure"]
         assert world.balancers.log[-1] == ("ensure", "web", ("n1", "n2"))
         assert world.reasons()[0] == "UpdateLoadBalancerFailed"
-        assert world.messages[0].endswith("[n1 n2] (2 nodes in total): boom")
+        assert "[n1 n2] (2 nodes in total)" in world.messages[0]
         assert sample("service_controller_nodesync_error_total") - errors == 3
         world.forget()
         await world.pass_time(1000)
         assert world.balancers.log == []
 
 
-async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_node() -> None:
-    async with served("n1") as world:
-        world.balancers.faults["update"] = RetryAfter("not yet", seconds=60)
-
-        for name in ("n2", "n3"):
-            world.node(name)
-            await world.pass_time(20)
-
-        assert world.balancers.calls == ["update"]
-
-
-@pytest.mark.row("service-update-02", "service-update-04")
+@pytest.mark.row("service-update-02", "service-update-03", "service-update-04")
 @pytest.mark.parametrize(
-    ("error", "calls"),
-    [(Internal("boom"), ["update", "get"]), (ImplementedElsewhere("not ours"), ["update"])],
-    ids=["the balancer is gone", "changed elsewhere"],
+    ("faults", "held", "calls", "reasons"),
+    [
+        ({"update": Internal("boom")}, False, ["update", "get"], []),
+        ({"update": ImplementedElsewhere("not ours")}, True, ["update"], []),
+        (
+            {"update": Internal("boom"), "get": Internal("bang")},
+            True,
+            ["update", "get"],
+            ["UpdateLoadBalancerFailed"],
+        ),
+    ],
+    ids=["the balancer is gone", "changed elsewhere", "it cannot be looked up"],
 )
-async def test_an_update_that_is_not_needed_is_no_failure(
-    error: Exception, calls: list[str]
+async def test_which_failed_update_is_a_failure(
+    faults: dict[str, Exception], held: bool, calls: list[str], reasons: list[str]
 ) -> None:
     async with served("n1") as world:
-        world.balancers.faults["update"] = error
-        world.balancers.held.clear()
+        world.balancers.faults = faults
+        if not held:
+            world.balancers.held.clear()
 
         world.node("n2")
-        await world.pass_time(1000)
-
-        assert world.balancers.calls == calls
-        assert world.events == []
-
-
-@pytest.mark.row("service-update-03")
-async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None:
-    async with served() as world:
-        world.balancers.faults = {"update": Internal("boom"), "get": Internal("bang")}
-
-        world.node("n1")
-        await world.pass_time(2)
-
-        assert world.reasons() == ["UpdateLoadBalancerFailed"]
-        assert world.messages[0].endswith("boom")
+        await world.pass_time(5)
+        assert (world.balancers.calls, world.reasons()) == (calls, reasons)
+        if not reasons:
+            await world.pass_time(1000)
+            assert world.balancers.calls == calls
+        else:
+            assert world.messages[0].endswith("boom")
 
 
 async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> None:
@@ -262,7 +204,7 @@ async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
         assert world.balancers.log == [("update", "a", ("n1", "n2"))]
 
         world.node("n3")
-        world.change("b", ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        world.change("b", ports=ports(81))
         world.balancers.release.set()
         await world.pass_time(60)
 
@@ -275,22 +217,50 @@ async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
 
 @pytest.mark.row("service-metrics-01")
 async def test_metrics_of_a_change_of_nodes() -> None:
-    async with started() as world:
-        world.service()
-        await world.pass_time(60)
-        updates = sample("service_controller_loadbalancer_sync_total")
-        passes = sample("service_controller_nodesync_latency_seconds_count")
-        each = sample("service_controller_update_loadbalancer_host_latency_seconds_count")
+    counted = (
+        "service_controller_loadbalancer_sync_total",
+        "service_controller_nodesync_latency_seconds_count",
+        "service_controller_update_loadbalancer_host_latency_seconds_count",
+    )
+    async with served() as world:
+        before = [sample(name) for name in counted]
         world.balancers.seconds = 3
 
         world.node("n1")
         await world.pass_time(60)
 
-        assert sample("service_controller_loadbalancer_sync_total") - updates == 1
-        assert sample("service_controller_nodesync_latency_seconds_count") - passes == 1
-        name = "service_controller_update_loadbalancer_host_latency_seconds_count"
-        assert sample(name) - each == 1
+        assert [sample(name) for name in counted] == [value + 1 for value in before]
 
+
+@pytest.mark.row("service-cost-01", "service-update-05")
+async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Any] = []
+    real = members_module.is_member
+    monkeypatch.setattr(members_module, "is_member", lambda node: looks.append(node) or real(node))
+    services, nodes = 40, 200
+    world = World()
+    for number in range(nodes):
+        world.node(f"n{number:04}")
+    for number in range(services):
+        world.service(f"s{number:04}")
+    async with world.running(workers=4):
+        await world.pass_time(60)
+        assert len(world.balancers.of("ensure")) == services
+        assert len(looks) == nodes
+        world.forget()
+        looks.clear()
+
+        world.node("new")
+        await world.pass_time(10)
+
+        assert len(looks) == 1
+        assert len(world.balancers.log) == len(world.balancers.of("update")) == services
+        assert {len(members) for _, members in world.balancers.of("update")} == {nodes + 1}
+
+
+# --- where load balancers do not check health -----------------------------------------------
 
 UNCHECKED = {"load_balancers_check_health": False}
 TERMINATING = [NodeCondition(type=names.CONDITION_TERMINATING, status="True")]
@@ -342,7 +312,7 @@ async def test_where_health_is_checked_neither_counts_nor_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served("n1", "n2") as world:
-        monkeypatch.setattr(nodes_module, "is_fit", lambda *_, **__: pytest.fail("a look"))
+        monkeypatch.setattr(members_module, "is_fit", lambda *_, **__: pytest.fail("a look"))
         world.node("n1", ready="False")
         world.node("n2", conditions=TERMINATING)
         await world.pass_time(60)
@@ -365,20 +335,18 @@ async def test_the_last_ready_members_stay() -> None:
 
 @pytest.mark.row("service-health-03")
 async def test_an_api_server_that_loses_all_its_nodes_changes_no_members() -> None:
-    every = [f"n{number:02}" for number in range(20)]
+    every = tuple(f"n{number:02}" for number in range(20))
     async with unchecked(*every) as world:
         for name in every:
             world.node(name, ready="Unknown")
             await world.pass_time(1.5)
         await world.pass_time(1000)
         assert [each for each in members(world) if len(each) < 14] == []
-        kept = members(world)[-1] if members(world) else tuple(every)
 
         for name in every:
             world.node(name)
         await world.pass_time(100)
-        assert (members(world) or [tuple(every)])[-1] == tuple(every)
-        assert len(kept) >= 14
+        assert (members(world) or [every])[-1] == every
 
 
 @pytest.mark.row("service-health-03")
@@ -410,96 +378,267 @@ async def test_a_start_while_no_node_is_known_to_be_ready_keeps_the_members() ->
         assert members(world) == [("n2",)]
 
 
-def collecting() -> tuple[Bursts, list[float]]:
-    acts: list[float] = []
-    return Bursts(lambda: acts.append(elapsed_s()), quiet_s=1, longest_s=10), acts
+# --- bursts ---------------------------------------------------------------------------------
 
 
-async def test_an_act_follows_the_pause_and_never_comes_too_late() -> None:
-    changes, acts = collecting()
-    await advance(5)
-    assert acts == []
-
+def note(changes: Bursts, step: int) -> None:
     changes.note()
-    await advance(0.6)
-    changes.note()
-    await advance(5)
-    assert acts == [pytest.approx(6.6)]
 
-    for _ in range(30):
+
+def note_wave(last: int) -> Any:
+    def step(changes: Bursts, number: int) -> None:
+        changes.wave(goes_on=number < last)
         changes.note()
-        await advance(0.5)
-    await advance(5)
-    assert acts[1:] == [pytest.approx(20.6), pytest.approx(26.1)]
+
+    return step
 
 
-@pytest.mark.parametrize(("took_s", "rest_s"), [(0.05, 1), (2, 20), (30, LONGEST_REST_S)])
-async def test_a_dear_pass_is_followed_by_a_rest_in_proportion(
-    took_s: float, rest_s: float
+def rest_after(took_s: float) -> Any:
+    def step(changes: Bursts, number: int) -> None:
+        if number == 0:
+            changes.rest()
+        else:
+            changes.rest(took_s)
+            changes.note()
+
+    return step
+
+
+def note_behind_rest(changes: Bursts, step: int) -> None:
+    if step == 0:
+        changes.rest()
+        changes.note()
+
+
+def note_wave_once(changes: Bursts, step: int) -> None:
+    if step == 0:
+        changes.wave(goes_on=True)
+    changes.note()
+
+
+def leave_during_wave(changes: Bursts, step: int) -> None:
+    if step == 0:
+        changes.rest()
+    changes.wave(goes_on=True)
+    changes.note(leaves=step > 0)
+
+
+@pytest.mark.parametrize(
+    ("act", "steps", "pause_s", "acts"),
+    [
+        pytest.param(note, 2, 0.6, [1.6], id="after a pause"),
+        pytest.param(note, 30, 0.5, [10, 15.5], id="never too late"),
+        pytest.param(rest_after(0.05), 2, 0.05, [1.05], id="a cheap pass, no rest"),
+        pytest.param(rest_after(2), 2, 2, [22], id="a dear pass, a rest in proportion"),
+        pytest.param(rest_after(30), 2, 30, [30 + LONGEST_REST_S], id="the longest rest"),
+        pytest.param(note_behind_rest, 10, 100, [LONGEST_REST_S], id="a pass that hangs"),
+        pytest.param(leave_during_wave, 11, 5, [15, 25, 35, 45, 55], id="a node that leaves"),
+        pytest.param(note_wave(99), 100, 3, [99 * 3], id="a wave of initialisation"),
+        pytest.param(note_wave_once, 2, 100, [10, 101], id="a node never initialised"),
+        pytest.param(note_wave(1000), 700, 1, [LONGEST_WAVE_S], id="a wave without end"),
+    ],
+)
+async def test_when_members_are_changed(
+    act: Any, steps: int, pause_s: float, acts: list[float]
 ) -> None:
-    changes, acts = collecting()
-    changes.passes()
-    await advance(took_s)
-    changes.passed(took_s)
+    done: list[float] = []
+    changes = Bursts(lambda: done.append(elapsed_s()), quiet_s=1, longest_s=10)
+    for step in range(steps):
+        act(changes, step)
+        await advance(pause_s)
+    await advance(max(0.0, acts[-1] - elapsed_s()))
 
-    changes.note()
-    await advance(100)
-
-    assert acts == [pytest.approx(took_s + rest_s)]
-
-
-async def test_a_pass_that_hangs_holds_up_the_next_for_a_minute_only() -> None:
-    changes, acts = collecting()
-    changes.passes()
-
-    changes.note()
-    await advance(1000)
-
-    assert acts == [LONGEST_REST_S]
+    assert done == [pytest.approx(moment) for moment in acts]
 
 
-async def test_a_node_that_goes_away_waits_for_neither_rest_nor_wave() -> None:
-    changes, acts = collecting()
-    changes.passes()
-    changes.wave(goes_on=True)
-    changes.note()
-    await advance(5)
-
-    for _ in range(10):
-        changes.note(leaves=True)
-        changes.wave(goes_on=True)
-        await advance(1)
-
-    assert acts == [15]
+# --- starts and drift -----------------------------------------------------------------------
 
 
-async def test_a_wave_of_initialisation_is_one_burst() -> None:
-    changes, acts = collecting()
-    for number in range(100):
-        changes.wave(goes_on=number < 99)
-        changes.note()
-        await advance(3)
-
-    assert acts == [pytest.approx(99 * 3)]
-
-
-async def test_a_node_that_is_never_initialised_holds_up_others_for_a_moment_only() -> None:
-    changes, acts = collecting()
-    changes.wave(goes_on=True)
-    changes.note()
-    await advance(100)
-    assert acts == [10]
-
-    changes.note()
-    await advance(100)
-    assert acts == [10, 101]
+async def settled(services: int, *, digests: bool = True) -> World:
+    """A world that a first daemon brought to rest."""
+    world = World(digests=digests)
+    for name in ("n1", "n2"):
+        world.node(name)
+    for number in range(services):
+        world.service(f"s{number}")
+    async with world.running():
+        await world.pass_time(60)
+    assert len(world.balancers.held) == services
+    world.forget()
+    return world
 
 
-async def test_a_wave_without_end_is_cut() -> None:
-    changes, acts = collecting()
-    for _ in range(700):
-        changes.wave(goes_on=True)
-        changes.note()
-        await advance(1)
+@asynccontextmanager
+async def restarted(
+    services: int,
+    *,
+    digests: bool = True,
+    faults: Mapping[str, Exception] | None = None,
+    slow: str = "",
+    **settings: Any,
+) -> AsyncIterator[World]:
+    """That world, and a second daemon in it."""
+    world = await settled(services, digests=digests)
+    world.balancers.faults |= faults or {}
+    world.balancers.slow |= {slow}
+    async with world.running(**settings):
+        yield world
 
-    assert acts == [LONGEST_WAVE_S]
+
+@pytest.mark.row("service-restart-02")
+async def test_a_restart_ensures_exactly_what_differs() -> None:
+    world = await settled(20)
+    for number in range(5):
+        world.change(f"s{number}", ports=ports(81))
+    for name in list(world.balancers.held)[10:15]:
+        world.balancers.held[name] = ("altered", ())
+    del world.balancers.held[list(world.balancers.held)[19]]
+    address = world.address("s17")
+    world.wipe_status("s17")
+    world.meta("s18", finalizers=None)
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list"] + ["ensure"] * 11
+        assert world.address("s17") == address
+        assert world.finalizers("s18") == [F]
+        world.forget()
+        world.node("n3")
+        await world.pass_time(60)
+        assert len(world.balancers.of("update")) == 20
+
+
+ELSEWHERE = ImplementedElsewhere("not ours")
+ENSURED = [("ensure", name, ("n1", "n2")) for name in ("s0", "s1", "s2")]
+LISTED = ("list", "", ())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "log"),
+    [
+        pytest.param(
+            {"digests": False}, ENSURED, id="no list", marks=pytest.mark.row("service-restart-01")
+        ),
+        pytest.param(
+            {"faults": {"list": Unavailable("down")}},
+            [LISTED] * 4 + ENSURED,
+            id="fails",
+            marks=pytest.mark.row("service-restart-03"),
+        ),
+        pytest.param({"slow": "list"}, [LISTED, *ENSURED], id="hangs"),
+        pytest.param(
+            {"faults": {"list": RetryAfter("busy", seconds=3600)}},
+            [LISTED, *ENSURED],
+            id="asks to wait",
+        ),
+        pytest.param(
+            {"faults": {"digest s0": Internal("boom"), "digest s1": ELSEWHERE}},
+            [LISTED, ENSURED[0]],
+            id="no digest",
+        ),
+    ],
+)
+async def test_a_start_whose_listing_helps_little(trouble: dict[str, Any], log: Any) -> None:
+    async with restarted(3, **trouble) as world:
+        await world.pass_time(62)
+
+        assert world.balancers.log == log
+        await world.pass_time(600)
+        assert world.balancers.log == log
+        assert world.patches == []
+
+
+async def test_a_service_that_was_never_served_does_not_wait_for_the_listing() -> None:
+    world = await settled(3)
+    world.service("new")
+    world.balancers.slow.add("list")
+
+    async with world.running():
+        await world.pass_time(1)
+
+        assert world.balancers.of("ensure") == [("new", ("n1", "n2"))]
+        assert world.address("new")
+
+
+async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
+    async with restarted(2, slow="list") as world:
+        world.vanish("default/s1")
+        await world.pass_time(10)
+
+        assert world.balancers.of("delete") == [("s1", ())]
+
+
+async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after_a_start() -> None:
+    world = await settled(1)
+    world.cache_lags = True
+    world.meta("s0", finalizers=["foo"], deletionTimestamp="2026-01-01T00:00:00Z")
+    world.cache_lags = False
+
+    async with world.running():
+        await world.pass_time(10)
+
+        assert world.balancers.held == {}
+        assert world.finalizers("s0") == ["foo"]
+
+
+@pytest.mark.row("service-drift-01")
+async def test_drift_is_not_looked_for_unless_asked() -> None:
+    async with restarted(2) as world:
+        world.balancers.held.clear()
+        await world.pass_time(100_000)
+
+        assert set(world.balancers.calls) == {"list"}
+
+
+@pytest.mark.row("service-drift-01")
+async def test_drift_is_found_and_set_right_within_the_budget() -> None:
+    async with restarted(6, drift_period_s=100, drift_budget=2) as world:
+        await world.pass_time(60)
+        for name in list(world.balancers.held)[:3]:
+            world.balancers.held[name] = ("altered", ())
+        world.forget()
+        await world.pass_time(61)
+        assert world.balancers.calls == ["list", "ensure", "ensure"]
+        await world.pass_time(121)
+
+        assert world.balancers.calls.count("ensure") == 3
+        assert not [held for held in world.balancers.held.values() if held[0] == "altered"]
+
+
+async def test_a_balancer_with_another_address_has_drifted() -> None:
+    async with restarted(1, drift_period_s=100) as world:
+        await world.pass_time(60)
+        world.balancers.address = "1.2.3.4"
+        await world.pass_time(61)
+
+        assert world.address("s0") == "1.2.3.4"
+
+
+@pytest.mark.row("service-drift-02")
+async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
+    async with restarted(4, digests=False, drift_period_s=100, drift_budget=2) as world:
+        await world.pass_time(60)
+        world.forget()
+        await world.pass_time(240)
+
+        assert sorted(name for _, name, _ in world.balancers.log) == ["s0", "s1", "s2", "s3"]
+        assert (world.events, world.patches) == ([], [])
+
+
+@pytest.mark.parametrize("change", ["nothing, the listing fails", "a Service"])
+async def test_what_is_not_drift(change: str) -> None:
+    async with restarted(2, drift_period_s=100) as world:
+        await world.pass_time(60)
+        world.forget()
+        if change != "a Service":
+            world.balancers.faults["list"] = Unavailable("down")
+        world.balancers.slow.add("list")
+        await world.pass_time(61)
+        if change == "a Service":
+            world.change("s0", ports=ports(81))
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(10)
+
+        assert world.balancers.log == [LISTED, *ENSURED[: change == "a Service"]]
