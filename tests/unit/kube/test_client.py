@@ -21,11 +21,9 @@ from ccm.model import (
     LeaseSpec,
     Node,
     ObjectMeta,
-    configmap,
-    event,
-    lease,
     meta,
     node,
+    objects,
     service,
 )
 from tests.benchmarks.decoding import node_list
@@ -400,7 +398,7 @@ _NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "Named", "NameMeta", "
 _LISTS_AND_MAPS = (msgspec.inspect.ListType, msgspec.inspect.DictType)
 
 
-_MODULES = (meta, node, service, lease, event, configmap, resources, errors, exec_plugin)
+_MODULES = (meta, node, service, objects, resources, errors, exec_plugin)
 
 
 def _wire_types() -> Iterator[type[meta.Wire]]:

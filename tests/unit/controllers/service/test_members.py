@@ -12,7 +12,7 @@ from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
 from ccm.controllers.service import members as members_module
 from ccm.controllers.service.members import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
-from ccm.model import NodeCondition, names
+from ccm.model import Node, NodeCondition, names
 from ccm.runtime.deletions import DOUBT_S
 from ccm.testing.clock import advance, elapsed_s
 from tests.support.services import F, World, autoscaler_taint, ports, served, started
@@ -236,9 +236,14 @@ async def test_metrics_of_a_change_of_nodes() -> None:
 async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks: list[Any] = []
+    looks: list[Node] = []
     real = members_module.is_member
-    monkeypatch.setattr(members_module, "is_member", lambda node: looks.append(node) or real(node))
+
+    def counted(node: Node) -> bool:
+        looks.append(node)
+        return real(node)
+
+    monkeypatch.setattr(members_module, "is_member", counted)
     services, nodes = 40, 200
     world = World()
     for number in range(nodes):
