@@ -16,8 +16,8 @@ from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import Ownership
-from ccm.controllers.route.controller import RouteController, Settings
-from ccm.controllers.route.plan import Times
+from ccm.controllers.route.controller import RouteController
+from ccm.controllers.route.plan import Settings
 from ccm.model import ObjectReference
 from ccm.model.cidr import parse_ranges
 from ccm.runtime.deletions import DeletionRecord
@@ -31,11 +31,14 @@ RANGES = parse_ranges("10.120.0.0/16")
 class FakeRoutes:
     """Routes in memory; `faults` by operation, `slow` keeps a call open until `release`.
 
-    A route to an address of `holders` leads to the node that has the address by now.
+    A route to an address of `holders` leads to the node that has the address by now. Addresses
+    count where `strict` says so.
     """
 
-    def __init__(self) -> None:
-        self.routes: list[Route] = []
+    def __init__(self, *routes: Route, strict: bool | None = None, cluster: str = "c1") -> None:
+        self.routes = list(routes)
+        self.strict = strict
+        self.cluster = cluster
         self.holders: dict[str, str] = {}
         self.log: list[str] = []
         self.at: list[float] = []
@@ -55,7 +58,8 @@ class FakeRoutes:
     def _shown(self, route: Route) -> Route:
         ends = [self.holders.get(one.address) for one in route.target_addresses]
         target = next(filter(None, ends), route.target_node)
-        return dataclasses.replace(route, target_node=target)
+        strict = route.enable_node_addresses if self.strict is None else self.strict
+        return dataclasses.replace(route, target_node=target, enable_node_addresses=strict)
 
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         await self.handle(f"create {route.target_node} {route.destination_cidr}", cluster_name)
@@ -67,7 +71,7 @@ class FakeRoutes:
         self.routes = [one for one in self.routes if self._shown(one) != route]
 
     async def handle(self, what: str, cluster_name: str) -> None:
-        assert cluster_name == "c1"
+        assert cluster_name == self.cluster
         self.log.append(what)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -166,7 +170,7 @@ async def running(
         ranges=RANGES,
         ownership=Ownership.of(("fake",), own_nodes),
         events=env,
-        settings=Settings(**timed(settings)),
+        settings=Settings(**settings),
         record=record,
         rng=random.Random(1),
     )
@@ -178,11 +182,3 @@ def exchange(env: Environment, cloud: FakeRoutes) -> None:
     """Another provider is in use from now on."""
     env.handle.swap(Cloud(name="fake", routes=cloud))
     env.controller.controller.retry_now()
-
-
-def timed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with what belongs into `times` gathered there."""
-    names = {field.name for field in dataclasses.fields(Times)}
-    times = {name: value for name, value in settings.items() if name in names}
-    others = {name: value for name, value in settings.items() if name not in names}
-    return {"times": Times(**times), **others}

@@ -18,7 +18,6 @@ import asyncio
 import math
 import random
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass, field
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential, jittered
@@ -48,26 +47,6 @@ SAFETY_JITTER = 0.5
 """How much longer than `safety_s` the wait for the next comparison may be, as a fraction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How hard the controller works.
-
-    Attributes:
-        concurrency: calls that create and delete at once.
-        times: how often routes are compared.
-        grace_s: how long a node without Pod ranges keeps the routes it has.
-        keep_foreign_reason: leave a NetworkUnavailable condition of the right status alone
-            when somebody else wrote it.
-        allow_mass_deletion: delete routes however many nodes are missing.
-    """
-
-    concurrency: int = 200
-    times: plan.Times = field(default_factory=plan.Times)
-    grace_s: float = 60.0
-    keep_foreign_reason: bool = False
-    allow_mass_deletion: bool = False
-
-
 class RouteController:
     """The route controller.
 
@@ -93,19 +72,19 @@ class RouteController:
         ranges: Sequence[Network],
         ownership: Ownership,
         events: Recorder,
-        settings: Settings,
+        settings: plan.Settings,
         record: DeletionRecord | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._rng = rng = rng or random.Random()
-        self._safety_s = settings.times.safety_s
+        self._safety_s = settings.safety_s
         self._nodes = nodes
         self._handle = handle
         self._ranges = ranges
         self._ownership = ownership
         self._grace_s = settings.grace_s
         self._schedule = plan.Schedule(
-            settings.times,
+            settings,
             lambda due: self.controller.queue.add_after(COMPARISON, due - clock.monotonic()),
         )
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)

@@ -120,9 +120,9 @@ def _wrong(flags: RouteFlags) -> str:
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.cloud.lookup import Ownership
-    from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
+    from ccm.controllers.route.controller import COMPARISON, RouteController
     from ccm.controllers.route.metrics import observe_call
-    from ccm.controllers.route.plan import Times, has_no_pod_cidrs
+    from ccm.controllers.route.plan import Settings, has_no_pod_cidrs
     from ccm.kube.resources import NODES
     from ccm.model.cidr import parse_ranges
     from ccm.model.names import COMPONENT_ROUTE
@@ -141,11 +141,9 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         record=context.deletions,
         settings=Settings(
             concurrency=context.handle.cloud.limits.concurrent_routes,
-            times=Times(
-                period_s=None if watching else period_s,
-                interval_s=flags.route_shortest_interval.total_seconds(),
-                safety_s=flags.route_safety_period.total_seconds(),
-            ),
+            period_s=None if watching else period_s,
+            interval_s=flags.route_shortest_interval.total_seconds(),
+            safety_s=flags.route_safety_period.total_seconds(),
             grace_s=flags.route_grace_period.total_seconds(),
             keep_foreign_reason=flags.route_keep_foreign_conditions,
             allow_mass_deletion=flags.allow_mass_deletion,

@@ -503,20 +503,29 @@ def _has_addresses_of(route: Route, node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """How often to compare.
+class Settings:
+    """How often the controller compares, and what it may do.
 
     Attributes:
         period_s: seconds between the starts of two comparisons; None = when nodes change.
         interval_s: shortest time between two comparisons that changes of nodes cause.
         settle_s: how long the first change waits for others.
         safety_s: longest time without a comparison, before jitter.
+        concurrency: calls that create and delete at once.
+        grace_s: how long a node without Pod ranges keeps the routes it has.
+        keep_foreign_reason: leave a NetworkUnavailable condition of the right status alone
+            when another writer wrote it.
+        allow_mass_deletion: delete routes however many nodes are missing.
     """
 
     period_s: float | None = None
     interval_s: float = 10.0
     settle_s: float = 0.5
     safety_s: float = 600.0
+    concurrency: int = 200
+    grace_s: float = 60.0
+    keep_foreign_reason: bool = False
+    allow_mass_deletion: bool = False
 
 
 class Schedule:
@@ -526,12 +535,12 @@ class Schedule:
     With a fixed period (the Go reference's default) the period alone counts.
 
     Args:
-        times: how often.
+        settings: how often.
         wake: told the moment whenever it may have changed.
     """
 
-    def __init__(self, times: Times, wake: Callable[[float], object]) -> None:
-        self._times = times
+    def __init__(self, settings: Settings, wake: Callable[[float], object]) -> None:
+        self._settings = settings
         self._wake = wake
         self._compared_at = -math.inf
         self.due = math.inf
@@ -549,7 +558,7 @@ class Schedule:
 
     def listing_failed(self, now: float, pause_s: float) -> None:
         """There is nothing to compare with: try again after a pause."""
-        period_s = self._times.period_s
+        period_s = self._settings.period_s
         self.force(now + pause_s if period_s is None else self._compared_at + period_s)
 
     def finished(self, wishes: Iterable[float], *, safety_s: float) -> None:
@@ -559,18 +568,20 @@ class Schedule:
             wishes: when it would find something to do; moments of the past say nothing.
             safety_s: when it comes in any case, in seconds since the one that is over.
         """
-        began, period_s = self._compared_at, self._times.period_s
+        began, period_s = self._compared_at, self._settings.period_s
         if period_s is None:
             period_s = min([safety_s, *(wish - began for wish in wishes if wish > began)])
         self.force(began + period_s)
 
     def soon(self, now: float) -> None:
         """Something changed: compare when it has settled, and not too often."""
-        self._wish(max(now + self._times.settle_s, self._compared_at + self._times.interval_s))
+        self._wish(
+            max(now + self._settings.settle_s, self._compared_at + self._settings.interval_s)
+        )
 
     def retry(self, now: float, pause_s: float) -> None:
         """A call failed: compare when its pause is over."""
-        spacing_s = min(pause_s, self._times.interval_s)
+        spacing_s = min(pause_s, self._settings.interval_s)
         self._wish(max(now + pause_s, self._compared_at + spacing_s))
 
     def force(self, due: float) -> None:
@@ -580,5 +591,5 @@ class Schedule:
             self._wake(self.due)
 
     def _wish(self, due: float) -> None:
-        if self._times.period_s is None:
+        if self._settings.period_s is None:
             self.force(due)

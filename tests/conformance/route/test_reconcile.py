@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import AlreadyExists, Unavailable
+from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Cloud
 from ccm.cloud.lookup import Ownership
 from ccm.cloud.types import Route, address
-from ccm.controllers.route import controller as route_controller
 from ccm.controllers.route.controller import RouteController
+from ccm.controllers.route.plan import Settings
 from ccm.kube.resources import NODES
 from ccm.model import Node, NodeAddress, names
 from ccm.model.cidr import parse_ranges
 from tests.conformance.environment import STATUS_PATCH, NodeEnvironment, row
-from tests.support.routes import timed
+from tests.support.routes import FakeRoutes
 from tests.waiting import due_by, eventually
 
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"
-QUICK: Mapping[str, Any] = {"settle_s": 0.01, "interval_s": 0.05}
-
-
-@dataclass(kw_only=True)
-class FakeRoutes:
-    """Routes in memory; a second route of one target and range is refused."""
-
-    routes: list[Route] = field(default_factory=list)
-    compares_addresses: bool = False
-    error: Exception | None = None
-    log: list[str] = field(default_factory=list)
-    listed: int = 0
-
-    async def list_routes(self, cluster_name: str) -> Sequence[Route]:
-        self.listed += 1
-        return [
-            dataclasses.replace(one, enable_node_addresses=self.compares_addresses)
-            for one in self.routes
-        ]
-
-    async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
-        self.log.append(f"create {route.target_node} {route.destination_cidr}")
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise self.error.with_traceback(None)
-        if (route.target_node, route.destination_cidr) in {
-            (one.target_node, one.destination_cidr) for one in self.routes
-        }:
-            raise AlreadyExists("there is one")
-        name = f"{name_hint}-{route.destination_cidr}"
-        self.routes.append(dataclasses.replace(route, name=name))
-
-    async def delete_route(self, cluster_name: str, route: Route) -> None:
-        self.log.append(f"delete {route.target_node} {route.destination_cidr}")
-        await asyncio.sleep(0)
-        self.routes = [one for one in self.routes if one.name != route.name]
+QUICK = Settings(settle_s=0.01, interval_s=0.05)
 
 
 def facts(routes: Sequence[Route]) -> set[tuple[str, str, Sequence[NodeAddress]]]:
@@ -92,16 +55,16 @@ async def placed(env: NodeEnvironment, name: str, cidrs: Sequence[str], ip: str)
 
 @contextlib.asynccontextmanager
 async def running(
-    env: NodeEnvironment, cloud: FakeRoutes, ranges: str = ONE, **settings: Any
+    env: NodeEnvironment, cloud: FakeRoutes, ranges: str = ONE
 ) -> AsyncIterator[None]:
     controller = RouteController(
         nodes=env.informer,
         api=env.client("route-controller").resource(NODES),
-        handle=Handle(Cloud(name="fake", routes=cloud)),
+        handle=Handle(Cloud(name="fake", routes=cloud), cluster_name="c1"),
         ranges=parse_ranges(ranges),
         ownership=Ownership.of(("fake",), ""),
         events=env.recorder(names.COMPONENT_ROUTE),
-        settings=route_controller.Settings(**timed({**QUICK, **settings})),
+        settings=QUICK,
         rng=random.Random(1),
     )
     async with env.running(controller):
@@ -199,7 +162,7 @@ async def test_reconcile(
 ) -> None:
     for name, cidrs, ip in nodes:
         await placed(env, name, cidrs, ip)
-    cloud = FakeRoutes(routes=list(routes), compares_addresses=strict)
+    cloud = FakeRoutes(*routes, strict=strict)
     expected = {name: ("False", "RouteCreated") for name, cidrs, _ in nodes if cidrs}
     ranges = RANGES_V6 if nodes[0] is N3 else ONE
 
@@ -210,7 +173,7 @@ async def test_reconcile(
         await due_by(0.2)
 
     assert (facts(cloud.routes), conditions(env)) == (facts(final), expected)
-    assert len(cloud.log) == calls
+    assert len(cloud.changes()) == calls
     assert await env.events() == []
 
 
@@ -260,10 +223,12 @@ async def test_condition(
     if present:
         condition = {"type": "NetworkUnavailable", "status": present[0], "reason": present[1]}
         await env.change("n1", {"status": {"conditions": [condition]}}, subresource="status")
-    cloud = FakeRoutes(error=None if routed else Unavailable("no"))
+    cloud = FakeRoutes()
+    if not routed:
+        cloud.faults["create"] = Unavailable("no")
 
     async with running(env, cloud):
-        await eventually(lambda: bool(cloud.log))
+        await eventually(lambda: bool(cloud.changes()))
         if found:
             await env.proxy.wait_for(STATUS_PATCH, answered=True)
         await due_by(0.2)
@@ -276,11 +241,12 @@ async def test_condition(
 @pytest.mark.both_servers
 async def test_a_failure_is_told_and_mended(env: NodeEnvironment) -> None:
     node = await placed(env, *N1)
-    cloud = FakeRoutes(error=Unavailable("the cloud is tired"))
+    cloud = FakeRoutes()
+    cloud.faults["create"] = Unavailable("the cloud is tired")
     async with running(env, cloud):
         await eventually(lambda: conditions(env) == {"n1": ("True", "NoRouteCreated")})
-        tries = len(cloud.log)
-        cloud.error = None
+        tries = len(cloud.changes())
+        cloud.faults.clear()
         await eventually(lambda: conditions(env) == {"n1": ("False", "RouteCreated")})
 
     (event,) = await env.events()
@@ -300,14 +266,14 @@ async def test_changes_that_matter_and_that_do_not(env: NodeEnvironment) -> None
     async with running(env, cloud):
         await eventually(lambda: conditions(env) != {})
         await due_by(0.2)
-        before = cloud.listed
+        before = len(cloud.at)
 
         await env.change("n1", {"metadata": {"labels": {"colour": "blue"}}})
         await due_by(0.2)
-        unrelated = cloud.listed - before
+        unrelated = len(cloud.at) - before
         addresses = msgspec.to_builtins([address("InternalIP", "10.0.1.9")])
         await env.change("n1", {"status": {"addresses": addresses}}, subresource="status")
-        await eventually(lambda: cloud.listed == before + 1)
+        await eventually(lambda: len(cloud.at) == before + 1)
         await placed(env, *N2)
         await eventually(lambda: len(cloud.routes) == 2)
 
@@ -317,8 +283,8 @@ async def test_changes_that_matter_and_that_do_not(env: NodeEnvironment) -> None
 @pytest.mark.row("route-compare-18")
 async def test_a_blackhole_is_no_route(env: NodeEnvironment) -> None:
     await placed(env, *N1)
-    cloud = FakeRoutes(routes=[made("n1", "10.120.0.0/24", blackhole=True)])
+    cloud = FakeRoutes(made("n1", "10.120.0.0/24", blackhole=True))
     async with running(env, cloud):
         await eventually(lambda: conditions(env) == {"n1": ("False", "RouteCreated")})
 
-    assert cloud.log == ["delete n1 10.120.0.0/24", "create n1 10.120.0.0/24"]
+    assert cloud.changes() == ["delete n1 10.120.0.0/24", "create n1 10.120.0.0/24"]

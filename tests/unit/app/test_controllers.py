@@ -22,7 +22,7 @@ from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
-from ccm.controllers.route.controller import Settings
+from ccm.controllers.route.plan import Settings
 from ccm.kube import errors as kube_errors
 from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.manifest import ControllerContext
@@ -108,8 +108,8 @@ def test_it_watches_unless_the_gate_is_off() -> None:
     watching = settings(period, of=cloud(limits=Limits(concurrent_routes=3)))
     polling = settings(period, POLLING)
 
-    assert (watching.times.period_s, watching.concurrency) == (None, 3)
-    assert (polling.times.period_s, polling.concurrency) == (7.0, 200)
+    assert (watching.period_s, watching.concurrency) == (None, 3)
+    assert (polling.period_s, polling.concurrency) == (7.0, 200)
 
 
 def test_its_own_flags_reach_it() -> None:
@@ -120,16 +120,12 @@ def test_its_own_flags_reach_it() -> None:
         "--route-keep-foreign-conditions",
     )
 
-    times = found.times
-    assert (times.interval_s, times.safety_s, found.grace_s) == (3.0, 240.0, 0.0)
+    assert (found.interval_s, found.safety_s, found.grace_s) == (3.0, 240.0, 0.0)
     assert found.keep_foreign_reason
 
 
 def test_its_own_flags_have_its_own_defaults() -> None:
-    given, own = settings(), Settings()
-
-    assert given.times == own.times
-    assert (given.grace_s, given.keep_foreign_reason) == (own.grace_s, own.keep_foreign_reason)
+    assert settings() == Settings()
 
 
 @pytest.mark.virtual_time

@@ -11,7 +11,7 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
-from ccm.controllers.route.plan import DeletionReason, Overlaps, Schedule, Times
+from ccm.controllers.route.plan import DeletionReason, Overlaps, Schedule, Settings
 from ccm.model import Node
 from ccm.model.cidr import Network, overlap, parse_cidr, parse_ranges
 from ccm.testing.builders import node as build
@@ -250,7 +250,7 @@ def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
 
 def test_reasons_only_bring_a_comparison_forward() -> None:
     woken: list[float] = []
-    schedule = Schedule(Times(interval_s=10.0, settle_s=0.5, safety_s=600.0), woken.append)
+    schedule = Schedule(Settings(interval_s=10.0, settle_s=0.5, safety_s=600.0), woken.append)
     schedule.force(100.0)
     assert schedule.begin(100.0)
     schedule.finished([300.0, 400.0, 50.0], safety_s=600.0)
@@ -263,7 +263,7 @@ def test_reasons_only_bring_a_comparison_forward() -> None:
 
 def test_a_fixed_period_alone_counts() -> None:
     woken: list[float] = []
-    schedule = Schedule(Times(period_s=7.0), woken.append)
+    schedule = Schedule(Settings(period_s=7.0), woken.append)
     schedule.force(100.0)
     assert schedule.begin(100.0)
     schedule.soon(101.0)
