@@ -21,6 +21,7 @@ from tests.hcloud.harness import HcloudHarness
     "hcloud-balancer-02",
     "hcloud-balancer-03",
     "hcloud-balancer-04",
+    "hcloud-balancer-05",
     "hcloud-route-01",
     "hcloud-call-02",
     "hcloud-call-03",

@@ -16,6 +16,7 @@ from tests.stackit.harness import StackitHarness
     "stackit-node-01",
     "stackit-node-03",
     "stackit-node-04",
+    "stackit-node-06",
     "stackit-balancer-01",
     "stackit-balancer-02",
     "stackit-balancer-03",

@@ -313,17 +313,6 @@ async def test_digests_make_a_start_cheap(
     assert listed.digest != other
 
 
-@pytest.mark.row("hcloud-balancer-02")
-async def test_a_protected_one_is_not_even_asked_for(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
-
-    with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
-        await deleted(balancer_of(project), service("uid-1"))
-    assert harness.service.writes == 0
-
-
 @pytest.mark.row("hcloud-balancer-17")
 async def test_the_private_address_changes_under_private_targets(
     harness: HcloudHarness, project: cloud.Cloud
@@ -437,16 +426,6 @@ async def test_one_that_has_no_address_yet(harness: HcloudHarness, project: clou
     async with harness.open() as again:
         with pytest.raises(cloud.RetryAfter, match="no address yet"):
             await balancer_of(again).ensure_load_balancer(CLUSTER, service(), [])
-
-
-async def test_an_orphan_goes_once(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    await ensured(balancer_of(project), service(), [])
-    name = only(harness)["name"]
-
-    for _ in range(2):
-        await balancer_of(project).delete_load_balancer(CLUSTER, name)
-
-    assert harness.service.cloud.load_balancers == {}
 
 
 @pytest.mark.parametrize("code", ["failed", "gone"])

@@ -310,28 +310,6 @@ def _flow(project: cloud.Cloud) -> auth.KeyFlow:
     return found
 
 
-LONG = "x" * 5000
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (b"[" * 60_000, "must be the JSON"),
-        (b'{"credentials": "\xff"}', "must be the JSON"),
-        (
-            msgspec.json.encode(
-                {"credentials": dict.fromkeys(("kid", "iss", "sub", "aud", "privateKey"), LONG)}
-            ),
-            "5000 characters; give an RSA key of at most 4096 bits",
-        ),
-    ],
-    ids=["deep", "no-text", "long"],
-)
-def test_a_key_of_a_tenant_costs_no_time(key: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        auth.Key(key)
-
-
 @pytest.mark.row("stackit-auth-04")
 async def test_nothing_tells_a_secret(
     harness: StackitHarness,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -190,7 +189,9 @@ class Gossip(server.Service):
     def refusal(self, fault: Fault) -> ApiError:
         """Quoting all of that, the key as its file has it and in one line."""
         said = [*self.words, self.account.key.decode(), "".join(self.lines)]
-        return super().refusal(replace(fault, message=f"{QUOTED}: Bearer {' '.join(said)}"))
+        return super().refusal(
+            msgspec.structs.replace(fault, message=f"{QUOTED}: Bearer {' '.join(said)}")
+        )
 
 
 @pytest.mark.soak  # what is of the provider itself, test_auth looks for

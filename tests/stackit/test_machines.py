@@ -170,16 +170,6 @@ async def test_a_server_that_would_never_join_is_not_ordered(
     assert harness.service.requests == 0
 
 
-@pytest.mark.row("stackit-spec-03")
-@pytest.mark.parametrize("kind", ["c2i.2", "n2.14d.g1", "n2.56d.g4"])
-async def test_the_fake_has_all_forms_of_machine_types(
-    harness: StackitHarness, project: cloud.Cloud, kind: str
-) -> None:
-    await of(project, harness, machineType=kind).create_once(of(project, harness).identity())
-
-    assert [one["machineType"] for one in harness.service.cloud.servers.values()] == [kind]
-
-
 @pytest.mark.row("stackit-machine-02")
 @pytest.mark.parametrize(
     "wrong", [{"machineType": ""}, {"imageId": ""}, {"networking": None}, {"networking": {}}]

@@ -9,7 +9,6 @@ import pytest
 from ccm import cloud
 from ccm.cloud.helpers import is_same_instance
 from ccm.testing.builders import node
-from providers.stackit import instances
 from providers.stackit.testing import server, servers
 from providers.stackit.testing.state import PROJECT
 from tests.stackit.harness import StackitHarness
@@ -179,14 +178,6 @@ async def test_a_server_without_cards(harness: StackitHarness, project: cloud.Cl
     assert await project.instances.instance_exists(node(made.name))
 
 
-@pytest.mark.row("stackit-node-06")
-async def test_metadata_of_what_is_gone(project: cloud.Cloud) -> None:
-    assert project.instances is not None
-    for found in (node("gone"), node("gone", provider_id=f"stackit://{SERVER}")):
-        with pytest.raises(cloud.NotFound):
-            await project.instances.instance_metadata(found)
-
-
 @pytest.mark.row("stackit-node-01", "stackit-machine-09")
 async def test_a_proxy_that_says_404_takes_no_node_away(harness: StackitHarness) -> None:
     harness.extra = {"global": {"apiEndpoints": {"iaasApi": f"{harness.url}/elsewhere"}}}
@@ -194,7 +185,3 @@ async def test_a_proxy_that_says_404_takes_no_node_away(harness: StackitHarness)
         assert project.instances is not None
         with pytest.raises(cloud.Unknown):
             await project.instances.instance_exists(node("a", provider_id=f"stackit://{SERVER}"))
-
-
-def test_labels_are_cut() -> None:
-    assert instances.label("." + "x" * 80) == "x" * 63
