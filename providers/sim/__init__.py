@@ -1,14 +1,14 @@
 """The simulated cloud: nodes, load balancers, routes and machines on your own machine.
 
 Provider ID   sim://<instance id>
-Cloud config  YAML, see `config`
+Cloud config  YAML, see `client.Config`
 Annotations   of Services, see `balancers`
 Machines      see `machines`
 
-This package holds two programs that meet only over HTTP. `config`, `client`, `instances`,
-`balancers`, `routes` and `machines` are the provider, written as a model for your own. All others
-are the cloud itself, started by `python -m providers.sim`: `worlds` with `world` and
-`world_balancers` what it holds, `server` how it is reached. The provider imports none of them.
+This package holds two programs that meet only over HTTP. `client`, `instances`, `balancers`,
+`routes` and `machines` are the provider, written as a model for your own. All others are the cloud
+itself, started by `python -m providers.sim`: `worlds` with `world` and `world_balancers` what it
+holds, `server` how it is reached. The provider imports none of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from ccm import cloud
 from ccm.model import names
 
-from . import balancers, client, config, instances, machines, routes
+from . import balancers, client, instances, machines, routes
 
 ANNOTATIONS = (balancers.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
@@ -30,14 +30,14 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: the variable is no address.
     """
-    async with machines.open_clients(config.url_of(context.environ)) as clients:
+    async with machines.open_clients(client.url_of(context.environ)) as clients:
         driver = machines.SimMachines(clients)
         yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
 
 
 @cloud.provider(
     sdk="2.0",
-    config=config.Config,
+    config=client.Config,
     offers=("instances", "inventory", "load_balancer", "routes", "machines"),
     service_annotations=ANNOTATIONS,
     service_annotation_schema=balancers.SCHEMA,
@@ -49,7 +49,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: the cloud config is wrong; the message names every fault.
     """
-    settings = context.settings(config.Config)
+    settings = context.settings(client.Config)
     async with (
         client.open_client(settings) as api,
         machines.open_clients(settings.url) as clients,

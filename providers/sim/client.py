@@ -7,15 +7,65 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar
-from urllib.parse import quote
+from datetime import timedelta
+from typing import Annotated, TypeVar
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from ccm import cloud
+from ccm.base.credentials import header_value
 from ccm.cloud import rest
 
-from . import config
+
+def parse_url(text: str) -> str:
+    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(text)
+    return text.rstrip("/")
+
+
+def url_of(environ: Mapping[str, str]) -> str:
+    """Return the address that `SIM_URL` has, where no cloud config says it. Raises ConfigError."""
+    text = environ.get("SIM_URL", "")
+    try:
+        return parse_url(text)
+    except ValueError:
+        raise cloud.ConfigError(
+            f"SIM_URL is {text!r}; it must look like http://host:port, as `python -m "
+            "providers.sim` prints it"
+        ) from None
+
+
+class Config(cloud.Settings, frozen=True, kw_only=True):
+    """A valid configuration."""
+
+    url: Annotated[
+        str,
+        cloud.setting(
+            "Where the API is, as `python -m providers.sim` prints it.",
+            parse=parse_url,
+            expects="look like http://host:port",
+        ),
+    ]
+    token: Annotated[
+        str,
+        cloud.setting(
+            "The bearer token, printed with the URL.",
+            secret=True,
+            file="token_file",
+            parse=header_value,
+        ),
+    ]
+    # Half the daemon's deadline for one question.
+    timeout: Annotated[
+        timedelta, cloud.setting("For one request, from connecting to the last byte.")
+    ] = timedelta(seconds=30)
+    connect_timeout: Annotated[timedelta, cloud.setting("For getting a connection.")] = timedelta(
+        seconds=5
+    )
+
 
 PAGE_LIMIT = 500
 """Items to ask for at once; the most the cloud gives."""
@@ -290,7 +340,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def open_client(settings: config.Config) -> AsyncIterator[Client]:
+async def open_client(settings: Config) -> AsyncIterator[Client]:
     """A client with its own pool of connections, closed with the context."""
     async with rest.open_client(
         settings.url,

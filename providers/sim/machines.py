@@ -21,7 +21,7 @@ from ccm import cloud
 from ccm.cloud.machines import converted, without_nulls
 from ccm.model.times import moment
 
-from . import client, config, instances
+from . import client, instances
 
 AGAIN_S = 1.0
 """Seconds after which to ask whether the cloud has done it."""
@@ -44,7 +44,7 @@ def open_clients(url: str) -> Clients:
     def opener(
         _: str, credentials: cloud.Credentials
     ) -> AbstractAsyncContextManager[client.Client]:
-        return client.open_client(config.Config(url=url, token=token(credentials)))
+        return client.open_client(client.Config(url=url, token=token(credentials)))
 
     return cloud.Sessions(opener)
 

@@ -9,7 +9,7 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import ensured
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import balancers as fake_balancers
-from providers.hcloud.testing.answers import Call
+from providers.hcloud.testing.state import Call
 from tests.hcloud.harness import HcloudHarness
 
 UID = "hcloud-ccm/service-uid"

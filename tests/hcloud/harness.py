@@ -17,7 +17,7 @@ from ccm.testing.contract import (
 from ccm.testing.fake_api import Fault
 from providers import hcloud
 from providers.hcloud.testing import balancers, networks, server, servers
-from providers.hcloud.testing.answers import Call
+from providers.hcloud.testing.state import Call
 
 ANY_WRITE = "[!G]*"
 """Calls that only read are GET."""

@@ -18,7 +18,7 @@ from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import networks as fake_networks
-from providers.hcloud.testing.answers import Call
+from providers.hcloud.testing.state import Call
 from tests.hcloud.balancing import CHECK, UID, balancer_of, in_vain, only, service, settled
 from tests.hcloud.conftest import opened
 from tests.hcloud.harness import HcloudHarness

@@ -11,7 +11,7 @@ from ccm import cloud
 from ccm.testing import machine_probes
 from providers import hcloud
 from providers.hcloud.testing import extras
-from providers.hcloud.testing.answers import Call
+from providers.hcloud.testing.state import Call
 from tests.hcloud.harness import HcloudHarness
 
 

@@ -11,7 +11,7 @@ import pytest
 from ccm.model import names
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import balancers, server
-from providers.hcloud.testing.answers import Call
+from providers.hcloud.testing.state import Call
 from tests import servers
 from tests.hcloud.balancing import CHECK, UID
 from tests.hcloud.pool import FLAGS, KINDS

@@ -3,7 +3,7 @@
 It speaks the shapes of the vendor's public OpenAPI document (https://docs.hetzner.cloud), keeps the
 limits of the real thing, and does what takes time by actions, during which a resource is locked.
 
-`state` says how it behaves and what it holds, `catalog` what can be ordered, `answers` how
-things look on the wire, `servers`, `balancers`, `networks` and `extras` what its calls do, and
-`server` has the table of them and how it is reached. The provider imports none of it.
+`state` says how it behaves, what it holds and how that looks on the wire, `catalog` what can be
+ordered, `servers`, `balancers`, `networks` and `extras` what its calls do, and `server` has the
+table of them and how it is reached. The provider imports none of it.
 """

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from ccm.testing import fake_api
 
 from . import networks, server, servers
-from .answers import Call
-from .state import ApiError, Settings
+from .state import ApiError, Call, Settings
 
 NETWORK = "k8s"
 RANGE = "100.0.0.0/9"

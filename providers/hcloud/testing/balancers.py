@@ -6,15 +6,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from ipaddress import ip_network
 
-from . import answers, catalog, networks, state
-from .answers import Answer, Call
-from .state import ApiError, Cloud, Thing
+from . import catalog, networks, state
+from .state import Answer, ApiError, Call, Cloud, Thing
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
     """Order one; it has no address before its action ends."""
     order = call.body
-    name = answers.text(order, "name")
+    name = state.text(order, "name")
     state.unique(cloud.load_balancers, name, "load balancer")
     if len(cloud.load_balancers) >= cloud.settings.balancers:
         raise ApiError("resource_limit_exceeded", "load balancer limit exceeded")
@@ -62,7 +61,7 @@ def _bare(cloud: Cloud, name: str, order: Thing) -> Thing:
         "location": place,
         "load_balancer_type": kind,
         "protection": {"delete": False},
-        "labels": answers.labels(order),
+        "labels": state.labels(order),
         "targets": [],
         "services": [],
         "algorithm": order.get("algorithm") or {"type": "round_robin"},
@@ -83,11 +82,11 @@ def _type(word: str) -> Thing:
 def change(cloud: Cloud, call: Call) -> Answer:
     """Another name, other labels; those that are given replace all."""
     found = state.get(cloud.load_balancers, call.id, "load_balancer")
-    if name := answers.text(call.body, "name", required=False):
+    if name := state.text(call.body, "name", required=False):
         state.unique(cloud.load_balancers, name, "load balancer", but=call.id)
         found["name"] = name
     if "labels" in call.body:
-        found["labels"] = answers.labels(call.body)
+        found["labels"] = state.labels(call.body)
     return 200, {"load_balancer": found}
 
 
@@ -114,7 +113,7 @@ def _remove(cloud: Cloud, number: int) -> None:
 Change = Callable[[Cloud, Thing, Thing], None]
 
 
-def acts(command: str, change: Change) -> answers.Handler:
+def acts(command: str, change: Change) -> state.Handler:
     """An action about one: what it asks for is looked at now, and is so when it ends."""
 
     def handler(cloud: Cloud, call: Call) -> Answer:
@@ -247,7 +246,7 @@ def detach(cloud: Cloud, balancer: Thing, body: Thing) -> None:
 
 def change_algorithm(_: Cloud, balancer: Thing, body: Thing) -> None:
     """Choose members in another way."""
-    balancer["algorithm"] = {"type": answers.text(body, "type")}
+    balancer["algorithm"] = {"type": state.text(body, "type")}
 
 
 def change_type(_: Cloud, balancer: Thing, body: Thing) -> None:

@@ -6,9 +6,8 @@ import base64
 from hashlib import md5
 from typing import Any
 
-from . import answers, catalog, state
-from .answers import Answer, Call, Handler
-from .state import ApiError, Cloud, Thing
+from . import catalog, state
+from .state import Answer, ApiError, Call, Cloud, Handler, Thing
 
 
 def shows(kind: str, table: str) -> Handler:
@@ -24,7 +23,7 @@ def lists(table: str) -> Handler:
     """All of a kind."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
-        return answers.listing(cloud, call, table, getattr(cloud, table).values())
+        return state.listing(cloud, call, table, getattr(cloud, table).values())
 
     return index
 
@@ -35,7 +34,7 @@ def static(table: str, things: list[Thing]) -> Handler:
     def index(cloud: Cloud, call: Call) -> Answer:
         wanted = call.one("architecture")
         found = [one for one in things if not wanted or one.get("architecture") == wanted]
-        return answers.listing(cloud, call, table, found)
+        return state.listing(cloud, call, table, found)
 
     return index
 
@@ -44,18 +43,18 @@ def actions(cloud: Cloud, call: Call) -> Answer:
     """Those that are named."""
     wanted = [int(each) for each in call.query.get("id", [])]
     found = [dict(cloud.actions[each]) for each in wanted if each in cloud.actions]
-    return answers.listing(cloud, Call(), "actions", found)
+    return state.listing(cloud, Call(), "actions", found)
 
 
 def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
     """A new thing under a name that is free, among the others of its kind."""
     things: dict[int, Thing] = getattr(cloud, table)
-    name = answers.text(call.body, "name")
+    name = state.text(call.body, "name")
     state.unique(things, name, table.rstrip("s").replace("_", " "))
     thing: Thing = {
         "id": cloud.new_id(),
         "name": name,
-        "labels": answers.labels(call.body),
+        "labels": state.labels(call.body),
         "created": cloud.now(),
         **fields,
     }
@@ -65,7 +64,7 @@ def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
 
 def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
     """Put a key down; neither its name nor itself may be there."""
-    public = answers.text(call.body, "public_key")
+    public = state.text(call.body, "public_key")
     try:
         fingerprint = md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
     except (IndexError, ValueError) as error:
@@ -78,7 +77,7 @@ def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
 
 def create_placement_group(cloud: Cloud, call: Call) -> Answer:
     """Make a group."""
-    kind = answers.text(call.body, "type")
+    kind = state.text(call.body, "type")
     group = made(cloud, "placement_groups", call, type=kind, servers=[])
     return 201, {"placement_group": group, "action": None}
 

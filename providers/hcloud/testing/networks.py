@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, ip_address, ip_network
 
-from . import answers, extras, state
-from .answers import Answer, Call
-from .state import ApiError, Cloud, Thing
+from . import extras, state
+from .state import Answer, ApiError, Call, Cloud, Thing
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
     """Make a network."""
-    whole = answers.text(call.body, "ip_range")
+    whole = state.text(call.body, "ip_range")
     network = extras.made(
         cloud,
         "networks",
@@ -87,8 +86,8 @@ def add_route(cloud: Cloud, call: Call) -> Answer:
     """Begin to send a range to a gateway."""
     network = state.get(cloud.networks, call.id, "network")
     route = {
-        "destination": answers.text(call.body, "destination"),
-        "gateway": answers.text(call.body, "gateway"),
+        "destination": state.text(call.body, "destination"),
+        "gateway": state.text(call.body, "gateway"),
     }
     cloud.check_free("network", call.id)
     try:

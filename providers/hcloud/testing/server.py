@@ -15,8 +15,7 @@ from ccm.testing import fake_api
 from ccm.testing.fake_api import Row, Witness
 
 from . import balancers, catalog, extras, networks, servers
-from .answers import Call, Handler
-from .state import ApiError, Cloud, Settings
+from .state import ApiError, Call, Cloud, Handler, Settings
 
 PREFIX = "/v1"
 HOUR_S = 3600.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import answers, catalog, networks, state
-from .answers import Answer, Call, Handler
-from .state import ApiError, Cloud, Thing
+from . import catalog, networks, state
+from .state import Answer, ApiError, Call, Cloud, Handler, Thing
 
 MOST_USER_DATA = 32 * 1024
 """Bytes."""
@@ -15,7 +14,7 @@ MOST_USER_DATA = 32 * 1024
 def create(cloud: Cloud, call: Call) -> Answer:
     """Order a server; it runs when its action has ended."""
     order = call.body
-    name = answers.text(order, "name")
+    name = state.text(order, "name")
     state.unique(cloud.servers, name, "server")
     if len(cloud.servers) >= cloud.settings.servers:
         raise ApiError("resource_limit_exceeded", "server limit exceeded")
@@ -81,7 +80,7 @@ def make(cloud: Cloud, name: str, order: Thing) -> Thing:
         "ingoing_traffic": 0,
         "included_traffic": 21990232555520,
         "protection": {"delete": False, "rebuild": False},
-        "labels": answers.labels(order),
+        "labels": state.labels(order),
         "volumes": [],
         "load_balancers": [],
         "primary_disk_size": kind["disk"],
@@ -157,7 +156,7 @@ def index(cloud: Cloud, call: Call) -> Answer:
     """All, or those of one status."""
     wanted: Any = call.query.get("status")
     found = [one for one in cloud.servers.values() if not wanted or one["status"] in wanted]
-    return answers.listing(cloud, call, "servers", found)
+    return state.listing(cloud, call, "servers", found)
 
 
 def delete(cloud: Cloud, call: Call) -> Answer:

@@ -17,7 +17,6 @@ from providers import sim
 from providers.sim import (
     balancers,
     client,
-    config,
     routes,
     server,
     world,
@@ -381,7 +380,7 @@ def test_the_digest_tells_every_difference() -> None:
 
 @pytest_asyncio.fixture
 async def api(url: str) -> AsyncIterator[client.Client]:
-    wanted = config.Config(url=url, token="a-tokens-text", timeout=timedelta(seconds=1))
+    wanted = client.Config(url=url, token="a-tokens-text", timeout=timedelta(seconds=1))
     async with client.open_client(wanted) as api:
         yield api
 
@@ -467,13 +466,13 @@ async def test_an_answer_to_another_question_is_refused(
         await (api.server(instance) if "id" in answer else api.servers())
 
 
-def read(text: str) -> config.Config:
-    return cloud.Context(config=text.encode()).settings(config.Config)
+def read(text: str) -> client.Config:
+    return cloud.Context(config=text.encode()).settings(client.Config)
 
 
 def test_two_fields_are_enough_and_timeouts_are_durations() -> None:
     found = read("url: http://localhost:1/\ntoken: a-tokens-text")
-    assert found == config.Config(url="http://localhost:1", token="a-tokens-text")
+    assert found == client.Config(url="http://localhost:1", token="a-tokens-text")
     assert "a-tokens-text" not in repr(found)
 
     found = read("url: http://x\ntoken: t\ntimeout: 1m\nconnect_timeout: 500ms")
