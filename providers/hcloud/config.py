@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from ccm import cloud
 from ccm.base import log, parsing
 from ccm.base.credentials import header_value
+from ccm.cloud.settings import fields_of, unwrapped
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
 
@@ -201,27 +202,15 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         return bool(self.network) and self.network_routes_enabled
 
 
-_IDLE = (
-    "network_disable_attached_check",
-    "debug",
-    "server_cache_mode",
-    "server_cache_max_age",
-    "metrics_enabled",
-    "metrics_address",
-    "robot_user",
-    "robot_password",
-    "robot_cache_timeout",
-    "robot_rate_limit_wait_time",
-    "robot_forward_internal_ips",
-)
-"""What concerns the vendor's process alone."""
-
-
 def idle(settings: Config) -> Sequence[str]:
-    """Names of the settings that somebody changed, to no effect."""
+    """Names of the settings without effect that were changed."""
     plain = Config(token=settings.token)
-    changed = (one for one in _IDLE if getattr(settings, one) != getattr(plain, one))
-    return [_variable(one) for one in changed]
+    return [
+        one.encode_name
+        for one in fields_of(Config)
+        if unwrapped(one.type)[1]["description"].startswith("No effect")
+        and getattr(settings, one.name) != getattr(plain, one.name)
+    ]
 
 
 def tell(settings: Config) -> None:

@@ -1,6 +1,6 @@
 """Servers by request: the driver for MachineClasses.
 
-Provider spec  see `machine_specs.Spec`
+Provider spec  see `Spec`
 Credentials    `token`, an API token with rights to write
 
 A server carries its identity as labels, and so do the SSH key and the volumes that are created

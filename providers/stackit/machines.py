@@ -1,7 +1,7 @@
 """Servers by request: the driver for MachineClasses, in the words of STACKIT's own driver.
 
-Provider spec  see `machine_specs.Spec`
-Credentials    `project-id` and `serviceaccount.json`, see `machine_specs`
+Provider spec  see `Spec`
+Credentials    `project-id` and `serviceaccount.json`, see `Spec`
 
 A server has the labels of the vendor's driver, machine and class, and three more: the cluster's
 marker, the machine's namespace and its UID. Names of servers are not unique here. A server that has
