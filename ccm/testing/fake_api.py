@@ -28,7 +28,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from aiohttp import hdrs, web
@@ -442,18 +442,6 @@ def _exchange(row: Row, request: web.Request, body: bytes, response: web.Respons
     )
 
 
-class Served(Protocol):
-    """What can be served, such as a `FakeApi`."""
-
-    def app(self) -> web.Application:
-        """It as an application."""
-        ...
-
-    def heal(self) -> None:
-        """End all faults, lest a call wait for ever."""
-        ...
-
-
 def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentParser:
     """Return the part of a fake's command line that all fakes have."""
     made = argparse.ArgumentParser(
@@ -490,7 +478,7 @@ async def stand(papers: Mapping[Path | None, str], line: Mapping[str, Any]) -> N
 
 
 @contextlib.asynccontextmanager
-async def serve(service: Served, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serve(service: FakeApi, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Serve while the context is open; yields `http://host:port`.
 
     Raises:
