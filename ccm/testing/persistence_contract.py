@@ -37,6 +37,8 @@ from ccm.testing.persistence_harness import (
     stalls,
 )
 
+__all__ = ["KIND", "PATIENCE_S", "PersistenceContract"]
+
 KIND = GVK("journal.ccm", "v1", "CloudResource")
 ODD = ("a:b", "Upper", "upper", "100%", ".hidden", "x" * 253, "ünï-☃", "a/b", "..", "~", "_")
 NEEDLE = "s3cr3t-needle-in-the-hay"
