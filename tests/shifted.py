@@ -12,7 +12,7 @@ import selectors
 from datetime import UTC, datetime, timedelta
 
 from ccm.base import clock
-from tests.faults.proxy import FaultProxy
+from tests.faults import FaultProxy
 
 _QUIET_S = 0.02
 

@@ -121,16 +121,3 @@ def test_no_file_speaks_of_a_machine_it_was_written_on() -> None:
 
 def test_the_lock_file_names_no_host() -> None:
     assert "//" not in (ROOT / "requirements.lock").read_text()
-
-
-def test_unit_tests_stand_where_the_code_does() -> None:
-    folders = {
-        path.parent.relative_to(ROOT / "tests" / "unit")
-        for path in modules("tests")
-        if path.relative_to(ROOT).parts[1] == "unit" and path.name.startswith("test_")
-    }
-    homes = (ROOT / "ccm", ROOT, ROOT / "tests")
-
-    lost = [str(each) for each in folders if not any((home / each).is_dir() for home in homes)]
-
-    assert lost == []

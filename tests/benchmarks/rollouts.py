@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import yaml
 
 from tests.benchmarks import proc
 from tests.benchmarks.world import World
-from tests.scenario.fleet import CONTROLLERS, Fleet
+from tests.scenario import harness
+from tests.scenario.machines import ALL_CONTROLLERS, SIM, Fleet, make_class, sim_secret
 
 BOOT_S = 2.0
 SURGE, UNAVAILABLE = 5, 2
@@ -20,7 +20,7 @@ FEW = 10
 LIMIT_S = 900.0
 FLAGS = (
     "--kube-api-qps=-1",
-    f"--controllers={CONTROLLERS}",
+    f"--controllers={','.join(ALL_CONTROLLERS)}",
     "--machine-concurrent-syncs=100",
     "--secure-port=0",
 )
@@ -31,9 +31,9 @@ async def rollout(world: World, *, count: int = 50) -> dict[str, Any]:
     """The life of a deployment, with bounds as a watch shows them."""
     cloud = yaml.safe_load(Path(world.cloud_config).read_text())
     fleet = Fleet(world.api, boot_s=BOOT_S)
-    await fleet.define()
+    await harness.define(world.api)
     for kind in ("one", "two"):
-        await fleet.make_class(kind, token=cloud["token"])
+        await make_class(fleet.cluster, kind, SIM, sim_secret(cloud["token"]))
     async with fleet.at_work(), world.leader("machines.log", *FLAGS) as daemon:
         figures: dict[str, Any] = {"machines": count}
         await fleet.deploy(count, kind="one", surge=SURGE, unavailable=UNAVAILABLE)
@@ -94,22 +94,7 @@ def _writes(requests: Counter[tuple[str, str]]) -> Counter[str]:
 
 
 def _requests(world: World, since: int, *, ours: bool) -> Counter[tuple[str, str]]:
-    """Requests of the daemon, or of everybody else, by verb and resource, from the audit log.
-
-    Others are the kubelets and the user of the scenario, and the API server itself.
-    """
-    found: Counter[tuple[str, str]] = Counter()
-    with world.audit.open("rb") as log:
-        log.seek(since)
-        for line in log:
-            entry = json.loads(line)
-            what = entry.get("objectRef") or {}
-            is_ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
-            if (
-                is_ours is ours
-                and entry["stage"] == "ResponseComplete"
-                and entry["verb"] != "watch"
-            ):
-                sub = f"/{what['subresource']}" if what.get("subresource") else ""
-                found[entry["verb"], f"{what.get('resource', '')}{sub}"] += 1
-    return found
+    """Requests of the daemon, or of all others, by verb and resource."""
+    return Counter(
+        (verb, what) for verb, what, _ in world.audited(since, ours=ours) if verb != "watch"
+    )

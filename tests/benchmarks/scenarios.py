@@ -23,8 +23,9 @@ async def init(world: World) -> dict[str, Any]:
     names = [f"node-{n:04d}" for n in range(NODES)]
     await world.add_instances(names)
     bare = await world.bare(
-        "tests.benchmarks.bare",
-        work=lambda tell: world.register(names, on_node=lambda *node: tell(" ".join(node))),
+        work=lambda tell: world.register(
+            names, on_node=lambda *node: tell(" ".join(("node", *node)))
+        )
     )
     await world.remove_nodes()
     await world.cloud_calls()
@@ -116,7 +117,7 @@ async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
         calls = await world.cloud_calls()
         left = await world.uninitialised()
         said = daemon.stop()
-    patches = world.audited(offset, "patch", "nodes")
+    patches = world.named(offset, "patch", "nodes")
     return {
         "nodes": len(names),
         "left": left,

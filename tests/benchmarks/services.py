@@ -35,7 +35,7 @@ async def services(world: World) -> dict[str, Any]:
     await world.add_instances([*nodes, *latecomers])
     cloud = yaml.safe_load(Path(world.cloud_config).read_text())
     bare = await world.bare(
-        *("tests.benchmarks.bare_services", cloud["url"], cloud["token"]),
+        *(cloud["url"], cloud["token"]),
         work=lambda tell: _appear(world, nodes, webs, tell),
     )
     await remove_services(world)
@@ -134,9 +134,9 @@ async def _load(
         "cpu_s": round(after.cpu_s - before.cpu_s, 2),
         "peak_rss_mib": round(after.peak_mib, 1),
         "api_writes": {
-            "nodes": sum(world.audited(offset, "patch", "nodes").values()),
-            "services": sum(world.audited(offset, "patch", "services").values()),
-            "events": sum(world.audited(offset, "create", "events").values()),
+            "nodes": world.named(offset, "patch", "nodes").total(),
+            "services": world.named(offset, "patch", "services").total(),
+            "events": world.named(offset, "create", "events").total(),
         },
         "cloud_calls": calls,
     }

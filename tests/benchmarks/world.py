@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -60,14 +60,15 @@ class World:
 
     async def bare(
         self,
-        module: str,
         *arguments: str,
         work: Callable[[Callable[[str], None]], Awaitable[float]],
     ) -> dict[str, Any]:
         """Figures of a bare client that is told by lines what `work` registers."""
         server = (self.server.url, self.server.token, str(self.server.ca_file))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *server, *arguments), stdin=PIPE, stdout=PIPE
+            *(sys.executable, "-m", "tests.benchmarks.bare", *server, *arguments),
+            stdin=PIPE,
+            stdout=PIPE,
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -148,36 +149,34 @@ class World:
             response.raise_for_status()
         return {"total": found["total"], **found["counts"]}
 
-    def audited(self, since: int, verb: str, resource: str) -> dict[str, int]:
-        """Requests of the daemon per object name, read from the audit log after an offset."""
-        found: dict[str, int] = {}
-        with self.audit.open("rb") as log:
-            log.seek(since)
-            for line in log:
-                entry = json.loads(line)
-                reference = entry.get("objectRef") or {}
-                if (
-                    entry["stage"] == "ResponseComplete"
-                    and entry["verb"] == verb
-                    and reference.get("resource") == resource
-                    and entry.get("userAgent", "").startswith("cloud-controller-manager")
-                ):
-                    name = reference.get("name", "")
-                    found[name] = found.get(name, 0) + 1
-        return found
+    def audited(self, since: int, *, ours: bool = True) -> Iterator[tuple[str, str, str]]:
+        """Verb, resource and name of each request after an offset of the audit log.
 
-    def requests(self, since: int) -> dict[str, int]:
-        """How many requests the daemon made, by verb and resource, after an offset of the log."""
-        found: Counter[str] = Counter()
+        Of the daemon, or of all others: the kubelets and the user of the scenario, and the API
+        server itself.
+        """
         with self.audit.open("rb") as log:
             log.seek(since)
             for entry in map(json.loads, log):
-                reference = entry.get("objectRef") or {}
                 is_ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
-                if is_ours and entry["stage"] == "ResponseComplete":
-                    part = f"/{reference['subresource']}" if "subresource" in reference else ""
-                    found[f"{entry['verb']} {reference.get('resource', '')}{part}"] += 1
+                if is_ours is ours and entry["stage"] == "ResponseComplete":
+                    what = entry.get("objectRef") or {}
+                    part = f"/{what['subresource']}" if what.get("subresource") else ""
+                    name = what.get("name", "")
+                    yield entry["verb"], f"{what.get('resource', '')}{part}", name
+
+    def requests(self, since: int) -> dict[str, int]:
+        """How many requests the daemon made, by verb and resource, after an offset of the log."""
+        found = Counter(f"{verb} {what}" for verb, what, _ in self.audited(since))
         return dict(sorted(found.items()))
+
+    def named(self, since: int, verb: str, resource: str) -> Counter[str]:
+        """How many requests about each object the daemon made, its parts included."""
+        return Counter(
+            name
+            for done, what, name in self.audited(since)
+            if (done, what.partition("/")[0]) == (verb, resource)
+        )
 
 
 def compared(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:

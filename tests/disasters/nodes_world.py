@@ -205,8 +205,18 @@ class World:
         if self.reference:
             raise HarmDone
 
-    async def until_gone(self, those: Iterable[str], *, within_s: float) -> float:
-        """Wait until these nodes are deleted, and nothing else that matters; the seconds."""
+    async def tells_the_truth(self, *gone: str, within_s: float) -> None:
+        """The cloud does so again; these machines are gone, and their nodes go in time."""
+        self.cloud.lie = lambda _: False
+        await self.goes(*gone, within_s=within_s)
+
+    async def goes(self, *gone: str, within_s: float) -> None:
+        """These machines are gone, and their nodes go in time."""
+        self.gone(*gone)
+        await self.until_gone(gone, within_s=within_s)
+
+    async def until_gone(self, those: Iterable[str], *, within_s: float) -> None:
+        """Wait until these nodes are deleted, and nothing else that matters."""
         start, awaited = clock.monotonic(), {*those}
         while awaited & self.left and clock.monotonic() - start < within_s:
             await advance(1.0)
@@ -214,7 +224,6 @@ class World:
         assert self.harmed == []
         await advance(15.0)  # so that what is held is on record
         assert awaited & self.held.keys() == set()
-        return clock.monotonic() - start
 
 
 def set_wall_clock(by: timedelta) -> None:

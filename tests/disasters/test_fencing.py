@@ -18,13 +18,10 @@ import pytest_asyncio
 from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from tests import servers
-from tests.faults import Delay, Hold, Match
-from tests.faults.actions import Point
+from tests.faults import Delay, Hold, Match, Point
 from tests.scenario import harness, load
-from tests.scenario.harness import Daemon, Environment, wait_for
+from tests.scenario.harness import Daemon, Environment, cut_short, install, wait_for
 from tests.scenario.load import SERVICES
-from tests.scenario.plugin import install
-from tests.scenario.watchdog import cut_short
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), servers.only_builtin]
 

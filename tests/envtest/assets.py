@@ -74,9 +74,9 @@ def _cache_of(version: str) -> Path:
     return Path(cache) / "ccm" / "envtest" / version
 
 
-def missing_programs(folder: Path) -> list[str]:
-    """Which of `PROGRAMS` the folder lacks."""
-    return [name for name in PROGRAMS if not (folder / name).is_file()]
+def missing_programs(folder: Path, programs: Sequence[str] = PROGRAMS) -> list[str]:
+    """Which of the programs the folder lacks."""
+    return [name for name in programs if not (folder / name).is_file()]
 
 
 def ensure_assets() -> Path:
@@ -85,18 +85,7 @@ def ensure_assets() -> Path:
     Raises:
         AssetsError: they are not there and could not be built.
     """
-    folder = assets_dir()
-    missing = missing_programs(folder)
-    if os.environ.get("KUBEBUILDER_ASSETS"):
-        if missing:
-            raise AssetsError(f"KUBEBUILDER_ASSETS={folder} has no {', '.join(missing)}")
-        return folder
-    recipe = _recipe()
-    if not missing and _stamp_of(folder) == recipe:
-        return folder
-    _require_go(folder)
-    _put(folder, recipe, _build_tools)
-    return folder
+    return _ensured(assets_dir(), PROGRAMS, _build_tools)
 
 
 def ensure_version(version: str) -> Path:
@@ -111,7 +100,6 @@ def ensure_version(version: str) -> Path:
     folder = _cache_of(version)
     recipe = hashlib.sha256(_linker_flags(version).encode()).hexdigest()
     if missing_programs(folder) or _stamp_of(folder) != recipe:
-        _require_go(folder)
         _put(folder, recipe, lambda fresh: _build_server(version, fresh, others))
     return folder
 
@@ -122,22 +110,13 @@ def controllers_dir() -> Path:
     return Path(given) if given else _cache_of(f"{kubernetes_version()}-controllers")
 
 
-def ensure_controllers() -> Path:
-    """The folder with the kube-controller-manager; builds it where needed.
-
-    Raises:
-        AssetsError: it is not there and could not be built.
-    """
-    folder = controllers_dir()
-    is_there = (folder / CONTROLLERS).is_file()
+def _ensured(folder: Path, programs: Sequence[str], build: Callable[[Path], None]) -> Path:
+    missing = missing_programs(folder, programs)
     if os.environ.get("KUBEBUILDER_ASSETS"):
-        if not is_there:
-            raise AssetsError(f"KUBEBUILDER_ASSETS={folder} has no {CONTROLLERS}")
-        return folder
-    recipe = _recipe()
-    if not is_there or _stamp_of(folder) != recipe:
-        _require_go(folder)
-        _put(folder, recipe, _build_controllers)
+        if missing:
+            raise AssetsError(f"KUBEBUILDER_ASSETS={folder} has no {', '.join(missing)}")
+    elif missing or _stamp_of(folder) != _recipe():
+        _put(folder, _recipe(), build)
     return folder
 
 
@@ -148,7 +127,7 @@ def main(versions: Sequence[str] = ()) -> int:
     try:
         folders = [ensure_version(version) for version in versions or [kubernetes_version()]]
         if not versions and not os.environ.get("KUBEBUILDER_ASSETS"):
-            folders.append(ensure_controllers())
+            folders.append(_ensured(controllers_dir(), (CONTROLLERS,), _build_controllers))
     except AssetsError as trouble:
         print(f"envtest: {trouble}", file=sys.stderr)
         return 1
@@ -270,6 +249,7 @@ def _build_server(version: str, fresh: Path, others: Path) -> None:
 
 def _put(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     """Build beside `folder` and put the result in its place in one step."""
+    _require_go(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as scratch:
         fresh = Path(scratch) / "new"

@@ -11,7 +11,7 @@ from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import server
-from tests.scenario.pool import CONTROLLERS, Pool
+from tests.scenario.machines import CONTROLLERS, Pool
 
 KINDS = (NODE.name, NODE_LIFECYCLE.name, ROUTE.name, SERVICE.name)
 

@@ -13,7 +13,7 @@ from providers.hcloud.testing import server
 from tests import servers
 from tests.hcloud.pool import FLAGS, pool
 from tests.scenario import harness
-from tests.scenario.pool import Costs, installed, life
+from tests.scenario.machines import Costs, installed, life
 
 NODES, SERVICES = 90, 5
 FEW = 5

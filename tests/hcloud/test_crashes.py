@@ -13,7 +13,7 @@ from tests import servers
 from tests.faults import FaultProxy
 from tests.hcloud.pool import FLAGS, pool
 from tests.scenario import harness, pool_crashes
-from tests.scenario.pool import installed
+from tests.scenario.machines import installed
 
 WEB = {
     ann.PROTOCOL.name: "https",

@@ -36,7 +36,7 @@ from tests.hcloud.pool import FLAGS, pool
 from tests.hcloud.test_balancer_parts import certificate
 from tests.scenario import harness, pool_needle
 from tests.scenario.harness import EVENTS, Environment, wait_for
-from tests.scenario.pool import MACHINES, installed
+from tests.scenario.machines import MACHINES, installed
 
 
 @pytest.mark.row("hcloud-call-05")

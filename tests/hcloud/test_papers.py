@@ -22,7 +22,7 @@ from tests.manifests import shipped
 from tests.sandbox.command import carried_out, fake, guided, plain
 from tests.scenario import harness
 from tests.scenario.harness import wait_for
-from tests.scenario.pool import SERVICES
+from tests.scenario.machines import SERVICES
 
 
 @pytest.mark.parametrize("name", reference.FILES)

@@ -17,7 +17,7 @@ from tests.hcloud.balancing import CHECK, UID
 from tests.hcloud.pool import FLAGS, KINDS
 from tests.scenario import harness
 from tests.scenario.harness import Environment, wait_for
-from tests.scenario.pool import SERVICES
+from tests.scenario.machines import SERVICES
 
 SPEC = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}]}
 SETTLED = {names.FINALIZER_LOAD_BALANCER}

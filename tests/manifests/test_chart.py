@@ -246,6 +246,10 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         {"networkPolicy": {"enabled": True}},
         "networkPolicy.enabled: network plugins leave Pods on the host's network out",
     ),
+    "machines twice": (
+        {"machines": {"enabled": True}, "machineController": {"enabled": True}},
+        "machineController.enabled: machines.enabled runs the same controllers",
+    ),
     "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
 }
 

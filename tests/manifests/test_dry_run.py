@@ -11,7 +11,7 @@ import pytest
 from ccm.sandbox import realserver
 from tests.kubectl.tool import Kubectl
 from tests.manifests import shipped
-from tests.manifests.variants import VARIANTS, Values
+from tests.manifests.variants import VARIANTS
 from tests.servers import require_assets
 from tests.waiting import DEADLINE_S
 
@@ -52,9 +52,17 @@ INCOMPLETE = shipped.MANIFESTS / "deployment.yaml"
 WHOLE = [path for path in shipped.files() if path.name != INCOMPLETE.name]
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
-def test_each_file(kubectl: Kubectl, path: Path) -> None:
-    assert accepted(kubectl(*DRY, "-f", str(path))) == len(shipped.objects(path))
+def test_all_files_and_all_variants_of_the_chart(kubectl: Kubectl, tmp_path: Path) -> None:
+    wanted = len(shipped.objects(*WHOLE))
+    files = [*WHOLE]
+    for name, values in VARIANTS.items():
+        text = shipped.rendered(tmp_path, values)
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(text)
+        wanted += len(shipped.parsed(text))
+
+    words = [f"--filename={file}" for file in files]
+    assert accepted(kubectl(*DRY, *words)) == wanted
 
 
 def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
@@ -66,15 +74,6 @@ def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
 
 def test_the_kustomize_base(kubectl: Kubectl, tmp_path: Path) -> None:
     assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9
-
-
-@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_the_chart(kubectl: Kubectl, tmp_path: Path, values: Values) -> None:
-    text = shipped.rendered(tmp_path, values)
-    file = tmp_path / "rendered.yaml"
-    file.write_text(text)
-
-    assert accepted(kubectl(*DRY, "-f", str(file))) == len(shipped.parsed(text))
 
 
 def test_a_field_that_is_not_there_would_be_refused(kubectl: Kubectl, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -20,10 +19,6 @@ from tests.manifests import shipped
 from tests.manifests.shipped import ROOT
 
 UV = Path(sys.executable).parent / "uv"
-PIP_OF_THE_BASE = ("python", "pip")
-"""Commands that every official Python image has."""
-
-slow = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,33 +107,6 @@ def test_what_is_taken_from_the_first_stage_is_made_there() -> None:
     assert "PATH=/opt/ccm/bin:${PATH}" in only("ENV").split()
 
 
-def test_every_command_is_there_when_it_runs() -> None:
-    """A program is the base's own, or that of an environment made before."""
-    environments: set[str] = set()
-    for words in commands():
-        program = Path(words[0])
-        home = str(program.parent.parent)
-        assert words[0] in PIP_OF_THE_BASE or home in environments, words
-        if words[1:3] == ["-m", "venv"]:
-            environments.add(words[-1])
-    assert environments == {"/build", "/opt/ccm"}
-
-
-def test_every_file_that_a_command_reads_is_written_before() -> None:
-    written = {"/src", "requirements.lock"}
-    for words in commands():
-        options = dict(itertools.pairwise(words))
-        read = [options[name] for name in ("--requirement", "--python") if name in words]
-        read += [after for word, after in itertools.pairwise(words) if "find" in word]
-        assert [path for path in read if not is_below(path, written)] == [], words
-        written |= {options[name] for name in ("--dest", "-d") if name in words}
-        written |= {words[-1]} if "venv" in words else set()
-
-
-def is_below(path: str, folders: set[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
 def test_packages_come_from_the_lock_and_their_hashes_are_checked() -> None:
     (fetch,) = [words for words in commands() if words[:2] == ["pip", "download"]]
     installs = [words for words in commands() if "install" in words]
@@ -156,49 +124,19 @@ def test_another_index_of_packages_reaches_the_stage_that_fetches() -> None:
     assert found("ARG", 1) == []
 
 
-def test_no_step_depends_on_the_machine() -> None:
-    machine = re.compile(r"amd64|arm64|x86|aarch|TARGETARCH|dpkg|uname")
-
-    assert [step for step in steps() if machine.search(step.rest)] == []
-
-
-def test_the_user_is_a_number_and_the_deployments() -> None:
+def test_user_ports_and_mounts_are_those_of_the_deployment() -> None:
     user, _, group = only("USER").partition(":")
     context = shipped.deployment()["template"]["spec"]["securityContext"]
 
     assert int(user) > 0
     assert (int(user), int(group)) == (context["runAsUser"], context["runAsGroup"])
     assert context["runAsNonRoot"] is True
-
-
-def test_the_ports_are_the_flags_defaults() -> None:
     ports = [FLAGS["secure-port"].default, FLAGS["webhook-secure-port"].default]
-
     assert [int(word) for word in only("EXPOSE").split()] == ports
-
-
-def test_nothing_is_mounted_over_the_program() -> None:
     (container,) = shipped.deployment()["template"]["spec"]["containers"]
-
     for mount in container["volumeMounts"]:
         assert not entry_point().is_relative_to(mount["mountPath"])
     assert "command" not in container
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty environment, where `/opt/ccm` would be, with the wheel and what it requires."""
-    folder = tmp_path_factory.mktemp("image")
-    build = (words for words in commands() if "hatchling" in words and "build" in words)
-    (words,) = build
-    options = words[words.index("hatchling") :]
-    run(sys.executable, "-m", *[str(folder / "dist") if w == "/dist" else w for w in options])
-    (wheel,) = (folder / "dist").glob("kube_ccm-*.whl")
-    run(UV, "venv", "--quiet", "--python", sys.executable, folder / "ccm")
-    python = folder / "ccm" / "bin" / "python"
-    lock = ROOT / "requirements.lock"
-    run(UV, "pip", "install", "--quiet", "--python", python, "--constraints", lock, wheel)
-    return folder / "ccm"
 
 
 def run(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
@@ -216,39 +154,42 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
     return ended.stdout
 
 
-class TestInstalled:
-    """Needs the index of packages, or a cache of it, as any installation does."""
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
-    pytestmark = slow
 
-    def test_the_entry_point_answers(self, installed: Path) -> None:
-        program = installed / entry_point().relative_to("/opt/ccm")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_installed_works_and_is_locked(tmp_path: Path) -> None:
+    """Needs the index of packages, or a cache of it, as any installation does.
 
-        assert run(program, "--version").startswith("cloud-controller-manager ")
-        told = run(program, "--help")
-        (container,) = shipped.deployment()["template"]["spec"]["containers"]
-        assert [arg for arg in container["args"] if arg.partition("=")[0] not in told] == []
+    The environment is where `/opt/ccm` would be, on a root file system that is read-only: what is
+    started there must not want to write.
+    """
+    (words,) = (words for words in commands() if "hatchling" in words and "build" in words)
+    options = words[words.index("hatchling") :]
+    run(sys.executable, "-m", *[str(tmp_path / "dist") if w == "/dist" else w for w in options])
+    (wheel,) = (tmp_path / "dist").glob("kube_ccm-*.whl")
+    installed = tmp_path / "ccm"
+    run(UV, "venv", "--quiet", "--python", sys.executable, installed)
+    requirements = ROOT / "requirements.lock"
+    pip = (UV, "pip", "install", "--quiet", "--python", installed / "bin" / "python")
+    run(*pip, "--constraints", requirements, wheel)
+    program = installed / entry_point().relative_to("/opt/ccm")
+    python = installed / "bin" / "python"
+    before = files(installed)
 
-    def test_the_default_provider_is_there(self, installed: Path) -> None:
-        script = "from ccm.cloud import registry; print(*registry.available())"
+    clean = {"PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"}
+    assert run(program, "--version", env=clean).startswith("cloud-controller-manager ")
+    told = run(program, "--help", env=clean)
+    (container,) = shipped.deployment()["template"]["spec"]["containers"]
+    assert [arg for arg in container["args"] if arg.partition("=")[0] not in told] == []
+    script = "from ccm.cloud import registry; print(*registry.available())"
+    assert "sim" in run(python, "-P", "-c", script, env=clean).split()
+    assert files(installed) == before
 
-        assert "sim" in run(installed / "bin" / "python", "-P", "-c", script).split()
-
-    def test_nothing_needs_to_be_written_beside_it(self, installed: Path) -> None:
-        """The root file system is read-only: what is started there must not want to write."""
-        program = installed / "bin" / "cloud-controller-manager"
-        before = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
-
-        run(program, "--version", env={"PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"})
-
-        after = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
-        assert after == before
-
-    def test_everything_it_requires_is_locked(self, installed: Path) -> None:
-        lock = (ROOT / "requirements.lock").read_text()
-        locked = set(re.findall(r"^([a-z0-9-]+==[^ ;]+)", lock, re.MULTILINE))
-        frozen = run(UV, "pip", "freeze", "--python", installed / "bin" / "python").split("\n")
-
-        assert [
-            one for one in frozen if one and not one.startswith("kube-ccm ") and one not in locked
-        ] == []
+    text = requirements.read_text()
+    locked = set(re.findall(r"^([a-z0-9-]+==[^ ;]+)", text, re.MULTILINE))
+    frozen = run(UV, "pip", "freeze", "--python", python).split("\n")
+    assert [one for one in frozen if one and not one.startswith("kube-ccm ")]
+    assert {one for one in frozen if one and not one.startswith("kube-ccm ")} <= locked

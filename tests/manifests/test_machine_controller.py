@@ -129,15 +129,6 @@ def test_the_chart_gives_the_objects_of_the_managers_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.envtest
-def test_machines_are_not_looked_after_twice(tmp_path: Path) -> None:
-    values = {**ON, "machines": {"enabled": True}}
-    status, output = shipped.helm_template(tmp_path, values)
-
-    assert status != 0
-    assert "machineController.enabled: machines.enabled runs the same controllers" in output
-
-
-@pytest.mark.envtest
 def test_with_separate_accounts_the_rights_on_machines_are_theirs_too(tmp_path: Path) -> None:
     machines = shipped.MACHINES
     accounts = [shipped.SEPARATE_ACCOUNTS, machines, shipped.TOKENS, machines / "accounts"]

@@ -73,7 +73,7 @@ async def _down(reader: asyncio.StreamReader, wire: web.WebSocketResponse) -> No
 
 
 @contextlib.asynccontextmanager
-async def kubelet(folder: Path) -> AsyncIterator[tuple[Kubelet, int]]:
+async def open_kubelet(folder: Path) -> AsyncIterator[tuple[Kubelet, int]]:
     """A kubelet and its port."""
     made, certificate = Kubelet(), pki.Authority(folder, "kubelets").server(ports.LOOPBACK)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

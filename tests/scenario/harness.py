@@ -25,6 +25,8 @@ import yaml
 
 from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
+from ccm.gardener import crds
+from ccm.gardener.names import GROUP, VERSION
 from ccm.model import names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
@@ -34,15 +36,16 @@ from providers.sim import world, worlds
 from tests import forkserver, servers
 from tests.faults import Exchange, FaultProxy, Match, Respond
 from tests.manifests import account
-from tests.scenario.nodes import missing, taints
-from tests.scenario.objects import LEASES
 from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
 NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/events"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 LEASE = f"{LEASES}/cloud-controller-manager"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+MACHINE_API = f"/apis/{GROUP}/{VERSION}/namespaces/default"
 
 STATUS_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+/status$")
 NODE_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+$")
@@ -449,3 +452,110 @@ def refusal(status: int, *, reason: str = "", **headers: str) -> Respond:
     return Respond(
         status, body, headers={name.replace("_", "-"): text for name, text in headers.items()}
     )
+
+
+# --- objects, files and what is looked at ---------------------------------------------------------
+
+
+def lease(name: str, **spec: Any) -> dict[str, Any]:
+    """A Lease beside the daemons' own."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": spec,
+    }
+
+
+def write_kubeconfig(
+    path: Path, url: str, user: Mapping[str, str], *, ca_file: Path | None = None
+) -> None:
+    """A kubeconfig whose user has these credentials."""
+    realserver.write_kubeconfig(path, url=url, token="", ca_file=ca_file)
+    document = json.loads(path.read_text())
+    document["users"][0]["user"] = user
+    path.write_text(json.dumps(document))
+
+
+def missing(node: Mapping[str, Any]) -> list[str]:
+    """What an initialised node has and this one has not."""
+    meta, spec = node["metadata"], node["spec"]
+    wanted = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE, names.LABEL_REGION)
+    lacking = [key for key in wanted if key not in meta.get("labels", {})]
+    if not spec.get("providerID"):
+        lacking.append("provider ID")
+    if names.ADDRESS_INTERNAL_IP not in addresses(node):
+        lacking.append("addresses")
+    if names.TAINT_UNINITIALIZED in taints(node):
+        lacking.append("lifted taint")
+    return lacking
+
+
+def taints(node: Mapping[str, Any]) -> list[str]:
+    """The keys of a node's taints."""
+    return [taint["key"] for taint in node["spec"].get("taints") or ()]
+
+
+def conditions(thing: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The conditions of an object by type."""
+    return {each["type"]: each for each in thing.get("status", {}).get("conditions") or ()}
+
+
+def has_network(node: Mapping[str, Any]) -> bool:
+    """Whether a node says that it has its routes."""
+    told = conditions(node).get(names.CONDITION_NETWORK_UNAVAILABLE, {})
+    return bool(told.get("status") == names.STATUS_FALSE)
+
+
+def addresses(node: Mapping[str, Any]) -> dict[str, str]:
+    """A node's addresses by type."""
+    found = node.get("status", {}).get("addresses", ())
+    return {entry["type"]: entry["address"] for entry in found}
+
+
+async def define(session: aiohttp.ClientSession) -> None:
+    """Make the kinds of machines known, and wait until they are served; `servers.wipe` removes
+    them."""
+    for one in crds.DEFINITIONS:
+        async with session.post(DEFINITIONS, json=crds.manifest(one)) as response:
+            assert response.status in (201, 409), await response.text()
+    for one in crds.DEFINITIONS:
+
+        async def served(path: str = f"{MACHINE_API}/{one.kind.plural}") -> bool:
+            """A moment after a definition was made its kind is not there yet, or not ready."""
+            async with session.get(path) as response:
+                return response.status == 200
+
+        await wait_for(served, f"{one.kind.plural} are served")
+
+
+def install(folder: Path, name: str, source: str) -> dict[str, str]:
+    """Put a provider of somebody else's where a daemon finds it; the environment which that needs.
+
+    Args:
+        folder: of the test.
+        name: of the provider.
+        source: its module; `open_cloud` opens it.
+    """
+    site = folder / "site"
+    info = site / f"ccm_{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / f"ccm_{name}.py").write_text(source)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ccm-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ccm.providers]\n{name} = ccm_{name}:open_cloud\n")
+    return {"PYTHONPATH": str(site)}
+
+
+# The watchdog reads the frames of threads that run on meanwhile: now and then it reads one that
+# is just gone, and falls. The process has ended then as well, which is what it is for.
+CUT_SHORT = {1, -signal.SIGSEGV}
+
+
+async def cut_short(daemon: Daemon) -> str:
+    """Wait until the watchdog has ended a daemon that hangs; what that wrote is no surprise."""
+    assert await daemon.ended() in CUT_SHORT
+    said, mark, report = daemon.output.partition("Timeout (")
+    assert mark
+    assert all(line.startswith("{") for line in said.splitlines())
+    daemon.surprises = list  # type: ignore[method-assign]
+    return report

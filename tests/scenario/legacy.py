@@ -190,8 +190,7 @@ def node_objections(
 ) -> list[str]:
     """The same of a node with routes; `given` is as its kubelet registered it."""
     meta, was = node["metadata"], given["metadata"]
-    conditions = {each["type"]: each for each in node["status"]["conditions"]}
-    kubelets = {each["type"]: each for each in given["status"]["conditions"]}
+    conditions, kubelets = harness.conditions(node), harness.conditions(given)
     condition = conditions.pop(names.CONDITION_NETWORK_UNAVAILABLE, {})
     taints = [each for each in given["spec"]["taints"] if each["key"] != names.TAINT_UNINITIALIZED]
     found = {

@@ -28,7 +28,6 @@ from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment, wait_for
 
 SERVICES = "/api/v1/namespaces/default/services"
-SERVICE_WRITE = Match(write=True, path=f"^{SERVICES}")
 
 FLAGS: Mapping[str, str] = {
     "controllers": ",".join(each.name for each in (NODE, NODE_LIFECYCLE, SERVICE)),
@@ -98,24 +97,15 @@ async def add_nodes(env: Environment, hosts: Sequence[str], *, ranges: bool = Fa
 
 async def routed(env: Environment) -> None:
     """Wait until every node says that it has its routes."""
-    wanted = (names.CONDITION_NETWORK_UNAVAILABLE, names.STATUS_FALSE)
 
     async def cut_off() -> list[str]:
-        return [
-            node["metadata"]["name"]
-            for node in await env.cluster.items(harness.NODES)
-            if wanted not in [(each["type"], each["status"]) for each in conditions(node)]
-        ]
+        nodes = await env.cluster.items(harness.NODES)
+        return [one["metadata"]["name"] for one in nodes if not harness.has_network(one)]
 
     deadline = time.monotonic() + PATIENCE_S
     while left := await cut_off():
         assert time.monotonic() < deadline, f"{len(left)} without routes: {left[:5]} ..."
         await asyncio.sleep(_LOOK_S)
-
-
-def conditions(node: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The conditions of a node."""
-    return list(node["status"].get("conditions") or ())
 
 
 def web(name: str, **spec: Any) -> dict[str, Any]:

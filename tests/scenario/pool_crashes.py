@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario.harness import Daemon, Environment
-from tests.scenario.pool import Farm
+from tests.scenario.machines import Farm
 
 FLAGS: Mapping[str, str] = {
     "leader-elect": "false",  # the next daemon need not wait for the Lease of a dead one

@@ -13,7 +13,7 @@ from ccm.sandbox import ports
 from tests import pki
 from tests.scenario import harness
 from tests.scenario.harness import EVENTS, NODES, Environment
-from tests.scenario.pool import MACHINES, SERVICES
+from tests.scenario.machines import MACHINES, SERVICES
 
 EVERYTHING = "10"
 """The most that a daemon says."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 
 import pytest
 
 from ccm.cli import explain
 from ccm.sandbox import ports
+from tests import servers
+from tests.scenario import load
 from tests.scenario.harness import Environment
-from tests.scenario.test_doctor_cluster import held
-
-SERVICES = "/api/v1/namespaces/default/services"
+from tests.scenario.test_doctor import NAME, Plant, held
 
 
 async def told(env: Environment, *words: str) -> tuple[int, str]:
@@ -21,13 +22,6 @@ async def told(env: Environment, *words: str) -> tuple[int, str]:
     wanted = explain.read([f"--kubeconfig={env.server.kubeconfig_path}", *words])
     code = await explain.answer(wanted, said, environ={})
     return code, said.getvalue()
-
-
-async def service(env: Environment, **spec: str) -> None:
-    """A Service that wants a load balancer."""
-    ports = [{"port": 80, "nodePort": 30080}]
-    body = {"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": ports, **spec}}
-    await env.cluster.create(SERVICES, body)
 
 
 async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
@@ -49,77 +43,69 @@ async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
     code, said = await told(env, "node", "n1", *way)
 
     assert code == 0
-    assert said.startswith("n1 is ready, and there is nothing for the daemon to do")
+    assert said.startswith("n1 is ready, ")
     assert "last calls to the cloud:" in said
 
 
+async def silent(env: Environment) -> None:
+    await held(env, NAME, "far_1", silent_s=300)
+    await load.create(env, load.web("web"))
+
+
+async def without_pod(env: Environment) -> None:
+    await held(env, NAME, "far-away_1")
+    await env.cluster.register("n1")
+
+
+ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
+    "nobody leads": (
+        *(lambda env: env.cluster.register("n1"), ["node", "n1"]),
+        *("n1 is not initialised: no daemon leads: ", NAME),
+    ),
+    "who leads is silent": (
+        *(silent, ["svc", "web"]),
+        *("default/web has no load balancer: no daemon leads: ", "held by far_1, silent for "),
+    ),
+    "who leads has no Pod": (
+        *(without_pod, ["node", "n1"]),
+        *("n1 is not initialised: the daemon that leads cannot be asked: ", "--address=HOST:10258"),
+    ),
+    "labels tell whose a node is": (
+        *(lambda env: env.cluster.register("n1"), ["node", "n1", "--own-nodes=cloud=ours"]),
+        *("n1 is ", "it is not this daemon's: "),
+    ),
+    "what does not exist": (
+        *(lambda env: env.cluster.register("n1"), ["node", "n404"]),
+        *("node n404 does not exist: no daemon leads", ""),
+    ),
+}
+"""What is there, the question, how the answer begins, and what it has."""
+
+
+@servers.only_builtin
+@pytest.mark.parametrize("name", ALONE)
+async def test_what_the_cluster_alone_shows(env: Environment, name: str) -> None:
+    plant, words, first, also = ALONE[name]
+    await plant(env)
+
+    code, said = await told(env, *words)
+
+    assert (code, said.startswith(first)) == (1, True), said
+    assert also in said
+
+
 @pytest.mark.both_servers
-async def test_nobody_leads(env: Environment) -> None:
-    await env.cluster.register("n1")
-
-    code, said = await told(env, "node", "n1")
-
-    assert code == 1
-    assert said.startswith(
-        "n1 is not initialised: no daemon leads: kube-system/cloud-controller-manager does not "
-        "exist yet"
-    )
-
-
-async def test_who_leads_is_silent(env: Environment) -> None:
-    await held(env, "cloud-controller-manager", "far_1", silent_s=300)
-    await service(env)
-
-    _, said = await told(env, "svc", "web")
-
-    first, *others = said.splitlines()
-    assert first.startswith(
-        "default/web has no load balancer: no daemon leads: kube-system/cloud-controller-manager "
-        "is held by far_1, silent for "
-    )
-    assert others[0].startswith("  next: start the daemon: it takes over by itself")
-
-
-async def test_who_leads_has_no_pod(env: Environment) -> None:
-    await held(env, "cloud-controller-manager", "far-away_1")
-    await env.cluster.register("n1")
-
-    _, said = await told(env, "node", "n1")
-
-    assert "the daemon that leads cannot be asked: kube-system/cloud-controller-manager is" in said
-    assert "next: ask it directly with --address=HOST:10258" in said
-
-
-async def test_the_class_tells_whose_a_service_is_without_a_daemon(env: Environment) -> None:
-    await service(env, loadBalancerClass="metallb.io/metallb")
-
-    _, said = await told(env, "service", "default/web", "-o", "json")
-    found = json.loads(said)
-    assert found["cause"].endswith("it asks for a load balancer of class metallb.io/metallb")
-    assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
-
-    _, said = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
-    assert said.startswith("default/web has no load balancer: no daemon leads")
-
-
-async def test_the_labels_tell_whose_a_node_is_without_a_daemon(env: Environment) -> None:
-    await env.cluster.register("n1")
-
-    _, said = await told(env, "node", "n1", "--own-nodes=cloud=ours")
-
-    assert "it is not this daemon's: its labels are not those of --own-nodes" in said
-
-
-async def test_what_does_not_exist_is_said_to_be_so(env: Environment) -> None:
-    _, said = await told(env, "node", "n404")
-
-    assert said.startswith("node n404 does not exist: no daemon leads")
-
-
-async def test_a_cluster_that_cannot_be_reached_is_one_line(
+async def test_the_class_tells_whose_a_service_is_without_a_daemon(
     env: Environment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = await told(env, "node", "n1", "--master=http://127.0.0.1:1")
+    await load.create(env, load.web("web", loadBalancerClass="metallb.io/metallb"))
 
-    assert (code, said) == (1, "")
+    found = json.loads((await told(env, "service", "default/web", "-o", "json"))[1])
+    claimed = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
+    unreachable = await told(env, "node", "n1", "--master=http://127.0.0.1:1")
+
+    assert "class metallb.io/metallb" in found["cause"]
+    assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
+    assert claimed[1].startswith("default/web has no load balancer: no daemon leads")
+    assert unreachable == (1, "")
     assert capsys.readouterr().err.startswith("kube-ccm explain: http://127.0.0.1:1: ")

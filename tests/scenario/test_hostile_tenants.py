@@ -11,9 +11,7 @@ import json
 import random
 import string
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from providers.sim.balancers import PREFIX, SCHEMA
 from tests import servers
 from tests.benchmarks import proc
 from tests.benchmarks.world import World, open_world
-from tests.scenario import definitions
+from tests.scenario import harness
 
 MOST_MIB = 256.0
 """The limit of the manifests."""
@@ -134,142 +132,97 @@ def hostile_machine(rng: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tenants:
-    """Both tenants, and how far the second is."""
+CORE = f"/api/v1/namespaces/{machines.NAMESPACE}"
+HOSTILE, CALM = (f"/api/v1/namespaces/{name}/services" for name in ("hostile", "calm"))
 
-    world: World
-    credentials: dict[str, Any]
 
-    async def create(self, path: str, bodies: Sequence[dict[str, Any]]) -> int:
-        """Create objects, several at once; how many of them the API server takes."""
-        line, taken = asyncio.Semaphore(AT_ONCE), 0
+async def post(world: World, path: str, bodies: Sequence[dict[str, Any]]) -> int:
+    """Create objects, several at once; how many of them the API server takes."""
+    line = asyncio.Semaphore(AT_ONCE)
 
-        async def one(body: dict[str, Any]) -> None:
-            nonlocal taken
-            async with line, self.world.api.post(path, json=body) as response:
-                answer = await response.text()
-                assert response.status in (201, 400, 422), answer
-                taken += response.status == 201
+    async def one(body: dict[str, Any]) -> bool:
+        async with line, world.api.post(path, json=body) as response:
+            answer = await response.text()
+            assert response.status in (201, 400, 422), answer
+            return response.status == 201
 
-        await asyncio.gather(*map(one, bodies))
-        return taken
+    return sum(await asyncio.gather(*map(one, bodies)))
 
-    async def fill(self, path: str, make: Callable[[int], dict[str, Any]], count: int) -> None:
-        """Create so many objects that the API server takes."""
+
+async def attack(world: World, credentials: dict[str, Any]) -> None:
+    """Make all that the hostile tenant has, as often as the API server takes it."""
+    rng = random.Random(SEED)
+    kinds: Sequence[tuple[str, Callable[[int], dict[str, Any]], int]] = (
+        (f"{CORE}/secrets", lambda n: hostile_secret(rng, n, credentials), SECRETS),
+        (f"{MACHINES}/machineclasses", partial(hostile_class, rng), SECRETS),
+        (f"{MACHINES}/machines", partial(hostile_machine, rng), MANY_MACHINES),
+        (HOSTILE, partial(hostile_service, rng), MANY_SERVICES),
+    )
+    for path, make, count in kinds:
         taken = number = 0
         while taken < count:
             numbers = range(number, number + count - taken)
-            taken += await self.create(path, [make(n) for n in numbers])
+            taken += await post(world, path, [make(n) for n in numbers])
             number = numbers.stop
 
-    async def attack(self) -> None:
-        """All that the hostile tenant has."""
-        rng = random.Random(SEED)
-        core = f"/api/v1/namespaces/{machines.NAMESPACE}"
-        await self.fill(
-            f"{core}/secrets", lambda n: hostile_secret(rng, n, self.credentials), SECRETS
+
+async def work(world: World, name: str) -> float:
+    """The other tenant makes Services and Machines; the seconds until all are served."""
+    began = time.monotonic()
+    spec = {"class": {"kind": CLASS_KIND, "name": machines.CLASS}}
+    kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Machine"}
+    balancer = {"type": "LoadBalancer", "ports": [{"port": 80}]}
+    services = [
+        {"metadata": {"name": f"{name}-{n}"}, "spec": balancer} for n in range(CALM_SERVICES)
+    ]
+    vms = [
+        {**kind, "metadata": {"name": f"{name}-{n}"}, "spec": spec} for n in range(CALM_MACHINES)
+    ]
+    assert await post(world, CALM, services) == CALM_SERVICES
+    assert await post(world, f"{MACHINES}/machines", vms) == CALM_MACHINES
+
+    async def served(path: str) -> bool:
+        async with world.api.get(path) as response:
+            items = (await response.json())["items"]
+        ours = [one for one in items if one["metadata"]["name"].startswith(f"{name}-")]
+        return all(
+            one["spec"].get("providerID") or one["status"].get("loadBalancer", {}).get("ingress")
+            for one in ours
         )
-        await self.fill(f"{MACHINES}/machineclasses", partial(hostile_class, rng), SECRETS)
-        await self.fill(f"{MACHINES}/machines", partial(hostile_machine, rng), MANY_MACHINES)
-        await self.fill(
-            "/api/v1/namespaces/hostile/services", partial(hostile_service, rng), MANY_SERVICES
-        )
 
-    async def work(self, name: str) -> float:
-        """The other tenant makes Services and Machines; the seconds until all are served."""
-        began = time.monotonic()
-        ports = [{"port": 80}]
-        services = [
-            {
-                "metadata": {"name": f"{name}-{n}"},
-                "spec": {"type": "LoadBalancer", "ports": ports},
-            }
-            for n in range(CALM_SERVICES)
-        ]
-        spec = {"class": {"kind": CLASS_KIND, "name": machines.CLASS}}
-        kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Machine"}
-        vms = [
-            {**kind, "metadata": {"name": f"{name}-{n}"}, "spec": spec}
-            for n in range(CALM_MACHINES)
-        ]
-        assert await self.create("/api/v1/namespaces/calm/services", services) == CALM_SERVICES
-        assert await self.create(f"{MACHINES}/machines", vms) == CALM_MACHINES
-        async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(
-                self._all(
-                    "/api/v1/namespaces/calm/services",
-                    name,
-                    lambda one: bool(one["status"].get("loadBalancer", {}).get("ingress")),
-                ),
-                self._all(
-                    f"{MACHINES}/machines",
-                    name,
-                    lambda one: bool(one["spec"].get("providerID")),
-                ),
-            )
-        return time.monotonic() - began
-
-    async def _all(self, path: str, name: str, done: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until all of a name are done; one look costs the server little."""
-        while True:
-            async with self.world.api.get(path) as response:
-                items = (await response.json())["items"]
-            ours = [one for one in items if one["metadata"]["name"].startswith(f"{name}-")]
-            if ours and all(map(done, ours)):
-                return
-            await asyncio.sleep(0.2)
-
-
-@asynccontextmanager
-async def tenants(folder: Path) -> AsyncIterator[Tenants]:
-    """Servers of their own, with namespaces, definitions and a class that is good."""
-    servers.require_assets()
-    async with open_world(folder) as world:
-        await definitions.define(world.api)
-        for name in ("calm", "hostile"):
-            space = {"metadata": {"name": name}}
-            async with world.api.post("/api/v1/namespaces", json=space) as response:
-                assert response.status == 201
-        config = yaml.safe_load(Path(world.cloud_config).read_text())
-        for one in machines.simulated(config["token"]):
-            plural = "secrets" if one["kind"] == "Secret" else "machineclasses"
-            where = f"/api/v1/namespaces/{machines.NAMESPACE}" if plural == "secrets" else MACHINES
-            version = "v1" if plural == "secrets" else f"{GROUP}/{VERSION}"
-            body: dict[str, Any] = {"apiVersion": version, **one}
-            async with world.api.post(f"{where}/{plural}", json=body) as response:
-                assert response.status == 201, await response.text()
-        data = {
-            key: base64.b64encode(str(config[key]).encode()).decode() for key in ("url", "token")
-        }
-        yield Tenants(world=world, credentials=data)
+    for path in (CALM, f"{MACHINES}/machines"):
+        await harness.wait_for(partial(served, path), "all are served", within_s=PATIENCE_S)
+    return time.monotonic() - began
 
 
 async def test_another_tenant_waits_twice_as_long_at_most_and_the_daemon_stays_small(
     tmp_path: Path,
 ) -> None:
-    async with tenants(tmp_path) as both, both.world.leader("daemon.log", *FLAGS) as daemon:
-        undisturbed_s = await both.work("before")
-        at_rest_mib = proc.usage(daemon.pid).peak_mib
-        # The daemon has only begun with it when all is there.
-        await both.attack()
-        done = len(daemon.lines("load balancer ensured"))
-        disturbed_s = await both.work("after")
-        used = proc.usage(daemon.pid)
-        figures = {
-            "undisturbed_s": round(undisturbed_s, 1),
-            "disturbed_s": round(disturbed_s, 1),
-            "done_before": done,
-            "at_rest_mib": round(at_rest_mib, 1),
-            "peak_mib": round(used.peak_mib, 1),
-            "rss_mib": round(used.rss_mib, 1),
-            "cpu_s": round(used.cpu_s, 1),
+    servers.require_assets()
+    async with open_world(tmp_path) as world:
+        await harness.define(world.api)
+        cluster = harness.Cluster(world.api)
+        for name in ("calm", "hostile"):
+            await cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        config = yaml.safe_load(Path(world.cloud_config).read_text())
+        for one in machines.simulated(config["token"]):
+            is_secret = one["kind"] == "Secret"
+            version = "v1" if is_secret else f"{GROUP}/{VERSION}"
+            path = f"{CORE}/secrets" if is_secret else f"{MACHINES}/machineclasses"
+            await cluster.create(path, {"apiVersion": version, **one})
+        credentials = {
+            key: base64.b64encode(str(config[key]).encode()).decode() for key in ("url", "token")
         }
-        print(json.dumps(figures))
-        lines = daemon.log.read_text(errors="replace").splitlines()
-        said = daemon.stop()
+        async with world.leader("daemon.log", *FLAGS) as daemon:
+            undisturbed_s = await work(world, "before")
+            # The daemon has only begun with it when all is there.
+            await attack(world, credentials)
+            disturbed_s = await work(world, "after")
+            used = proc.usage(daemon.pid)
+            lines = daemon.log.read_text(errors="replace").splitlines()
+            assert daemon.stop()
 
-    assert used.peak_mib < MOST_MIB, figures
-    assert disturbed_s <= TIMES * undisturbed_s, figures
+    print(json.dumps({"undisturbed_s": undisturbed_s, "disturbed_s": disturbed_s}), used)
+    assert used.peak_mib < MOST_MIB
+    assert disturbed_s <= TIMES * undisturbed_s
     assert [line for line in lines if "unexpectedly" in line or '"exception"' in line] == []
-    assert said

@@ -16,15 +16,19 @@ from providers.sim.client import MARK_CLUSTER
 from tests import forkserver, servers
 from tests.faults import FaultProxy, Match
 from tests.manifests import account, shipped
-from tests.scenario import test_machines as story
-from tests.scenario.definitions import BASE
-from tests.scenario.harness import NODES, Cluster, Daemon, Environment, command_line, wait_for
-from tests.scenario.test_machines import machines
-
-__all__ = ["machines"]
+from tests.scenario import machines
+from tests.scenario.harness import (
+    MACHINE_API,
+    NODES,
+    Cluster,
+    Daemon,
+    Environment,
+    command_line,
+    wait_for,
+)
+from tests.scenario.machines import DEPLOYMENTS, MACHINES
 
 NAME, MANAGER = "machine-controller", "machine-controller-manager"
-DEPLOYMENTS = f"{BASE}/machinedeployments"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{NAME}"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 FEW = 3
@@ -81,24 +85,16 @@ async def page(url: str, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def make(env: Environment, count: int = FEW) -> None:
-    """Somebody wants machines."""
-    for number in range(count):
-        body = story.TYPE | {"kind": "Machine", "metadata": {"name": f"m{number}"}}
-        spec = {"class": {"kind": "MachineClass", "name": "small"}}
-        await env.cluster.create(story.MACHINES, {**body, "spec": spec})
-
-
 @pytest.mark.row("machine-command-03", "machine-command-04")
 @pytest.mark.both_servers
-async def test_machine_controller_in_one_cluster(machines: Environment) -> None:
+async def test_machine_controller_in_one_cluster(machine_env: Environment) -> None:
     """Under an account of its own; its port, its Lease, and how it ends."""
-    env = machines
+    env = machine_env
     proxy = await env.new_proxy()
     file = await kubeconfig(env, proxy, "own", token=await own_token(env))
     daemon, url = await start(env, target_kubeconfig=file)
-    await story.all_run(env, FEW)
-    await env.cluster.delete(f"{story.MACHINES}/m0")
+    await machines.all_run(env, FEW)
+    await env.cluster.delete(f"{MACHINES}/m0")
     await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert await page(url, "/healthz") == (200, "OK")
@@ -123,34 +119,22 @@ async def counted(url: str, count: int) -> str:
 
 async def left(env: Environment, count: int) -> bool:
     """Whether there are so many VMs, and as many Machines: none is still on its way out."""
-    found = await env.cluster.items(story.MACHINES)
+    found = await env.cluster.items(MACHINES)
     return len(env.cloud.world.snapshot()) == len(found) == count
 
 
 @pytest.mark.row("machine-command-03")
 @pytest.mark.both_servers
-async def test_the_manager_and_the_controller_side_by_side(machines: Environment) -> None:
+async def test_the_manager_and_the_controller_side_by_side(machine_env: Environment) -> None:
     """Each under its own account and Lease: one makes Machines of a deployment, one makes VMs."""
-    env = machines
+    env = machine_env
     proxies = [await env.new_proxy(), await env.new_proxy()]
     for name, proxy in zip((NAME, MANAGER), proxies, strict=True):
         file = await kubeconfig(env, proxy, name, token=await own_token(env, name))
         await start(env, name, target_kubeconfig=file)
-    labels = {"name": "workers"}
-    made = {"class": {"kind": "MachineClass", "name": "small"}}
-    spec = {
-        "replicas": FEW,
-        "selector": {"matchLabels": labels},
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1},
-        },
-        "template": {"metadata": {"labels": labels}, "spec": made},
-    }
-    body = story.TYPE | {"kind": "MachineDeployment", "metadata": {"name": "workers"}}
-    await env.cluster.create(DEPLOYMENTS, {**body, "spec": spec})
-    for one in await wait_for(lambda: story.in_phase(env, "Pending", FEW), "machines have VMs"):
-        await story.joins(env, one)
+    made = machines.group("MachineDeployment", "workers", FEW, strategy=machines.rolling())
+    await env.cluster.create(DEPLOYMENTS, made)
+    await machines.join(env, FEW)
     await wait_for(lambda: available(env), "the deployment counts them")
 
     # The manager follows classes and Secrets, whose changes end the pause of a set; no more.
@@ -170,7 +154,7 @@ async def test_the_manager_and_the_controller_side_by_side(machines: Environment
 
 async def nothing_left(env: Environment) -> bool:
     kinds = ("machinesets", "machinedeployments")
-    found = [await env.cluster.items(f"{BASE}/{kind}") for kind in kinds]
+    found = [await env.cluster.items(f"{MACHINE_API}/{kind}") for kind in kinds]
     return not any(found) and await left(env, 0)
 
 
@@ -195,9 +179,9 @@ async def joined(
 
 @pytest.mark.row("machine-cluster-04", "machine-cluster-05")
 @servers.only_builtin
-async def test_machine_controller_between_two_clusters(machines: Environment) -> None:
+async def test_machine_controller_between_two_clusters(machine_env: Environment) -> None:
     """Machines in one, Nodes and tokens in the other; neither is asked for what the other has."""
-    env = machines
+    env = machine_env
     control = await env.new_proxy()
     async with joined(env) as (server, target, proxy):
         daemon, url = await start(
@@ -205,15 +189,12 @@ async def test_machine_controller_between_two_clusters(machines: Environment) ->
             control_kubeconfig=await kubeconfig(env, control, "control"),
             target_kubeconfig=await kubeconfig(env, proxy, "target", token=server.token),
         )
-        await make(env)
-        pending = await wait_for(lambda: story.in_phase(env, "Pending", FEW), "VMs are there")
+        await machines.create(env.cluster, FEW)
+        await wait_for(lambda: machines.in_phase(env, "Pending", FEW), "VMs are there")
         assert len(await tokens(target)) == FEW
-        for one in pending:
-            name = one["metadata"]["labels"]["node"]
-            await target.register(name, providerID=one["spec"]["providerID"])
-            await target.set_ready(name, "True")
-        await wait_for(lambda: story.in_phase(env, "Running", FEW), "machines run")
-        await wait_for(lambda: none_left(target), "tokens are gone")
+        await machines.join(env, FEW, cluster=target)
+        await wait_for(lambda: machines.in_phase(env, "Running", FEW), "machines run")
+        await wait_for(lambda: no_tokens(target), "tokens are gone")
         assert (await page(url, "/readyz?verbose"))[1].count("[+]api-server") == 2
         uid = (await target.get("/api/v1/namespaces/kube-system") or {})["metadata"]["uid"]
         assert {one.labels[MARK_CLUSTER] for one in env.cloud.world.snapshot()} == {uid}
@@ -237,7 +218,7 @@ async def tokens(cluster: Cluster) -> list[dict[str, Any]]:
     ]
 
 
-async def none_left(cluster: Cluster) -> bool:
+async def no_tokens(cluster: Cluster) -> bool:
     return not await tokens(cluster)
 
 
@@ -248,15 +229,15 @@ async def away(url: str) -> bool:
 
 @pytest.mark.row("machine-cluster-01", "machine-cluster-05")
 @servers.only_builtin
-async def test_machine_controller_without_a_cluster_to_join(machines: Environment) -> None:
-    env = machines
+async def test_machine_controller_without_a_cluster_to_join(machine_env: Environment) -> None:
+    env = machine_env
     proxy = await env.new_proxy()
     daemon, _ = await start(
         env, control_kubeconfig=await kubeconfig(env, proxy, "control"), target_kubeconfig="none"
     )
-    await make(env)
-    found = await wait_for(lambda: story.in_phase(env, "Available", FEW), "VMs are there")
-    await env.cluster.delete(f"{story.MACHINES}/m0")
+    await machines.create(env.cluster, FEW)
+    found = await wait_for(lambda: machines.in_phase(env, "Available", FEW), "VMs are there")
+    await env.cluster.delete(f"{MACHINES}/m0")
     await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert all(one["status"]["addresses"] for one in found)

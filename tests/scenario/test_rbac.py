@@ -21,8 +21,8 @@ from tests import pki, servers
 from tests.faults import Exchange, FaultProxy, Match
 from tests.manifests import account, shipped
 from tests.scenario import harness
-from tests.scenario.harness import NODES, Environment, refusal, wait_for
-from tests.scenario.load import SERVICES, create, web
+from tests.scenario.harness import Environment, refusal, wait_for
+from tests.scenario.load import SERVICES, create, ingress, web
 
 SERVICE_STATUS = Match(method="PATCH", path=f"^{SERVICES}/[^/]+/status$")
 WATCH_LIST = Match(stream=True, query="sendInitialEvents=true")
@@ -201,13 +201,8 @@ async def counted_up(proxy: FaultProxy) -> list[Exchange]:
 
 
 async def has_address(env: Environment) -> bool:
-    service = await env.cluster.get(f"{SERVICES}/shop") or {"status": {}}
-    return bool(service["status"].get("loadBalancer", {}).get("ingress"))
+    return bool(ingress(await env.cluster.get(f"{SERVICES}/shop") or {"status": {}}))
 
 
 async def has_route(env: Environment) -> bool:
-    node = await env.cluster.get(f"{NODES}/a") or {"status": {}}
-    return any(
-        condition["type"] == "NetworkUnavailable" and condition["status"] == "False"
-        for condition in node["status"].get("conditions", ())
-    )
+    return harness.has_network(await env.cluster.node("a") or {})

@@ -13,7 +13,7 @@ import pytest
 from ccm.sandbox import realserver
 from tests import pki, servers
 from tests.faults import FaultProxy, Match
-from tests.scenario import harness, objects
+from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment
 
 USED = "changed file is in use"
@@ -66,7 +66,7 @@ async def test_tokens_are_exchanged_under_load(env: Environment) -> None:
     cloud_token = env.folder / "cloud-token"
     kube_token.write_text(env.token)
     cloud_token.write_text(env.cloud.token)
-    objects.write_kubeconfig(kubeconfig, proxy.url, {"tokenFile": str(kube_token)})
+    harness.write_kubeconfig(kubeconfig, proxy.url, {"tokenFile": str(kube_token)})
     env.configure_cloud(token="", token_file=str(cloud_token))
     env.cloud.next_token = "fresh"
     daemon = await env.start(kubeconfig=kubeconfig, proxy=proxy, flags={"v": "4"})
@@ -142,7 +142,7 @@ async def test_client_certificates_are_exchanged_under_load(tmp_path: Path) -> N
     ):
         kubeconfig = tmp_path / "rotated.kubeconfig"
         user = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
-        objects.write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
+        harness.write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
         daemon = await env.start(kubeconfig=kubeconfig, flags={"v": "4"})
         await daemon.says("became leader")
 
@@ -163,3 +163,28 @@ async def test_client_certificates_are_exchanged_under_load(tmp_path: Path) -> N
     ]
     assert set(writers) == {"first", "second"}
     assert writers[-1] == "second"
+
+
+UNKNOWN = "cannot acquire or renew lease, retrying"
+
+
+@pytest.mark.both_servers
+async def test_a_wrong_token_becomes_right(env: Environment) -> None:
+    """401 at start is tried again with pauses and said once; a new token is taken at once."""
+    token = env.folder / "token"
+    token.write_text("wrong")
+    proxy = await env.new_proxy()
+    await env.node("alpha")
+    kubeconfig = env.folder / "kubeconfig"
+    harness.write_kubeconfig(kubeconfig, proxy.url, {"tokenFile": str(token)})
+    daemon = await env.start(kubeconfig=kubeconfig)
+    await daemon.says(UNKNOWN)
+    refused = await proxy.wait_for(Match(), count=13)
+    assert {exchange.status for exchange in refused} <= {401, None}
+    # Every half second or slower the Lease, and now and then its watch.
+    assert refused[12].started_s - refused[0].started_s >= 2.0
+    token.write_text(env.token)
+    await env.cluster.initialised("alpha")
+
+    assert len(daemon.lines(UNKNOWN)) == 1
+    assert len(daemon.lines("became leader")) == 1

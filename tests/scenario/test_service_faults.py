@@ -1,111 +1,198 @@
-"""Load balancers under faults: whatever fails once, the end is as if nothing had failed."""
+"""Load balancers and routes under faults: whatever fails once, the end is as if nothing had failed.
+
+A fault lies in wait for one call, on its way to the cloud or to the API server, each in a way of
+its own, and strikes exactly once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
-from providers.sim import world_balancers
-from tests.faults import Cut, Delay, Exchange, Match
-from tests.scenario import faults, harness, load
-from tests.scenario.faults import Fault, Step, Strike
+from providers.sim import world, world_balancers
+from tests.faults import (
+    Action,
+    Cut,
+    Delay,
+    Exchange,
+    FaultProxy,
+    Hold,
+    Match,
+    Point,
+    Reset,
+    Respond,
+    RewriteBody,
+    Rule,
+)
+from tests.scenario import harness, load
 from tests.scenario.harness import Daemon, Environment, wait_for
 from tests.scenario.load import SERVICES
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine is slow
 
-FLAGS: Mapping[str, str] = {
-    "controllers": SERVICE.name,
-    "concurrent-service-syncs": "100",
-    "kube-api-qps": "-1",
-    "load-balancer-nodes-quiet-period": "200ms",
+Fault = Callable[[], Action]
+"""Makes the fault, afresh for each strike."""
+
+CLOUD_TIMEOUT = "2s"
+"""How long the provider waits for one answer of the cloud; shorter than a strike that holds."""
+
+
+def _cloud_says(status: int, code: str, **headers: str) -> Fault:
+    body = {"error": {"code": code, "message": "struck by the test", "request_id": "r"}}
+    passed = {name.replace("_", "-"): text for name, text in headers.items()}
+    return lambda: Respond(status, body, headers=passed)
+
+
+CLOUD: Mapping[str, Fault] = {
+    "500": _cloud_says(500, "internal"),
+    "throttled": _cloud_says(429, "rate_limited", Retry_After="1"),
+    "reset": Reset,
+    "answer lost": lambda: Reset(at=Point.TOOK_EFFECT),
+    "no answer": lambda: Hold(asyncio.Event()),
+    "answer too late": lambda: Hold(asyncio.Event(), at=Point.TOOK_EFFECT),
+    "garbage": lambda: RewriteBody(lambda _: b"<html>"),
 }
+"""Name -> what happens to a call to the cloud."""
+
+API: Mapping[str, Fault] = {
+    "500": lambda: harness.refusal(500),
+    "throttled": lambda: harness.refusal(429, reason="TooManyRequests", Retry_After="1"),
+    "conflict": lambda: harness.refusal(409, reason="Conflict"),
+    "reset": Reset,
+    "cut": Cut,
+    "answer lost": lambda: Reset(at=Point.TOOK_EFFECT),
+    "garbage": lambda: RewriteBody(lambda _: b"<html>"),
+}
+"""Name -> what happens to a call to the API server."""
+
+API_SLOW: Mapping[str, Fault] = {
+    "no answer": lambda: Hold(asyncio.Event()),
+    "answer too late": lambda: Hold(asyncio.Event(), at=Point.TOOK_EFFECT),
+}
+"""Those that last as long as the daemon waits for an answer of the API server."""
 
 
-BALANCERS = "^/v1/balancers"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call in the course of a piece of work: method and path, and the how manieth of these."""
+
+    name: str
+    method: str
+    path: str
+    nth: int = 1
+
+    @property
+    def on_api(self) -> bool:
+        """Whether it goes to the API server."""
+        return self.path.startswith("^/api")
+
+
+BALANCERS, STATUS = "^/v1/balancers", f"^{SERVICES}/[^/]+/status$"
 FIND = Step(name="find", method="GET", path=f"{BALANCERS}$")
 ORDER = Step(name="order", method="POST", path=f"{BALANCERS}$")
 CHANGE = Step(name="change", method="PUT", path=f"{BALANCERS}/[^/]+$")
 MEMBERS = Step(name="members", method="PUT", path=f"{BALANCERS}/[^/]+/members$")
 DELETE = Step(name="delete", method="DELETE", path=f"{BALANCERS}/[^/]+$")
-
-STATUS = f"^{SERVICES}/[^/]+/status$"
 FINALIZER = Step(name="finalizer", method="PATCH", path=STATUS)
 SHOW = Step(name="status", method="PATCH", path=STATUS, nth=2)
 LET_GO = Step(name="let go", method="PATCH", path=STATUS)
 
 CREATING, CHANGING, MOVING, DELETING = "creating", "changing", "moving", "deleting"
+Steps = Mapping[str, Sequence[Step]]
 
-CLOUD_STEPS: Mapping[str, Sequence[Step]] = {
+CLOUD_STEPS: Steps = {
     CREATING: (FIND, ORDER, MEMBERS),
     CHANGING: (FIND, CHANGE),
-    MOVING: (FIND, MEMBERS),
     DELETING: (FIND, DELETE),
 }
-"""Every call to the cloud in a Service's life; moving is the change of its members."""
+"""Every call to the cloud in a Service's life."""
 
-API_STEPS: Mapping[str, Sequence[Step]] = {
-    CREATING: (FINALIZER, SHOW),
-    DELETING: (LET_GO,),
-}
+MOVING_STEPS: Steps = {MOVING: (FIND, MEMBERS)}
+"""Those of a change of its members."""
+
+API_STEPS: Steps = {CREATING: (FINALIZER, SHOW), DELETING: (LET_GO,)}
 """Every write to the API server, events apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One Service that suffers one fault in its life."""
+    """One object that suffers one fault in its life, by its name and number."""
 
-    phase: str
-    step: Step
-    kind: str
-    fault: Fault
-    on_api: bool = False
-    given: str = ""
-
-    @property
-    def name(self) -> str:
-        """The Service's name."""
-        if self.given:
-            return self.given
-        where = "api" if self.on_api else "cloud"
-        return f"{where}-{self.phase}-{self.step.name}-{self.kind}".replace(" ", "-")
+    name: str
+    number: int = 0
+    phase: str = ""
+    step: Step = FIND
+    kind: str = ""
+    fault: Fault = Cut
 
 
-def cases(*phases: str) -> list[Case]:
-    """Each call of these phases with each fault on the way to the cloud."""
+def cases(steps: Steps, kinds: Mapping[str, Fault], first: int = 0) -> list[Case]:
+    """Each call of these phases with each fault."""
+    found = itertools.chain(*(itertools.product([one], steps[one], kinds) for one in steps))
     return [
-        Case(phase=phase, step=step, kind=kind, fault=fault)
-        for phase in phases
-        for step in CLOUD_STEPS[phase]
-        for kind, fault in faults.CLOUD.items()
-    ]
-
-
-def api_cases(kinds: Mapping[str, Fault]) -> list[Case]:
-    """Each write with each fault on the way to the API server."""
-    return [
-        Case(phase=phase, step=step, kind=kind, fault=fault, on_api=True)
-        for phase, steps in API_STEPS.items()
-        for step in steps
-        for kind, fault in kinds.items()
+        Case(
+            name=f"{phase}-{step.name}-{kind}".replace(" ", "-"),
+            number=number,
+            phase=phase,
+            step=step,
+            kind=kind,
+            fault=kinds[kind],
+        )
+        for number, (phase, step, kind) in enumerate(found, first)
     ]
 
 
 class Life:
-    """A Service from its creation to its end, and the fault that waits for it."""
+    """An object from its creation to its end, and the fault that waits for it."""
 
     def __init__(self, env: Environment, case: Case) -> None:
         self.case = case
-        self.balancer_name = ""
         self._env = env
-        self._strike: Strike | None = None
+        self._rule: Rule | None = None
+
+    def lie_in_wait(self, about: Callable[[Exchange], bool]) -> None:
+        """For the step of the case, of all calls that are about the object."""
+        step = self.case.step
+        proxy: FaultProxy = self._env.proxy if step.on_api else self._env.cloud_proxy
+        match = Match(method=step.method, path=step.path, where=about, stream=False)
+        self._rule = proxy.on(match, self.case.fault(), nth=step.nth)
+
+    @property
+    def was_struck(self) -> bool:
+        """Whether the call came."""
+        return self._rule is not None and len(self._rule.fired) == 1
+
+
+async def begin(
+    env: Environment, flags: Mapping[str, str], *, timeout: str = CLOUD_TIMEOUT
+) -> Daemon:
+    """A daemon that leads, without a limit of calls; its provider waits so long for the cloud."""
+    env.configure_cloud(timeout=timeout)
+    return await env.start_leading(flags={"kube-api-qps": "-1", **flags})
+
+
+# --- load balancers -------------------------------------------------------------------------------
+
+BALANCING = {
+    "controllers": SERVICE.name,
+    "concurrent-service-syncs": "100",
+    "load-balancer-nodes-quiet-period": "200ms",
+}
+
+
+class ServiceLife(Life):
+    """Of a Service."""
+
+    balancer_name = ""
 
     async def run(self) -> None:
         """All of it."""
@@ -114,45 +201,39 @@ class Life:
             (CHANGING, self.change),
             (DELETING, self.delete),
         ):
-            await self.go_through(phase, act)
-
-    async def go_through(self, phase: str, act: Callable[[], Awaitable[None]]) -> None:
-        """One phase; if the fault waits for it, it must have come."""
-        if phase == self.case.phase and self.case.on_api:
-            self.arm()
-        await act()
-        if phase == self.case.phase:
-            assert self._strike is not None
-            assert self._strike.came, f"{self.case.name} was not struck"
-
-    def arm(self) -> None:
-        """Lie in wait."""
-        proxy = self._env.proxy if self.case.on_api else self._env.cloud_proxy
-        about = self._is_about_service if self.case.on_api else self.is_about_balancer
-        self._strike = Strike(proxy, self.case.step, about, self.case.fault)
+            if phase == self.case.phase and self.case.step.on_api:
+                self.lie_in_wait(lambda one: f"/{self.case.name}/" in f"{one.path}/")
+            await act()
+            assert phase != self.case.phase or self.was_struck, self.case.name
 
     async def create(self) -> None:
         """It appears without a load balancer, so that the name of that is known, and wants one."""
-        kind = "LoadBalancer" if self.case.on_api else "ClusterIP"
+        on_api = self.case.step.on_api
+        kind = "LoadBalancer" if on_api else "ClusterIP"
         made = await load.create(self._env, load.web(self.case.name, type=kind))
         self.balancer_name = load.balancer_name(made)
-        if not self.case.on_api:
-            self._arm_for(CREATING)
+        if not on_api:
+            self.arm(CREATING)
             await load.edit(self._env, self.case.name, {"spec": {"type": "LoadBalancer"}})
         await self.served(80)
 
     async def change(self) -> None:
         """Another port."""
-        self._arm_for(CHANGING)
+        self.arm(CHANGING)
         ports = [{"name": "http", "protocol": "TCP", "port": 81, "targetPort": 8080}]
         await load.edit(self._env, self.case.name, {"spec": {"ports": ports}})
         await self.served(81)
 
     async def delete(self) -> None:
         """Its end."""
-        self._arm_for(DELETING)
+        self.arm(DELETING)
         await load.delete(self._env, self.case.name)
-        await wait_for(self._gone, f"{self.case.name} is gone")
+
+        async def gone() -> bool:
+            service = await self._env.cluster.get(f"{SERVICES}/{self.case.name}")
+            return service is None and self.balancer_name not in load.balancers(self._env)
+
+        await wait_for(gone, f"{self.case.name} is gone")
 
     async def served(self, port: int) -> None:
         """Wait until everything is as it should be with this port."""
@@ -169,16 +250,10 @@ class Life:
 
         await wait_for(complete, f"{self.case.name} is served at {port}")
 
-    async def _gone(self) -> bool:
-        service = await self._env.cluster.get(f"{SERVICES}/{self.case.name}")
-        return service is None and self.balancer_name not in load.balancers(self._env)
-
-    def _arm_for(self, phase: str) -> None:
-        if self.case.phase == phase and not self.case.on_api:
-            self.arm()
-
-    def _is_about_service(self, exchange: Exchange) -> bool:
-        return f"/{self.case.name}/" in f"{exchange.path}/"
+    def arm(self, phase: str) -> None:
+        """If the fault waits in this phase on the way to the cloud."""
+        if self.case.phase == phase and not self.case.step.on_api:
+            self.lie_in_wait(self.is_about_balancer)
 
     def is_about_balancer(self, exchange: Exchange) -> bool:
         """Whether a call to the cloud is about its load balancer."""
@@ -198,30 +273,27 @@ def is_right(env: Environment, balancer: world_balancers.Balancer, port: int) ->
     )
 
 
+def served(env: Environment, name: str) -> ServiceLife:
+    """A Service that no fault waits for."""
+    return ServiceLife(env, Case(name=name))
+
+
 async def add_node(env: Environment, name: str) -> None:
     """A machine, and its node as it is once initialised."""
     machine = env.machine(name)
-    await env.cluster.register(
-        name, ready=names.STATUS_TRUE, providerID=f"sim://{machine.id}", taints=[]
-    )
+    of = f"sim://{machine.id}"
+    await env.cluster.register(name, ready=names.STATUS_TRUE, providerID=of, taints=[])
     address = {"type": names.ADDRESS_INTERNAL_IP, "address": machine.addresses[0].value}
     await env.cluster.patch(f"{harness.NODES}/{name}/status", {"status": {"addresses": [address]}})
 
 
-async def begin(env: Environment, *, timeout: str = faults.CLOUD_TIMEOUT) -> Daemon:
-    """Two nodes, and a daemon that leads; its provider waits so long for the cloud."""
-    env.configure_cloud(timeout=timeout)
+async def begin_balancing(env: Environment, **how: str) -> Daemon:
+    """Two nodes, and a daemon that has seen what there is."""
     for name in ("host-0", "host-1"):
         await add_node(env, name)
-    daemon = await env.start(flags=FLAGS)
-    await daemon.says("became leader")
-    await wait_for(lambda: idle(env), "the daemon watches Services")
+    daemon = await begin(env, BALANCING, **how)
+    await env.proxy.wait_for(Match(path="^/api/v1/services$", stream=True))
     return daemon
-
-
-async def idle(env: Environment) -> bool:
-    """Whether the daemon has seen what there is."""
-    return bool(env.proxy.requests(Match(path="^/api/v1/services$", stream=True)))
 
 
 def count(env: Environment, operation: str, status: int) -> int:
@@ -229,71 +301,60 @@ def count(env: Environment, operation: str, status: int) -> int:
     return sum(call.status == status for call in env.calls(operation))
 
 
-async def live(env: Environment, chosen: Sequence[Case]) -> None:
-    """Let one Service for each case live its life, all of them at once."""
-    await begin(env)
-    await asyncio.gather(*(Life(env, case).run() for case in chosen))
+@pytest.mark.parametrize(
+    "slow", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["once", "no answer"]
+)
+async def test_each_call_of_a_services_life_fails_once(env: Environment, slow: bool) -> None:
+    """Create, change and delete go on, with one load balancer per Service and none left; also where
+    the API server keeps the daemon waiting for as long as it will wait."""
+    chosen = cases(API_STEPS, API_SLOW if slow else API)
+    chosen += [] if slow else cases(CLOUD_STEPS, CLOUD)
+    await begin_balancing(env)
+
+    await asyncio.gather(*(ServiceLife(env, case).run() for case in chosen))
 
     await load.quiet(env, for_s=0.5)
     assert load.balancers(env) == {}
     # Nothing was ordered twice, not even where the answer to the order was lost.
     assert count(env, "create_balancer", 201) == len(chosen)
     assert count(env, "delete_balancer", 204) == len(chosen)
-
-
-async def test_each_call_of_a_services_life_fails_once(env: Environment) -> None:
-    """Create, change and delete go on, with one load balancer per Service and none left."""
-    chosen = cases(CREATING, CHANGING, DELETING) + api_cases(faults.API)
-
-    await live(env, chosen)
-
     for case in chosen:
         if case.kind == "throttled":
             assert await load.warnings(env, case.name, about="429") == [], case.name
 
 
-@pytest.mark.soak
-async def test_each_write_is_not_answered_once(env: Environment) -> None:
-    """As above, where the API server keeps the daemon waiting for as long as it will wait."""
-    await live(env, api_cases(faults.API_SLOW))
-
-
 async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> None:
     """A new node is a member everywhere, whatever failed for each of the load balancers."""
-    daemon = await begin(env)
-    lives = [Life(env, case) for case in cases(MOVING)]
+    daemon = await begin_balancing(env)
+    lives = [ServiceLife(env, case) for case in cases(MOVING_STEPS, CLOUD)]
     await asyncio.gather(*(life.create() for life in lives))
     for life in lives:
-        life.arm()
+        life.arm(MOVING)
 
     await add_node(env, "host-2")
     await asyncio.gather(*(life.served(80) for life in lives))
 
-    for life in lives:
-        await life.go_through(MOVING, _nothing)
     await load.quiet(env, for_s=0.5)
     assert count(env, "create_balancer", 201) == len(lives)
     # What fails for one load balancer is repeated for that one alone.
     assert len(daemon.lines("load balancer ensured")) == len(lives)
     for life in lives:
+        assert life.was_struck, life.case.name
         moved = daemon.lines("members changed", service=f"default/{life.case.name}")
         assert len(moved) == 1, life.case.name
 
 
-async def _nothing() -> None:
-    """The phase is over already."""
-
-
 async def test_nodes_flap_during_a_slow_ensure(env: Environment) -> None:
     """The ensure is not repeated, and the members are those of the end."""
-    daemon = await begin(env, timeout="20s")
+    daemon = await begin_balancing(env, timeout="20s")
     quick, slow = served(env, "quick"), served(env, "slow")
     await quick.create()
+    order = Match(method="POST", path=ORDER.path)
     env.cloud_proxy.on(
         Match(method="POST", path=ORDER.path, where=slow.is_about_balancer), Delay(2.0)
     )
     creating = asyncio.create_task(slow.create())
-    await env.cloud_proxy.wait_for(Match(method="POST", path=ORDER.path), count=2)
+    await env.cloud_proxy.wait_for(order, count=2)
 
     label = names.LABEL_EXCLUDE_BALANCERS
     for round_ in range(6):
@@ -309,52 +370,53 @@ async def test_nodes_flap_during_a_slow_ensure(env: Environment) -> None:
     await slow.served(80)
     for name in ("quick", "slow"):
         assert len(daemon.lines("load balancer ensured", service=f"default/{name}")) == 1
-    assert len(daemon.lines("members changed", service="default/quick")) <= len(
-        daemon.lines("nodes changed")
-    )
+    moved = daemon.lines("members changed", service="default/quick")
+    assert len(moved) <= len(daemon.lines("nodes changed"))
 
 
 @pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
 async def test_a_service_is_deleted_and_created_again(env: Environment, way: str) -> None:
     """A new Service under an old name has a load balancer of its own, and the old one is gone."""
-    await begin(env)
+    await begin_balancing(env)
     first, second = served(env, "web"), served(env, "web")
     if way == "by force during its ensure":
         order = Match(method="POST", path=ORDER.path)
         env.cloud_proxy.on(order, Delay(0.5), times=1)
-        made = await load.create(env, load.web("web"))
-        first.balancer_name = load.balancer_name(made)
+        first.balancer_name = load.balancer_name(await load.create(env, load.web("web")))
         await env.cloud_proxy.wait_for(order)
     else:
         await first.create()
 
-    if way == "in turn":
-        await load.delete(env, "web")
-    elif way == "unseen":
+    if way == "unseen":
         await env.proxy.down()
-        await delete_by_force(env, "web")
-    else:
-        await delete_by_force(env, "web")
-    second.balancer_name = load.balancer_name(await create_soon(env, "web"))
+    if way != "in turn":
+        await load.edit(env, "web", {"metadata": {"finalizers": None}})
+    await load.delete(env, "web")
+
+    async def free() -> bool:
+        return await env.cluster.get(f"{SERVICES}/web") is None
+
+    async def only_the_new() -> bool:
+        return list(load.balancers(env)) == [second.balancer_name]
+
+    await wait_for(free, "the name is free")
+    second.balancer_name = load.balancer_name(await load.create(env, load.web("web")))
     await env.proxy.up()
 
     await second.served(80)
-    await wait_for(lambda: holds(env, second), "the old one is gone")
+    await wait_for(only_the_new, "the old one is gone")
     await load.quiet(env, for_s=0.5)
-    assert await holds(env, second)
+    assert await only_the_new()
     assert first.balancer_name != second.balancer_name
 
 
 async def test_too_many_requests_everywhere(env: Environment) -> None:
     """Storms of 429 are sat out without a warning about any Service, and without a flood."""
-    await begin(env)
+    await begin_balancing(env)
     lives = [served(env, f"web-{number}") for number in range(20)]
     creating = asyncio.gather(*(life.create() for life in lives))
-    on_api = env.proxy.on(
-        Match(path=f"^{SERVICES}/", write=True),
-        harness.refusal(429, reason="TooManyRequests", Retry_After="1"),
-    )
-    on_cloud = env.cloud_proxy.on(Match(path=BALANCERS), faults.CLOUD["throttled"]())
+    on_api = env.proxy.on(Match(path=f"^{SERVICES}/", write=True), API["throttled"]())
+    on_cloud = env.cloud_proxy.on(Match(path=BALANCERS), CLOUD["throttled"]())
     for proxy, storm in ((env.proxy, on_api), (env.cloud_proxy, on_cloud)):
         began = time.monotonic()
         struck = Match(where=storm.fired.__contains__)
@@ -371,31 +433,27 @@ async def test_too_many_requests_everywhere(env: Environment) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=[] if kind == "500" else [pytest.mark.soak])
-        for kind in faults.CLOUD
-    ],
+    [pytest.param(kind, marks=[] if kind == "500" else [pytest.mark.soak]) for kind in CLOUD],
 )
 async def test_the_listing_at_the_start_fails_once(env: Environment, kind: str) -> None:
     """It is made again, so that what is settled is still not ensured without need."""
-    first = await begin(env)
+    first = await begin_balancing(env)
     lives = [served(env, f"web-{number}") for number in range(3)]
     await asyncio.gather(*(life.create() for life in lives))
     await load.quiet(env, for_s=0.5)
     assert await first.stop() == 0
     calls, writes = len(env.calls()), len(load.writes(env))
-    strike = Strike(
-        env.cloud_proxy, FIND, lambda call: "cluster=" in call.query_string, faults.CLOUD[kind]
-    )
+    listing = Life(env, Case(name="listing", fault=CLOUD[kind]))
+    listing.lie_in_wait(lambda call: "cluster=" in call.query_string)
 
     listings = Match(method="GET", path=FIND.path, query="cluster=")
     before = len(env.cloud_proxy.requests(listings))
-    second = await env.start(flags=FLAGS, proxy=env.proxy)
-    await second.says("became leader")
+    flags = {"kube-api-qps": "-1", **BALANCING}
+    second = await env.start_leading(flags=flags, proxy=env.proxy)
     await env.cloud_proxy.wait_for(listings, count=before + 2)
     await load.quiet(env, for_s=1.0)
 
-    assert strike.came
+    assert listing.was_struck
     assert {call.operation for call in list(env.calls())[calls:]} == {"list_balancers"}
     assert len(load.writes(env)) == writes
     assert second.lines("load balancer ensured") == []
@@ -403,28 +461,109 @@ async def test_the_listing_at_the_start_fails_once(env: Environment, kind: str) 
         await life.served(80)
 
 
-def served(env: Environment, name: str) -> Life:
-    """A Service that no fault waits for."""
-    return Life(env, Case(phase="", step=FIND, kind="", fault=Cut, given=name))
+# --- routes ---------------------------------------------------------------------------------------
+
+ROUTING = {
+    "controllers": ROUTE.name,
+    "cluster-cidr": "10.244.0.0/16",
+    "route-shortest-interval": "500ms",
+}
+ROUTES = "^/v1/routes"
+LIST = Step(name="list", method="GET", path=f"{ROUTES}$")
+ROUTE_STEPS: Steps = {
+    "entering": (Step(name="create", method="POST", path=f"{ROUTES}$"),),
+    "leaving": (Step(name="delete", method="DELETE", path=f"{ROUTES}/[^/]+$"),),
+}
+CONDITION: Steps = {
+    "told": (Step(name="condition", method="PATCH", path=f"^{harness.NODES}/[^/]+/status$"),)
+}
 
 
-async def delete_by_force(env: Environment, name: str) -> None:
-    """Delete a Service although finalizers hold it."""
-    patch = {"metadata": {"finalizers": None}}
-    await env.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
-    await load.delete(env, name)
+def routes(env: Environment) -> Sequence[world.Route]:
+    """What the cloud holds."""
+    return env.cloud.worlds.routes.list()
 
 
-async def create_soon(env: Environment, name: str) -> dict[str, Any]:
-    """Create a Service as soon as its name is free; what it is then."""
+class Stay(Life):
+    """Of a node while it is in the cluster."""
 
-    async def free() -> bool:
-        return await env.cluster.get(f"{SERVICES}/{name}") is None
+    _machine: world.Instance
 
-    await wait_for(free, f"{name} is free")
-    return await load.create(env, load.web(name))
+    @property
+    def cidr(self) -> str:
+        """The range of its Pods."""
+        return f"10.244.{self.case.number}.0/24"
+
+    async def enter(self) -> None:
+        """The node comes with a range, and gets its route."""
+        name, cidr = self.case.name, self.cidr
+        if self.case.phase == "entering":
+            self.lie_in_wait(lambda one: cidr.encode() in one.body)
+        elif self.case.phase == "told":
+            self.lie_in_wait(lambda one: f"/{name}/" in one.path)
+        self._machine = self._env.machine(name)
+        spec: dict[str, Any] = {"podCIDR": cidr, "podCIDRs": [cidr], "taints": []}
+        await self._env.cluster.register(name, ready=names.STATUS_TRUE, **spec)
+        await wait_for(self.is_routed, f"{name} has its route")
+
+    async def leave(self) -> None:
+        """The node goes, and its route too."""
+        (route,) = (one.id for one in routes(self._env) if one.destination == self.cidr)
+        if self.case.phase == "leaving":
+            self.lie_in_wait(lambda one: one.path.endswith(f"/{route}"))
+        await self._env.cluster.delete(f"{harness.NODES}/{self.case.name}")
+
+        async def unrouted() -> bool:
+            return all(one.destination != self.cidr for one in routes(self._env))
+
+        await wait_for(unrouted, f"{self.case.name} has no route")
+
+    async def is_routed(self) -> bool:
+        """Whether the cloud has the one route, to the right machine, and the node says so."""
+        targets = [one.target for one in routes(self._env) if one.destination == self.cidr]
+        node = await self._env.cluster.node(self.case.name) or {}
+        return targets == [self._machine.id] and harness.has_network(node)
 
 
-async def holds(env: Environment, life: Life) -> bool:
-    """Whether the cloud has this Service's load balancer and no other."""
-    return list(load.balancers(env)) == [life.balancer_name]
+async def begin_routing(env: Environment) -> None:
+    """A daemon that has compared once."""
+    await begin(env, ROUTING)
+    await env.cloud_proxy.wait_for(Match(method="GET", path=LIST.path))
+
+
+@pytest.mark.parametrize(
+    "slow", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["once", "no answer"]
+)
+async def test_each_call_about_a_route_fails_once(env: Environment, slow: bool) -> None:
+    """Every node gets its route and its condition, and every route goes with its node; also where
+    the API server keeps the daemon waiting for as long as it will wait."""
+    chosen = cases(CONDITION, API_SLOW if slow else API, 100)
+    chosen += [] if slow else cases(ROUTE_STEPS, CLOUD)
+    await begin_routing(env)
+    stays = [Stay(env, case) for case in chosen]
+
+    await asyncio.gather(*(one.enter() for one in stays))
+    assert count(env, "create_route", 201) == len(stays), "a route was made twice"
+    await asyncio.gather(*(one.leave() for one in stays))
+
+    assert [one.case.name for one in stays if not one.was_struck] == []
+    await load.quiet(env, for_s=0.7)
+    assert list(routes(env)) == []
+
+
+async def test_each_listing_of_routes_fails_once(env: Environment) -> None:
+    """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
+    await begin_routing(env)
+    settled = Stay(env, Case(name="settled", number=200))
+    await settled.enter()
+
+    for number, kind in enumerate(("500", "throttled", "no answer", "garbage")):
+        name = f"list-{kind}".replace(" ", "-")
+        newcomer = Stay(env, Case(name=name, number=number, step=LIST, fault=CLOUD[kind]))
+        newcomer.lie_in_wait(lambda _: True)
+        await newcomer.enter()
+        assert newcomer.was_struck, kind
+        assert await settled.is_routed()
+
+    await load.quiet(env, for_s=0.7)
+    assert env.calls("delete_route") == []

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,9 +17,9 @@ import pytest_asyncio
 from ccm.cli import explain
 from ccm.sandbox import ports, realserver
 from tests import pki, servers
-from tests.scenario import forwarding, harness
-from tests.scenario.harness import Daemon, Environment
-from tests.scenario.objects import write_kubeconfig
+from tests.scenario import harness
+from tests.scenario.forwarding import open_kubelet, pod_of_this_machine
+from tests.scenario.harness import Daemon, Environment, write_kubeconfig
 
 pytestmark = pytest.mark.envtest
 
@@ -130,7 +131,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         ],
     )
     asyncio.run(server.start())
-    asyncio.run(let_scrapers_in(server))
+    verbs = ["get", "put", "delete", "post"]
+    asyncio.run(grant(server, "scrape", [{"nonResourceURLs": ["*"], "verbs": verbs}]))
     yield Cluster(server=server, callers=callers(users, proxies, server.token))
     asyncio.run(server.kill())
 
@@ -196,28 +198,19 @@ def bearer(token: str) -> Caller:
     return Caller(headers={"Authorization": f"Bearer {token}"})
 
 
-async def let_scrapers_in(server: realserver.RealServer) -> None:
-    """Members of the group `scrapers` may have every path."""
-    role = {
-        "metadata": {"name": "scrape"},
-        "rules": [{"nonResourceURLs": ["*"], "verbs": ["get", "put", "delete", "post"]}],
-    }
-    binding = {
-        "metadata": {"name": "scrape"},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "scrape",
-        },
-        "subjects": [
-            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers"}
-        ],
-    }
-    group = "/apis/rbac.authorization.k8s.io/v1"
+async def grant(server: servers.ApiServer, name: str, rules: Any, namespace: str = "") -> None:
+    """Members of the group `scrapers` may do this, in one namespace or in all."""
+    kind = "Role" if namespace else "ClusterRole"
+    group = "rbac.authorization.k8s.io"
+    path = f"/apis/{group}/v1" + (f"/namespaces/{namespace}" if namespace else "")
+    reference = {"apiGroup": group, "kind": kind, "name": name}
+    subjects = [{"apiGroup": group, "kind": "Group", "name": "scrapers"}]
+    role = {"metadata": {"name": name}, "rules": rules}
+    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
     async with servers.connect(server) as session:
-        for path, made in (("clusterroles", role), ("clusterrolebindings", binding)):
-            async with session.post(f"{group}/{path}", json=made) as response:
-                assert response.status == 201, await response.text()
+        for what, made in ((kind, role), (f"{kind}Binding", binding)):
+            async with session.post(f"{path}/{what.lower()}s", json=made) as response:
+                assert response.status in (201, 409), await response.text()
 
 
 @pytest.mark.row("serving-matrix-01", "serving-matrix-02", "serving-matrix-03")
@@ -256,25 +249,12 @@ async def test_refusals_are_the_api_servers_own_words(around: Surroundings) -> N
         "/configz", around.callers["a token without rights"], method="POST", body="x"
     )
 
-    assert json.loads(forbidden[1]) == {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": 'forbidden: User "system:anonymous" cannot get path "/metrics"',
-        "reason": "Forbidden",
-        "details": {},
-        "code": 403,
-    }
-    assert json.loads(unknown[1]) == {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": "Unauthorized",
-        "reason": "Unauthorized",
-        "code": 401,
-    }
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    words = 'forbidden: User "system:anonymous" cannot get path "/metrics"'
+    refusal = {"message": words, "reason": "Forbidden", "details": {}, "code": 403}
+    assert json.loads(forbidden[1]) == status | refusal
+    wrong = {"message": "Unauthorized", "reason": "Unauthorized", "code": 401}
+    assert json.loads(unknown[1]) == status | wrong
     assert 'User "stranger" cannot get path "/configz"' in json.loads(named[1])["message"]
     assert 'User "stranger" cannot post path "/configz"' in json.loads(posted[1])["message"]
 
@@ -292,29 +272,6 @@ async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
     with pytest.raises(aiohttp.ClientError):
         await around.ask("/healthz", Caller(certificate=unknown))
     assert (await around.ask("/healthz", around.callers["anonymous"]))[0] == 200
-
-
-async def grant_explaining(server: servers.ApiServer) -> None:
-    """Members of the group `scrapers` get what `kube-ccm explain` says that it needs."""
-    group = "/apis/rbac.authorization.k8s.io/v1"
-    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers"}]
-    objects = [{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get"]}]
-    way = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
-        {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]},
-    ]
-    async with servers.connect(server) as session:
-        for path, kind, rules in (
-            (group, "ClusterRole", objects),
-            (f"{group}/namespaces/kube-system", "Role", way),
-        ):
-            role = {"metadata": {"name": "explain"}, "rules": rules}
-            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "explain"}
-            binding = {**role, "roleRef": reference, "subjects": subjects}
-            for what, made in ((kind, role), (f"{kind}Binding", binding)):
-                async with session.post(f"{path}/{what.lower()}s", json=made) as response:
-                    assert response.status in (201, 409), await response.text()
 
 
 async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int, list[str]]:
@@ -336,15 +293,23 @@ async def test_explain_asks_through_a_port_forward_as_its_caller(
     env, port = around.env, around.url.rpartition(":")[2]
     env.machine("other")
     await env.cluster.register("n1")
-    async with forwarding.kubelet(tmp_path) as (kubelet, kubelet_port):
-        await forwarding.pod_of_this_machine(env.cluster, kubelet_port, f"--secure-port={port}")
+    async with open_kubelet(tmp_path) as (kubelet, kubelet_port):
+        await pod_of_this_machine(env.cluster, kubelet_port, f"--secure-port={port}")
         scraper = around.callers["a client certificate of system:masters"]
         await harness.wait_for(lambda: knows(around, scraper), "client certificates are known")
         assert scraper.certificate is not None
         shown = scraper.certificate
         certificate = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
 
-        await grant_explaining(env.server)
+        # What `kube-ccm explain` says that it needs.
+        objects = [{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get"]}]
+        way = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]},
+        ]
+        await grant(env.server, "explain", objects)
+        await grant(env.server, "explain", way, "kube-system")
         for user in ({"token": SCRAPER.token}, certificate):
             code, (first, *others) = await explained(around, "node", "n1", **user)
             assert code == 1
@@ -374,60 +339,29 @@ async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
     assert "certificate" in verified
 
 
-ALPHA, BETA = "[ALPHA]", "[BETA]"
-METRICS: Mapping[str, tuple[str, str]] = {
-    "running_managed_controllers": ("gauge", BETA),
-    "leader_election_master_status": ("gauge", ALPHA),
-    "leader_election_slowpath_total": ("counter", ALPHA),
-    "workqueue_depth": ("gauge", BETA),
-    "workqueue_adds_total": ("counter", BETA),
-    "workqueue_queue_duration_seconds": ("histogram", BETA),
-    "workqueue_work_duration_seconds": ("histogram", BETA),
-    "workqueue_unfinished_work_seconds": ("gauge", BETA),
-    "workqueue_longest_running_processor_seconds": ("gauge", BETA),
-    "workqueue_retries_total": ("counter", BETA),
-    "rest_client_requests_total": ("counter", ALPHA),
-    "rest_client_request_duration_seconds": ("histogram", ALPHA),
-    "rest_client_rate_limiter_duration_seconds": ("histogram", ALPHA),
-    "rest_client_request_retries_total": ("counter", ALPHA),
-    "rest_client_request_size_bytes": ("histogram", ALPHA),
-    "rest_client_response_size_bytes": ("histogram", ALPHA),
-    "node_controller_cloud_provider_taint_removal_delay_seconds": ("histogram", ALPHA),
-    "node_controller_initial_node_sync_delay_seconds": ("histogram", ALPHA),
-    "service_controller_loadbalancer_sync_total": ("counter", ALPHA),
-    "service_controller_nodesync_error_total": ("counter", ALPHA),
-    "service_controller_nodesync_latency_seconds": ("histogram", ALPHA),
-    "service_controller_update_loadbalancer_host_latency_seconds": ("histogram", ALPHA),
-    "route_controller_route_sync_total": ("counter", ALPHA),
-    "apiserver_delegated_authn_request_total": ("counter", ALPHA),
-    "apiserver_delegated_authn_request_duration_seconds": ("histogram", ALPHA),
-    "apiserver_delegated_authz_request_total": ("counter", ALPHA),
-    "apiserver_delegated_authz_request_duration_seconds": ("histogram", ALPHA),
-    "authenticated_user_requests": ("counter", ALPHA),
-    "authentication_attempts": ("counter", ALPHA),
-    "authentication_duration_seconds": ("histogram", ALPHA),
-    "authorization_attempts_total": ("counter", ALPHA),
-    "authorization_duration_seconds": ("histogram", ALPHA),
-    "kubernetes_build_info": ("gauge", BETA),
-    "registered_metrics_total": ("counter", BETA),
-    "disabled_metrics_total": ("counter", BETA),
-    "hidden_metrics_total": ("counter", BETA),
-}
-"""The reference's metrics: type, and stability in the help text."""
+GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
+OURS = ("ccm_", "mcm_", "cloud_")
+STABLE = ("running_", "workqueue_", "kubernetes_", "registered_", "disabled_", "hidden_")
 
 
 @pytest.mark.row("serving-metrics-01")
 async def test_the_metrics_of_the_reference_are_there(around: Surroundings) -> None:
+    """All that the golden file has, with their types, and their stability in the help text."""
     caller = around.callers["a token with rights"]
     await around.ask("/metrics", caller)  # some are counted by the first request
+    wanted = {
+        name: (kind, "[BETA]" if name.startswith(STABLE) else "[ALPHA]")
+        for name, kind, *_ in map(str.split, GOLDEN.read_text().splitlines())
+        if not name.startswith(OURS)
+    }
 
     _, text = await around.ask("/metrics", caller)
 
     lines = text.splitlines()
     kinds = dict(line.split(" ")[2:4] for line in lines if line.startswith("# TYPE "))
     helps = [line.split(" ")[2:4] for line in lines if line.startswith("# HELP ")]
-    found = {name: (kinds[name], stability) for name, stability in helps if name in METRICS}
-    assert found == METRICS
+    assert {name: (kinds[name], word) for name, word in helps if name in wanted} == wanted
+    assert len(wanted) == 36
     assert 'running_managed_controllers{manager="cloud-controller-manager",name="cloud-node"}' in (
         text
     )

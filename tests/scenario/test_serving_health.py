@@ -30,8 +30,6 @@ LENGTHS = [
 ]
 """How long a trouble lasts after it was noticed."""
 
-"""Nothing here depends on which API server it is."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -139,6 +137,7 @@ async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
 async def test_a_standby_is_ready_while_it_reaches_the_api_server(
     env: Environment, seconds: float
 ) -> None:
+    """And a daemon that starts into an outage says what it waits for."""
     await env.start_leading()
     async with started(env) as standby:
         await standby.daemon.says("new leader elected")
@@ -148,22 +147,13 @@ async def test_a_standby_is_ready_while_it_reaches_the_api_server(
         await env.proxies[1].down()
         await standby.says(OUTAGE)
         await standby.stays(OUTAGE, seconds)
+        async with started(env, proxy=env.proxies[1]) as late:
+            await late.says(OUTAGE)
+            assert "[-]api-server failed: " in (await late.ask("/readyz"))[1]
 
-        await env.proxies[1].up()
+            await env.proxies[1].up()
+            await late.says(HEALTHY)
         await standby.says(HEALTHY)
-
-
-@servers.only_builtin
-@pytest.mark.row("serving-health-03")
-async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(env: Environment) -> None:
-    proxy = await env.new_proxy()
-    await proxy.down()
-    async with started(env, proxy=proxy) as asked:
-        await asked.says(OUTAGE)
-        assert "[-]api-server failed: " in (await asked.ask("/readyz"))[1]
-
-        await proxy.up()
-        await asked.says(HEALTHY)
 
 
 @servers.only_builtin

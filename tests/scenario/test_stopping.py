@@ -1,18 +1,27 @@
-"""Signals and the end of the process."""
+"""Signals and the end of the process: changes under way finish, what hangs is cut off."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+from typing import Any
 
 import pytest
 
+from ccm.app import daemon as program
+from ccm.app import options
+from ccm.app.options import config
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
+from ccm.sandbox import realserver
 from ccm.testing.fake_api import Fault
+from tests import servers
 from tests.faults import Delay, Hold, Match
-from tests.scenario import harness
-from tests.scenario.harness import Environment
-from tests.scenario.plugin import install
+from tests.scenario import harness, load
+from tests.scenario.harness import CUT_SHORT, Environment, cut_short, install, wait_for
+
+pytestmark = pytest.mark.timeout(240)
 
 EVENT_WRITE = Match(write=True, path="/events")
 
@@ -76,22 +85,102 @@ async def test_a_second_signal_ends_it_at_once(env: Environment) -> None:
     assert await daemon.ended() == 1
 
 
-SLEEPY = '''
-"""A provider that leaves a thread and a task behind."""
+FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
+
+
+async def served(env: Environment) -> list[str]:
+    """The Services that have an address."""
+    found = await env.cluster.items(load.SERVICES)
+    return [one["metadata"]["name"] for one in found if one["status"]["loadBalancer"]]
+
+
+async def two_under_way(env: Environment) -> bool:
+    return len(env.calls("create_balancer")) == 2
+
+
+@pytest.mark.row("daemon-stop-01")
+async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
+    """Two of five load balancers are being made: these get their address, the others wait."""
+    env.configure_cloud(timeout="60s")
+    env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
+    await load.add_services(env, load.named("web", 5))
+    leader = await env.start(flags=FLAGS)
+    await wait_for(lambda: two_under_way(env), "two calls are under way")
+
+    leader.signal(signal.SIGTERM)
+    assert await leader.ended() == 0
+
+    assert len(env.calls("create_balancer")) == 2
+    assert len(await served(env)) == 2
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""
+    assert leader.lines("changes under way are cut") == []
+
+
+@pytest.mark.row("daemon-stop-02")
+async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
+    """After the grace period the call is dropped, and a successor makes it anew."""
+    env.configure_cloud(timeout="60s")
+    env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
+    await load.add_services(env, load.named("web", 3))
+    leader = await env.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
+    await wait_for(lambda: two_under_way(env), "two calls are under way")
+
+    leader.signal(signal.SIGTERM)
+    assert await leader.ended() == 0
+
+    assert leader.lines("changes under way are cut")[0]["count"] == 2
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""
+    assert await served(env) == []
+    env.cloud.script.clear()
+    await env.start(flags=FLAGS)
+
+    async def all_served() -> bool:
+        return len(await served(env)) == 3
+
+    await wait_for(all_served, "the successor makes all")
+
+
+@pytest.mark.row("daemon-stop-06")
+async def test_nothing_of_it_is_left(env: Environment) -> None:
+    """Run inside the test's own event loop: when it has stopped, so have all of its tasks."""
+    proxy = await env.new_proxy()
+    kubeconfig = env.folder / "own.kubeconfig"
+    realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.token)
+    files = {"kubeconfig": str(kubeconfig), "cloud-config": str(env.cloud_config)}
+    argv = harness.command_line({**harness.FLAGS, **files})
+    await env.node("alpha")
+    before = asyncio.all_tasks()
+
+    running = asyncio.create_task(program.run(config.effective(options.parse(argv)), {}))
+    await env.cluster.initialised("alpha")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await running == 0
+    # What the proxies do for connections that have just been closed is none of the daemon's.
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert {name for name in left if not name.startswith("Task-")} == set()
+
+
+PROVIDER = '''
+"""A cloud whose calls and clean-up hang, cancelled or not, and that notes what becomes of them."""
 
 import asyncio
-import contextlib
-import pathlib
-import time
+from pathlib import Path
 
 from ccm import cloud
 
-tasks = []
+
+async def hang(cancelled):
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.touch()
 
 
-class Sleepy:
-    def __init__(self, asked):
-        self._asked = asked
+class Instances:
+    def __init__(self, notes):
+        self._notes = notes
 
     async def instance_exists(self, node):
         return True
@@ -100,38 +189,55 @@ class Sleepy:
         return False
 
     async def instance_metadata(self, node):
-        self._asked.touch()
-        await asyncio.to_thread(time.sleep, 3600)
-
-
-async def stay():
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(3600)
+        (self._notes / f"asked-{node.name}").touch()
+        await hang(self._notes / f"cancelled-{node.name}")
 
 
 @cloud.provider(sdk="2.0")
-async def open_cloud(ctx):
-    asked = pathlib.Path(ctx.config.decode().strip())
-    tasks.append(asyncio.create_task(stay()))
-    yield cloud.Cloud(name="sleepy", has_cluster_id=True, instances=Sleepy(asked))
+async def open_cloud(context):
+    notes = Path(context.config.decode().strip())
+    try:
+        yield cloud.Cloud(name="stuck", has_cluster_id=True, instances=Instances(notes))
+    finally:
+        (notes / "closing").touch()
+        await hang(notes / "cancelled")
 '''
 
 
-async def test_what_nobody_ends_does_not_hold_up_the_end(env: Environment) -> None:
-    """A thread, such as one that looks up a name, and a task that is not cancelled."""
-    variables = install(env.folder, "sleepy", SLEEPY)
-    asked = env.folder / "asked"
-    env.cloud_config.write_text(str(asked))
-    await env.cluster.register("node-1")
-    daemon = await env.start_leading(flags={"cloud-provider": "sleepy"}, env=variables)
+@pytest.mark.row("daemon-lease-15")
+@servers.only_builtin
+async def test_a_lost_lease_ends_what_hangs(env: Environment) -> None:
+    """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
+    flags: dict[str, Any] = {
+        "cloud-provider": "stuck",
+        "concurrent-node-syncs": "3",
+        "leader-elect-lease-duration": "8s",
+        "leader-elect-renew-deadline": "4s",
+        "leader-elect-retry-period": "1s",
+    }
+    notes = env.folder / "notes"
+    notes.mkdir()
+    env.cloud_config.write_text(str(notes))
+    variables = install(env.folder, "stuck", PROVIDER)
+    for number in range(3):
+        await env.cluster.register(f"node-{number}")
+    leader = await env.start(flags=flags, env=variables)
 
-    async def is_asked() -> bool:
-        return asked.exists()
+    async def all_asked() -> bool:
+        return len(list(notes.glob("asked-*"))) == 3
 
-    await harness.wait_for(is_asked, "the provider is asked")
+    await wait_for(all_asked, "three calls hang")
+    standby = await env.start(flags=flags, env=variables)
+    await standby.says("new leader elected")
 
-    daemon.signal(signal.SIGTERM)
-    await daemon.says("stopped")
+    await env.proxies[0].down()
+    await standby.says("became leader")
 
-    assert await daemon.ended() == 0
+    assert leader.exit_code in CUT_SHORT
+    assert "ccm/app/main.py" in await cut_short(leader)
+    assert len(leader.lines("leaderelection lost")) == 1
+    assert {path.name for path in notes.iterdir()} >= {
+        *(f"cancelled-node-{number}" for number in range(3)),
+        "closing",
+    }
+    await standby.kill()

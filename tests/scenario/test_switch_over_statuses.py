@@ -111,31 +111,22 @@ async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
 async def test_with_a_listing_those_with_an_address_are_neither_ensured_nor_written(
     services: ServiceEnvironment,
 ) -> None:
-    """One without an address may never have got to show it: it is asked about once."""
-    before = await settle(services, Listed())
-
+    """One without an address may never have got to show it: it is asked about once. Nor is what the
+    reference wrote taken for what it looks like: another status is written."""
+    cloud = Listed()
+    before = await settle(services, cloud)
     async with services.running(workers=4):
         await services.calls("list", "ensure")
-
         said = {name: await services.reasons(name) for name in STATUSES}
         assert [name for name, reasons in said.items() if reasons] == ["empty"]
-
     assert services.writes() == []
     assert await stored(services) == before
 
-
-@pytest.mark.row("switch-over-06")
-async def test_another_status_is_written_once(services: ServiceEnvironment) -> None:
-    """What the reference wrote is not taken for what it looks like."""
-    cloud = Listed()
-    await settle(services, cloud)
     proxy = Status(ingress=(Ingress(ip="192.0.2.1", ip_mode="Proxy"),))
-    service = msgspec.convert(await services.stored("ip"), Service)
-    cloud.hold(service, proxy)
-
+    cloud.hold(msgspec.convert(await services.stored("ip"), Service), proxy)
     async with services.running(workers=4):
         await eventually(lambda: len(services.writes()) == 1)
-        await services.calls("list", "ensure")
+        await services.calls("list", "ensure", "list", "ensure")
 
     ((path, body),) = services.writes()
     assert path == "PATCH /ip/status"

@@ -16,7 +16,7 @@ from providers.stackit.testing import server
 from providers.stackit.testing.state import Settings
 from tests import servers
 from tests.scenario import harness
-from tests.scenario.pool import CONTROLLERS, Pool, installed, life
+from tests.scenario.machines import CONTROLLERS, Pool, installed, life
 
 REST_S = 600.0
 MOST_AT_REST = 10

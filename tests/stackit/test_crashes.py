@@ -11,7 +11,7 @@ from providers.stackit.testing import server
 from tests import servers
 from tests.faults import FaultProxy
 from tests.scenario import harness, pool_crashes
-from tests.scenario.pool import installed
+from tests.scenario.machines import installed
 from tests.stackit.test_cluster import FLAGS, pool
 
 

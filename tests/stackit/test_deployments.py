@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox import realserver
 from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 from providers.stackit.testing.state import Settings
 from tests import servers
-from tests.manifests import account, shipped
 from tests.scenario import harness
-from tests.scenario.fleet import CONTROLLERS, Fleet
-from tests.scenario.pool import RIGHTS
+from tests.scenario.machines import ALL_CONTROLLERS, Fleet, make_class, prepare
 from tests.stackit.test_cluster import FLAGS, pool
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -37,15 +34,13 @@ async def at_work(
         harness.open_environment(api_server, folder) as env,
         servers.connect(env.server) as session,
     ):
-        if isinstance(env.server, realserver.RealServer):
-            await account.install(session, shipped.objects(*RIGHTS))
+        await prepare(env)
         env.cloud_config.write_text(program.config(url))
         fleet = Fleet(session, boot_s=0.2)
-        await fleet.define()
         for kind, size in (("one", "c2i.2"), ("two", "c2i.4")):
             spec = {**cattle.spec, "machineType": size}
-            await fleet.make_class_of(kind, spec, cattle.secret, provider="stackit")
-        flags = {**FLAGS, "controllers": f"{FLAGS['controllers']},{CONTROLLERS}"}
+            await make_class(env.cluster, kind, spec, cattle.secret, provider="stackit")
+        flags = {**FLAGS, "controllers": f"{FLAGS['controllers']},{','.join(ALL_CONTROLLERS)}"}
         how: dict[str, Any] = {"flags": flags, "env": program.variables(url, str(key))}
         daemon = await env.start_leading(**how)
         async with fleet.at_work():

@@ -27,7 +27,7 @@ from providers.stackit.testing.state import ApiError
 from tests import servers
 from tests.scenario import harness, pool_needle
 from tests.scenario.harness import EVENTS, Environment, wait_for
-from tests.scenario.pool import MACHINES, installed
+from tests.scenario.machines import MACHINES, installed
 from tests.stackit import document
 from tests.stackit.balancing import EFFECTS, METRICS, balancer_of, service
 from tests.stackit.harness import StackitHarness

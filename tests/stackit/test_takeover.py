@@ -20,7 +20,7 @@ from providers.stackit.testing import server, servers
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 from tests import servers as api_servers
 from tests.scenario import harness
-from tests.scenario.pool import installed
+from tests.scenario.machines import installed
 from tests.stackit.balancing import METRICS, NAME, balancer_of, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_cluster import FLAGS, pool

@@ -1,36 +1,120 @@
-"""A MachineDeployment is updated in place: the whole daemon, with the rights that are shipped for
-it, empties nodes, and an agent on each of them updates it. No machine goes; bounds are seen from a
-watch."""
+"""A MachineDeployment rolls, shrinks and goes, or is updated in place; a watch sees its bounds.
+
+The whole daemon with the rights that are shipped for it; steered by `kube-ccm rollout`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
+import io
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.cli import rollout
 from ccm.gardener import names
 from ccm.gardener.codec import NAMES
-from ccm.kube.client import Client
-from ccm.kube.config import load
-from ccm.kube.informer import Informers
-from ccm.kube.transport import Transport
-from ccm.sandbox import podlife
-from tests.scenario.fleet import MACHINES, Fleet
-from tests.scenario.harness import NODES, Environment, wait_for
-from tests.scenario.test_machine_rolls import FLAGS, fleet, until_complete
+from tests.scenario.harness import NODES, Environment, conditions, taints, wait_for
+from tests.scenario.machines import ALL_CONTROLLERS, MACHINES, PODS, Fleet, living_pods, vms
 
-__all__ = ["fleet"]  # a fixture
-
-PODS = "/api/v1/namespaces/default/pods"
 LOOK_S = 0.05
-HASTY = {"leader-elect": "false"}  # the next daemon need not wait for the Lease of a dead one
 STEPS = {NAMES.candidate, NAMES.selected, NAMES.update_result}
+QUICKLY = pytest.mark.parametrize("boot_s", [0.1])
+
+
+async def until_complete(fleet: Fleet) -> None:
+    """The deployment says that it is rolled out."""
+
+    async def complete() -> bool:
+        conditions = (await fleet.said()).get("conditions") or ()
+        return "NewMachineSetAvailable" in {one["reason"] for one in conditions}
+
+    await wait_for(complete, "the rollout is complete")
+
+
+async def nothing_left(env: Environment, fleet: Fleet) -> None:
+    """Wait until the deployment and its machines are gone."""
+
+    async def gone() -> bool:
+        return not await fleet.said() and not vms(env)
+
+    await fleet.until(lambda one: not one.kinds())
+    await wait_for(gone, "all is gone")
+
+
+@pytest.mark.parametrize(
+    ("count", "few", "surge", "unavailable", "boot_s", "roll_s"),
+    [
+        pytest.param(4, 2, 1, 1, 0.1, 60, id="smoke"),
+        pytest.param(50, 10, 5, 2, 2.0, 120, id="fifty", marks=pytest.mark.soak),
+        pytest.param(200, 10, 5, 2, 2.0, 400, id="two-hundred", marks=pytest.mark.soak),
+    ],
+)
+async def test_a_life(
+    env: Environment,
+    fleet: Fleet,
+    count: int,
+    few: int,
+    surge: int,
+    unavailable: int,
+    roll_s: float,
+) -> None:
+    await fleet.deploy(count, kind="one", surge=surge, unavailable=unavailable)
+    create_s = await fleet.until(lambda one: one.all_run("one", count))
+    await until_complete(fleet)
+    fleet.watch_bounds()
+    await fleet.roll("two")
+    took_s = await fleet.until(lambda one: one.all_run("two", count), within_s=roll_s)
+    most, least = fleet.most, fleet.least
+    await fleet.scale(few)
+    scale_s = await fleet.until(lambda one: one.all_run("two", few))
+    await fleet.delete()
+    await nothing_left(env, fleet)
+
+    print(f"create {create_s:.1f} s, roll {took_s:.1f} s, scale {scale_s:.1f}")
+    assert most <= count + surge
+    assert least >= count - unavailable
+    assert env.forbidden() == []
+
+
+@QUICKLY
+async def test_steering(env: Environment, fleet: Fleet, capsys: pytest.CaptureFixture[Any]) -> None:
+    name = "machinedeployment/workers"
+
+    async def asked(verb: str, *words: str) -> tuple[int, str, str]:
+        """Status, output and complaint of `kube-ccm rollout`."""
+        kubeconfig, out = next(iter(env.folder.glob("*.kubeconfig"))), io.StringIO()
+        wanted = rollout.read([verb, *(words or [name]), f"--kubeconfig={kubeconfig}"])
+        status = await rollout.answer(wanted, out, environ={})
+        return status, out.getvalue().strip(), capsys.readouterr().err
+
+    await fleet.deploy(2, kind="one", surge=1, unavailable=0)
+    status, said, _ = await asked("status", name, "--timeout=1m")
+    assert (status, said.splitlines()[-1]) == (0, '"workers" is rolled out')
+
+    status, said, complaint = await asked("undo")
+    assert (status, said, "There are 1." in complaint) == (1, "", True)
+    assert (await asked("pause"))[1].endswith("/workers paused")
+    assert "already paused" in (await asked("pause"))[2]
+    await fleet.roll("two")
+    assert "resume it first" in (await asked("undo"))[2]
+    status, _, complaint = await asked("status", name, "--timeout=500ms")
+    assert (status, "not done within 0.5s" in complaint) == (1, True)
+    assert (await asked("resume"))[1].endswith("/workers resumed")
+    assert (await asked("status", "mcd", "workers", "--timeout=1m"))[0] == 0
+    assert fleet.all_run("two", 2)
+
+    status, said, _ = await asked("undo", name, "--to-revision=1")
+    assert (status, said.endswith("/workers goes back to revision 1")) == (0, True)
+    await fleet.until(lambda one: one.all_run("one", 2))
+    await fleet.delete()
+    await nothing_left(env, fleet)
+    status, _, complaint = await asked("status")
+    assert (status, "not found" in complaint) == (1, True)
+
+
+# --- in place -------------------------------------------------------------------------------------
 
 
 class Agents:
@@ -59,27 +143,22 @@ class Agents:
         name = node["metadata"]["name"]
         machine = await self._cluster.get(f"{MACHINES}/{name}") or {}
         phase = machine["status"]["currentStatus"]["phase"]
-        self.begun.append((phase, bool(node["spec"].get("unschedulable")), await self._pods(name)))
+        found = await self._cluster.items(PODS)
+        pods = [one["metadata"]["name"] for one in found if one["spec"].get("nodeName") == name]
+        self.begun.append((phase, bool(node["spec"].get("unschedulable")), pods))
         # The machine restarts.
         await self._cluster.set_ready(name, "False")
         await self._cluster.set_ready(name, "True")
         failed = name in self.fails
-        told = {
-            NAMES.update_result: NAMES.update_unsuccessful if failed else NAMES.update_successful
-        }
+        told = NAMES.update_unsuccessful if failed else NAMES.update_successful
         notes = {NAMES.update_failed_reason: "no space left"} if failed else {}
-        body = {"metadata": {"labels": told, "annotations": notes}}
+        body = {"metadata": {"labels": {NAMES.update_result: told}, "annotations": notes}}
         await self._cluster.patch(f"{NODES}/{name}", body)
-
-    async def _pods(self, node: str) -> list[str]:
-        pods = await self._cluster.items(PODS)
-        return [one["metadata"]["name"] for one in pods if one["spec"].get("nodeName") == node]
 
 
 def step(node: dict[str, Any]) -> str:
     """The step that the node's condition tells."""
-    told = {one["type"]: one for one in node["status"].get("conditions") or ()}
-    return str(told.get(NAMES.update_condition, {}).get("reason", ""))
+    return str(conditions(node).get(NAMES.update_condition, {}).get("reason", ""))
 
 
 def labels(node: dict[str, Any]) -> set[str]:
@@ -91,25 +170,8 @@ def labels(node: dict[str, Any]) -> set[str]:
 async def agents(env: Environment, fleet: Fleet) -> AsyncIterator[Agents]:
     """At work; and Pods begin and end."""
     found = Agents(env)
-    async with contextlib.AsyncExitStack() as stack:
-        config = load(kubeconfig=str(env.server.kubeconfig_path))
-        client = Client(await stack.enter_async_context(Transport(config)))
-        informers = Informers(client)
-        runs = [informers.run(), podlife.PodLife(informers, client).run(), found.run()]
-
-        async def work() -> None:
-            async with Group() as group:
-                for number, each in enumerate(runs):
-                    group.start(each, name=f"cluster-{number}")
-
-        task = spawn(work(), name="cluster")
-        try:
-            yield found
-            assert not task.done(), task
-        finally:
-            await cancel_and_join(task)
-    for one in await env.cluster.items(PODS):
-        await env.cluster.delete(f"{PODS}/{one['metadata']['name']}?gracePeriodSeconds=0")
+    async with living_pods(env, found.run()):
+        yield found
 
 
 async def deployed(env: Environment, fleet: Fleet, count: int, **update: Any) -> dict[str, str]:
@@ -121,16 +183,12 @@ async def deployed(env: Environment, fleet: Fleet, count: int, **update: Any) ->
     )
     await fleet.until(lambda one: one.all_run("one", count))
     await until_complete(fleet)
-    machines = await env.cluster.items(MACHINES)
-    for one in machines:
-        name = one["metadata"]["name"]
-        spec = {
-            "nodeName": name,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "i"}],
-        }
+    machines = await uids(env)
+    for name in machines:
+        containers = [{"name": "c", "image": "i"}]
+        spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": containers}
         await env.cluster.create(PODS, {"metadata": {"name": f"p-{name}"}, "spec": spec})
-    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in machines}
+    return machines
 
 
 async def over(env: Environment, fleet: Fleet, kind: str, count: int) -> None:
@@ -150,9 +208,18 @@ async def uids(env: Environment) -> dict[str, str]:
     return {one["metadata"]["name"]: one["metadata"]["uid"] for one in machines}
 
 
+async def begun(agents: Agents, count: int = 1) -> None:
+    """As many updates have begun."""
+
+    async def at_work() -> bool:
+        return len(agents.begun) >= count
+
+    await wait_for(at_work, "updates begin")
+
+
 @pytest.mark.both_servers
 @pytest.mark.row("rollout-inplace-05", "rollout-inplace-09")
-@pytest.mark.parametrize("boot_s", [0.1])
+@QUICKLY
 @pytest.mark.parametrize(
     ("count", "missing"),
     [pytest.param(2, 1, id="two"), pytest.param(20, 4, id="twenty", marks=pytest.mark.soak)],
@@ -160,43 +227,31 @@ async def uids(env: Environment) -> dict[str, str]:
 async def test_a_deployment_is_updated_in_place(
     env: Environment, fleet: Fleet, agents: Agents, count: int, missing: int
 ) -> None:
-    first = await deployed(env, fleet, count, maxUnavailable=missing)
-    vms = {one.name: one.id for one in env.cloud.world.snapshot()}
+    """No machine goes."""
+    first, before = await deployed(env, fleet, count, maxUnavailable=missing), vms(env)
     fleet.watch_bounds()
-    began = time.monotonic()
     await fleet.roll("two")
     await over(env, fleet, "two", count)
 
-    print(f"{count} machines updated in place in {time.monotonic() - began:.1f} s")
-    assert await uids(env) == first
-    assert {one.name: one.id for one in env.cloud.world.snapshot()} == vms
+    assert (await uids(env), vms(env)) == (first, before)
     assert (fleet.most, fleet.least) == (count, count - missing)
     assert agents.begun == [("InPlaceUpdating", True, [])] * count
     for node in await env.cluster.items(NODES):
-        taints = {one["key"] for one in node["spec"].get("taints") or ()}
         assert (step(node), node["spec"].get("unschedulable")) == (NAMES.update_succeeded, None)
-        assert names.TAINT_CRITICAL in taints
-        assert names.TAINT_OLD_SET not in taints
+        assert names.TAINT_CRITICAL in taints(node)
+        assert names.TAINT_OLD_SET not in taints(node)
     assert env.forbidden() == []
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("boot_s", [0.1])
+@QUICKLY
 class TestInTheMiddle:
     """Something happens while machines are updated."""
 
-    async def begun(self, fleet: Fleet, agents: Agents, count: int = 1) -> None:
-        """As many updates have begun."""
-        await fleet.roll("two")
-
-        async def at_work() -> bool:
-            return len(agents.begun) >= count
-
-        await wait_for(at_work, "updates begin")
-
     async def test_replicas_change(self, env: Environment, fleet: Fleet, agents: Agents) -> None:
         first = await deployed(env, fleet, 4)
-        await self.begun(fleet, agents)
+        await fleet.roll("two")
+        await begun(agents)
         await fleet.edit(replicas=6)
         await over(env, fleet, "two", 6)
         more = await uids(env)
@@ -204,25 +259,23 @@ class TestInTheMiddle:
 
         agents.begun.clear()
         await fleet.roll("one")
-
-        async def again() -> bool:
-            return len(agents.begun) >= 2
-
-        await wait_for(again, "updates begin")
+        await begun(agents, 2)
         await fleet.edit(replicas=3)
         await over(env, fleet, "one", 3)
         assert (await uids(env)).items() <= more.items()
 
-    async def test_another_template(self, env: Environment, fleet: Fleet, agents: Agents) -> None:
+    async def test_a_pause_and_another_template(
+        self, env: Environment, fleet: Fleet, agents: Agents
+    ) -> None:
         first = await deployed(env, fleet, 4)
-        await self.begun(fleet, agents, 2)
+        await fleet.roll("two")
+        await begun(agents, 2)
         await fleet.roll("one")
         await over(env, fleet, "one", 4)
-        assert await uids(env) == first
+        agents.begun.clear()
 
-    async def test_a_pause(self, env: Environment, fleet: Fleet, agents: Agents) -> None:
-        first = await deployed(env, fleet, 4)
-        await self.begun(fleet, agents)
+        await fleet.roll("two")
+        await begun(agents)
         await fleet.edit(paused=True)
         await asyncio.sleep(3)
         seen = len(agents.begun)
@@ -235,15 +288,18 @@ class TestInTheMiddle:
     async def test_the_end_of_the_daemon(
         self, env: Environment, fleet: Fleet, agents: Agents
     ) -> None:
+        # The next daemon need not wait for the Lease of a dead one.
+        flags = {"controllers": ",".join(ALL_CONTROLLERS), "kube-api-qps": "-1"}
+        hasty = {**flags, "leader-elect": "false"}
         first = await deployed(env, fleet, 4)
         await env.daemons[-1].stop()
-        await env.start(flags=FLAGS | HASTY)
+        await env.start(flags=hasty)
         fleet.watch_bounds()
         await fleet.roll("two")
         for number in range(6):
             await asyncio.sleep(0.3 + 0.15 * number)
             await env.daemons[-1].kill()
-            await env.start(flags=FLAGS | HASTY)
+            await env.start(flags=hasty)
         await over(env, fleet, "two", 4)
         assert await uids(env) == first
         assert (fleet.most, fleet.least) == (4, 3)
@@ -260,7 +316,6 @@ class TestInTheMiddle:
             return fleet.kinds().get("one", {}).get("InPlaceUpdateFailed", 0) == 1
 
         await wait_for(failed, "one update fails")
-        fleet.watch_bounds()
         agents.fails.clear()
         body = {"metadata": {"labels": {NAMES.update_result: NAMES.update_successful}}}
         await env.cluster.patch(f"{NODES}/{min(first)}", body)
@@ -281,15 +336,13 @@ class TestInTheMiddle:
             assert len(agents.begun) == number
             body = {"metadata": {"labels": {NAMES.selected: "true"}}}
             await env.cluster.patch(f"{NODES}/{name}", body)
-
-            async def begun(number: int = number) -> bool:
-                return len(agents.begun) == number + 1
-
-            await wait_for(begun, "it is updated")
+            await begun(agents, number + 1)
         await over(env, fleet, "two", 3)
         assert await uids(env) == first
 
-    async def test_a_surge(self, env: Environment, fleet: Fleet, agents: Agents) -> None:
+    async def test_a_surge_and_the_end_of_the_deployment(
+        self, env: Environment, fleet: Fleet, agents: Agents
+    ) -> None:
         first = await deployed(env, fleet, 4, maxSurge=2, maxUnavailable=0)
         fleet.watch_bounds()
         await fleet.roll("two")
@@ -297,15 +350,8 @@ class TestInTheMiddle:
         assert (fleet.most, fleet.least) == (6, 4)
         assert len((await uids(env)).items() & first.items()) >= 2
 
-    async def test_the_deployment_goes(
-        self, env: Environment, fleet: Fleet, agents: Agents
-    ) -> None:
-        await deployed(env, fleet, 3)
-        await self.begun(fleet, agents, 2)
+        agents.begun.clear()
+        await fleet.roll("one")
+        await begun(agents)
         await fleet.delete()
-        await fleet.until(lambda one: one.all_run("two", 0))
-
-        async def nothing() -> bool:
-            return not env.cloud.world.snapshot() and not await fleet.said()
-
-        await wait_for(nothing, "all is gone")
+        await nothing_left(env, fleet)

@@ -1,7 +1,9 @@
-"""The daemon starts on a settled cluster: what it spares, and what it does not overlook."""
+"""Many Services and nodes at once: what each costs in calls, and what a start on a settled cluster
+spares and does not overlook."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,14 +11,103 @@ from typing import Any
 import pytest
 
 from providers.sim import world_balancers
+from tests import servers
 from tests.scenario import load
-from tests.scenario.harness import Environment
+from tests.scenario.harness import Daemon, Environment
 
 pytestmark = [pytest.mark.timeout(load.LONGEST_S), pytest.mark.usefixtures("unloaded")]
 
+SERVICES = 100
+LATENCY_S = 0.05
+"""What one call to the cloud takes."""
+
+
+async def appear(env: Environment, *, nodes: int, count: int = SERVICES) -> None:
+    """Everything appears while the daemon runs; then a tenth more nodes; then one more."""
+    load.with_latency(env, LATENCY_S)
+    daemon = await load.start(env)
+    work = load.Work.begin(env, daemon)
+    services, hosts = load.named("web", count), load.named("host", nodes)
+
+    await asyncio.gather(load.add_services(env, services), load.add_nodes(env, hosts))
+    await load.settled(env, services=count, members=nodes)
+    await load.quiet(env, for_s=load.BURST_S)
+
+    check_load(work, services, hosts)
+    await join(env, daemon, services, load.named("herd", nodes // 10), members=nodes)
+    await join(env, daemon, services, ["latecomer"], members=nodes + nodes // 10)
+    assert await daemon.stop() == 0
+
+
+async def found(env: Environment, *, nodes: int) -> None:
+    """Everything is there, new, when the daemon starts."""
+    load.with_latency(env, LATENCY_S)
+    services, hosts = load.named("web", SERVICES), load.named("host", nodes)
+    await asyncio.gather(load.add_services(env, services), load.add_nodes(env, hosts))
+
+    daemon = await load.start(env)
+    work = load.Work(env=env, daemon=daemon, first_call=0, first_write=0, first_line=0)
+    await load.settled(env, services=SERVICES, members=nodes)
+    await load.quiet(env, for_s=load.BURST_S)
+
+    check_load(work, services, hosts)
+    assert await daemon.stop() == 0
+
+
+def check_load(work: load.Work, services: Sequence[str], hosts: Sequence[str]) -> None:
+    """Each Service was ensured once, and everything written twice."""
+    work.check()
+    assert work.ensures == dict.fromkeys([f"default/{name}" for name in services], 1)
+    assert work.calls["create_balancer"] == len(services)
+    assert work.calls["change_balancer"] == 0
+    assert max(work.updates.values(), default=0) <= work.bursts
+    # The finalizer and the status; what initialises a node.
+    assert work.writes["services"] == 2 * len(services)
+    assert work.writes["nodes"] == 2 * len(hosts)
+
+
+async def join(
+    env: Environment, daemon: Daemon, services: Sequence[str], hosts: Sequence[str], *, members: int
+) -> None:
+    """Nodes join a quiet cluster: the members change once for each burst, and nothing else."""
+    work = load.Work.begin(env, daemon)
+    await load.add_nodes(env, hosts)
+    await load.settled(env, services=len(services), members=members + len(hosts))
+    await load.quiet(env, for_s=load.BURST_S)
+
+    work.check()
+    assert work.ensures == {}
+    assert set(work.updates) == {f"default/{name}" for name in services}
+    assert max(work.updates.values()) <= work.bursts
+    assert work.writes["services"] == 0
+    assert work.writes["nodes"] == 2 * len(hosts)
+
+
+@pytest.mark.row("service-scale-01")
+async def test_a_load_costs_one_ensure_per_service_and_one_update_per_burst(
+    env: Environment,
+) -> None:
+    """With a few nodes and Services."""
+    await appear(env, nodes=40, count=40)
+
+
+@pytest.mark.soak
+@servers.only_real
+@pytest.mark.row("service-scale-01")
+async def test_a_thousand_nodes_and_a_hundred_services(env: Environment) -> None:
+    """On the real server, at full size."""
+    await appear(env, nodes=1000)
+
+
+@pytest.mark.soak
+@pytest.mark.row("service-scale-01")
+async def test_a_daemon_that_finds_many_new_ones(env: Environment) -> None:
+    """On both servers, at full size."""
+    await found(env, nodes=1000)
+
+
 WITH_ROUTES = {**load.FLAGS, "controllers": "*", "cluster-cidr": load.POD_RANGES}
 
-SERVICES = 100
 MOST_CALLS = 10
 """Calls to the cloud that a start on a settled cluster may make."""
 
@@ -57,16 +148,19 @@ async def settle(
     assert await daemon.stop() == 0
 
 
-async def restart(env: Environment, *, nodes: int, quiet_s: float, routes: bool = False) -> None:
+async def restart(
+    env: Environment, *, nodes: int, quiet_s: float, count: int = SERVICES, routes: bool = False
+) -> None:
     """Restart on a settled cluster; then with changes made while no daemon ran.
 
     Args:
         env: the environment.
         nodes: how many there are.
         quiet_s: how long a daemon does nothing before that is believed.
+        count: of Services.
         routes: whether it keeps routes to them as well.
     """
-    services = load.named("web", SERVICES)
+    services = load.named("web", count)
     listed = ["list_balancers", *(["list_routes"] if routes else [])]
     flags = WITH_ROUTES if routes else load.FLAGS
     started = partial(load.started, env, *listed, flags=flags, quiet_s=quiet_s)
@@ -101,7 +195,7 @@ async def restart(env: Environment, *, nodes: int, quiet_s: float, routes: bool 
     assert work.writes["nodes"] == 0
     # One was removed in the cloud, and the new one has another address.
     assert work.writes["services"] == 1
-    await load.settled(env, services=SERVICES, members=nodes)
+    await load.settled(env, services=count, members=nodes)
     spared = [await load.balancer_of(env, name) for name in services[20:]]
     assert spared == [held[each.name] for each in spared]
     assert await daemon.stop() == 0
@@ -128,8 +222,8 @@ async def alter(env: Environment, services: Sequence[str]) -> None:
 
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_ensures_what_differs_and_nothing_else(env: Environment) -> None:
-    """With a tenth of the nodes."""
-    await restart(env, nodes=100, quiet_s=1.5)
+    """With a few nodes and Services."""
+    await restart(env, nodes=40, quiet_s=1.5, count=40)
 
 
 @pytest.mark.soak

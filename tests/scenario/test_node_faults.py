@@ -1,0 +1,566 @@
+"""The API server, its watches and the cloud in trouble: no node is missed, lost or miswritten."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from ccm.model import names
+from ccm.testing.fake_api import Fault
+from tests.faults import (
+    Action,
+    CloseAfterLines,
+    Cut,
+    Hold,
+    InsertLine,
+    Match,
+    Point,
+    ResetAfterLines,
+    Respond,
+    RewriteBody,
+    RewriteLine,
+    Rule,
+    SilentAfterLines,
+)
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Environment, refusal, wait_for
+
+WATCH_LIST = Match(path=f"^{harness.NODES}$", query="sendInitialEvents=true")
+
+EXPIRED = {
+    "type": "ERROR",
+    "object": {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "reason": "Expired",
+        "message": "too old resource version",
+        "code": 410,
+    },
+}
+
+HTML = Respond(502, b"<html><h1>Bad Gateway</h1></html>", headers={"Content-Type": "text/html"})
+
+
+def broken(text: bytes) -> bytes:
+    """Every object with taints made unreadable: its taints are a word."""
+    return re.sub(rb'"taints": ?\[[^]]*\]', b'"taints":"many"', text)
+
+
+FAULTS: Mapping[str, Action] = {
+    "closed at once": CloseAfterLines(0),
+    "reset": ResetAfterLines(1),
+    "reset before the first line": ResetAfterLines(0),
+    "410 as an event": InsertLine(json.dumps(EXPIRED).encode()),
+    "401": refusal(401, reason="Unauthorized"),
+    "403": refusal(403, reason="Forbidden"),
+    "410 as an answer": refusal(410, reason="Expired"),
+    "429": refusal(429, reason="TooManyRequests", Retry_After="1"),
+    "500": refusal(500, reason="InternalError"),
+    "502 of a proxy": HTML,
+    "a line that is no JSON": InsertLine(b'{"type":"MODIFIED","object":{"metadata"'),
+}
+
+
+async def settled_node(env: Environment, name: str) -> None:
+    """A node that is initialised and ready."""
+    await env.node(name)
+    await env.cluster.initialised(name)
+    await env.cluster.set_ready(name, names.STATUS_TRUE)
+
+
+def intact(env: Environment, daemon: Daemon) -> None:
+    """Nobody was deleted, no node was initialised twice, the daemon still leads."""
+    assert env.proxy.requests(harness.NODE_DELETE) == []
+    assert len(daemon.lines("became leader")) == 1
+    done = [line["node"] for line in daemon.lines("node initialised")]
+    assert sorted(done) == sorted(set(done))
+
+
+ALIKE = {"reset before the first line", "403", "500"}
+"""What follows is as with another one."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=[pytest.mark.soak] * (one in ALIKE)) for one in FAULTS]
+)
+async def test_a_watch_that_fails(env: Environment, kind: str) -> None:
+    """Whether the first watch fails or a later one: the next new node is initialised."""
+    proxy = await env.new_proxy()
+    at_first = proxy.on(harness.NODE_WATCH, FAULTS[kind], nth=1)
+    later = proxy.on(harness.NODE_WATCH, FAULTS[kind], nth=3)
+    daemon = await env.start_leading(proxy=proxy)
+    await settled_node(env, "early")
+    assert (len(at_first.fired), len(later.fired)) == (1, 0)
+
+    proxy.cut_connections()
+    await env.node("late")
+    await env.cluster.initialised("early", "late")
+
+    assert len(later.fired) == 1
+    intact(env, daemon)
+
+
+async def test_a_watch_that_never_lasts(env: Environment) -> None:
+    """A server that closes every watch after one line is followed all the same."""
+    proxy = await env.new_proxy()
+    daemon = await env.start_leading(proxy=proxy)
+    await settled_node(env, "early")
+
+    proxy.on(harness.NODE_WATCH, CloseAfterLines(1))
+    proxy.cut_connections()
+    for name in ("one", "two", "three"):
+        await env.node(name)
+    await env.cluster.initialised("early", "one", "two", "three")
+
+    intact(env, daemon)
+
+
+@pytest.mark.both_servers
+async def test_a_malformed_object_in_a_watch(env: Environment) -> None:
+    """A node that cannot be read is left alone, the others are served, and it heals."""
+    await settled_by_another(env, "early")
+    proxy = await env.new_proxy()
+    bad = RewriteLine(lambda line: broken(line) if b'"odd"' in line else line)
+    rule = proxy.on(harness.NODE_WATCH, bad)
+    daemon = await env.start_leading(proxy=proxy)
+
+    await env.node("odd")
+    await env.node("late")
+    await env.cluster.initialised("early", "late")
+    await asyncio.sleep(0.5)
+    assert await env.cluster.has_taint("odd", names.TAINT_UNINITIALIZED)
+
+    proxy.remove(rule)
+    proxy.cut_connections()
+    await env.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
+    await env.cluster.initialised("odd")
+    intact(env, daemon)
+
+
+async def test_a_node_that_turns_malformed(env: Environment) -> None:
+    """What is not readable is not gone: the node stays in the cluster and is served later."""
+    proxy = await env.new_proxy()
+    daemon = await env.start_leading(proxy=proxy)
+    await env.node("odd")
+    await env.cluster.initialised("odd")
+
+    rule = proxy.on(harness.NODE_WATCH, RewriteLine(lambda line: line.replace(b'"odd"', b"7")))
+    proxy.cut_connections()
+    await env.node("late")
+    await env.cluster.initialised("late")
+    proxy.remove(rule)
+    proxy.cut_connections()
+    await env.node("later")
+    await env.cluster.initialised("odd", "late", "later")
+
+    intact(env, daemon)
+
+
+LISTS: Mapping[str, Action] = {
+    "410": refusal(410, reason="Expired"),
+    "429": refusal(429, reason="TooManyRequests", Retry_After="1"),
+    "500": refusal(500, reason="InternalError"),
+    "502 of a proxy": HTML,
+    "garbage": RewriteBody(lambda body: body[: len(body) // 2]),
+    "empty": RewriteBody(lambda _: b""),
+    "something else": RewriteBody(lambda _: b'{"kind":"PodList","apiVersion":"v1","items":[]}'),
+}
+
+
+PAIRS = [list(LISTS)[number : number + 2] for number in range(0, len(LISTS), 2)]
+"""A daemon suffers both, one after the other."""
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids=" and ".join)
+async def test_a_list_that_fails(env: Environment, kinds: list[str]) -> None:
+    """A server without watch-list is listed, and a list that fails is made again."""
+    await settled_by_another(env, "early")
+    proxy = await env.new_proxy()
+    proxy.on(WATCH_LIST, refusal(400, reason="BadRequest"))
+    rules = [proxy.on(harness.NODE_LIST, LISTS[kind], nth=nth) for nth, kind in enumerate(kinds, 1)]
+    await env.node("waiting")
+
+    daemon = await env.start_leading(proxy=proxy)
+    await env.cluster.initialised("early", "waiting")
+    await env.node("late")
+    await env.cluster.initialised("late")
+
+    assert [len(rule.fired) for rule in rules] == [1] * len(kinds)
+    intact(env, daemon)
+
+
+async def test_a_malformed_object_in_a_list(env: Environment) -> None:
+    """One node that cannot be read costs no other node anything, and is not taken for gone."""
+    await settled_by_another(env, "early")
+    proxy = await env.new_proxy()
+    proxy.on(WATCH_LIST, refusal(400, reason="BadRequest"))
+    rule = proxy.on(harness.NODE_LIST, RewriteBody(broken))
+    await env.node("odd")
+
+    daemon = await env.start_leading(proxy=proxy)
+    await proxy.wait_for(harness.NODE_LIST, answered=True)
+    await env.node("late")
+    await env.cluster.initialised("early", "late")
+    assert await env.cluster.has_taint("odd", names.TAINT_UNINITIALIZED)
+
+    proxy.remove(rule)
+    await env.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
+    await env.cluster.initialised("odd")
+    intact(env, daemon)
+
+
+async def test_a_watch_list_that_never_speaks(env: Environment) -> None:
+    """A first watch that stays silent is given up after ten seconds, and the nodes listed."""
+    await env.node("early")
+    proxy = await env.new_proxy()
+    proxy.on(WATCH_LIST, SilentAfterLines(0))
+    daemon = await env.start_leading(proxy=proxy)
+
+    await env.cluster.initialised("early")
+
+    await daemon.says("server does not support watch-list, using paged lists")
+    intact(env, daemon)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1000)
+async def test_a_watch_that_falls_silent(env: Environment) -> None:
+    """At full length: a watch without a byte is renewed after its own time, ten minutes."""
+    proxy = await env.new_proxy()
+    daemon = await env.start_leading(proxy=proxy)
+    await settled_node(env, "early")
+
+    rule = proxy.on(harness.NODE_WATCH, SilentAfterLines(0), times=1)
+    proxy.cut_connections()
+    await proxy.wait_for(Match(where=lambda exchange: exchange in rule.fired))
+    await env.node("late")
+    await env.cluster.initialised("early", "late", within_s=700.0)
+
+    intact(env, daemon)
+
+
+async def settled_by_another(env: Environment, name: str) -> None:
+    """A node that was initialised long ago, and is ready."""
+    machine = env.machine(name)
+    labels = {
+        names.LABEL_INSTANCE_TYPE: machine.type,
+        names.LABEL_ZONE: machine.zone,
+        names.LABEL_REGION: machine.region,
+    }
+    await env.cluster.register(name, ready=names.STATUS_TRUE, providerID=f"sim://{machine.id}")
+    await env.cluster.patch(
+        f"{harness.NODES}/{name}", {"metadata": {"labels": labels}, "spec": {"taints": None}}
+    )
+
+
+HOSTS = tuple(f"host-{number}" for number in range(6))
+
+LOST = "list or watch failed, retrying"
+FOUND = "list and watch work again"
+
+
+async def half_way(env: Environment) -> Rule:
+    """All nodes have their addresses, and none could be finished: that write is cut off."""
+    rule = env.proxy.on(harness.NODE_PATCH, Cut())
+    for name in HOSTS:
+        await env.node(name)
+    await env.proxy.wait_for(harness.STATUS_PATCH, count=len(HOSTS), answered=True)
+    for name in HOSTS:
+        assert await env.cluster.has_taint(name, names.TAINT_UNINITIALIZED)
+    return rule
+
+
+async def restart(env: Environment, rule: Rule, *, down_s: float = 0.0) -> None:
+    """End the API server at once, and start it again."""
+    await env.server.kill()
+    env.proxy.remove(rule)
+    await asyncio.sleep(down_s)
+    await env.server.start()
+
+
+async def all_well(env: Environment) -> None:
+    """Every node is complete, nothing was deleted, and a new one is served too."""
+    await env.node("newcomer")
+    await env.cluster.initialised(*HOSTS, "newcomer")
+    assert env.writes(harness.NODE_DELETE) == []
+
+
+def once_each(daemon: Daemon, *messages: str) -> None:
+    """Each of these was logged once."""
+    assert {text: len(daemon.lines(text)) for text in messages} == dict.fromkeys(messages, 1)
+
+
+@pytest.mark.both_servers
+async def test_the_api_server_restarts_mid_work(env: Environment) -> None:
+    """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
+    daemon = await env.start_leading()
+    rule = await half_way(env)
+
+    await restart(env, rule)
+    await all_well(env)
+
+    assert daemon.exit_code is None
+    await daemon.says(FOUND, resource="nodes")
+    once_each(daemon, LOST, FOUND, "became leader")
+
+
+async def test_an_outage_shorter_than_the_lease(env: Environment) -> None:
+    """A second without the API server costs nothing: the daemon goes on where it was."""
+    daemon = await env.start_leading()
+    rule = await half_way(env)
+
+    await env.proxy.down()
+    await asyncio.sleep(1.0)
+    env.proxy.remove(rule)
+    await env.proxy.up()
+    await all_well(env)
+
+    assert daemon.exit_code is None
+    once_each(daemon, "became leader")
+    assert await daemon.stop() == 0
+
+
+async def test_an_outage_longer_than_the_lease(env: Environment) -> None:
+    """The daemon gives up with exit 1; the next one finishes what it left half done."""
+    daemon = await env.start_leading(flags=harness.SHORT_LEASE)
+    rule = await half_way(env)
+
+    await env.server.kill()
+    assert await daemon.ended() == 1
+    once_each(daemon, "leaderelection lost")
+    env.proxy.remove(rule)
+    successor = await env.start(flags=harness.SHORT_LEASE)
+    await successor.says("cannot acquire or renew lease, retrying")
+    await env.server.start()
+
+    await successor.says("became leader")
+    await all_well(env)
+    once_each(
+        successor,
+        "cannot acquire or renew lease, retrying",
+        "lease can be read and written again",
+    )
+
+
+async def test_the_api_server_is_not_there_at_start(env: Environment) -> None:
+    """The daemon waits for it, says so once, and is stopped in good order while it waits."""
+    await env.node(HOSTS[0])
+    proxy = await env.new_proxy()
+    await proxy.down()
+    daemon = await env.start(proxy=proxy)
+    impatient = await env.start(proxy=proxy)
+    await daemon.says("cannot acquire or renew lease, retrying")
+    await impatient.says("cannot acquire or renew lease, retrying")
+    assert await impatient.stop() == 0
+
+    await asyncio.sleep(1.5)
+    await proxy.up()
+    await env.cluster.initialised(HOSTS[0])
+
+    once_each(daemon, "cannot acquire or renew lease, retrying", "became leader")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_minute_without_the_api_server(env: Environment) -> None:
+    """At full length: default lease times, one minute away; a supervisor restarts us."""
+    defaults = {
+        "leader-elect-lease-duration": "15s",
+        "leader-elect-renew-deadline": "10s",
+        "leader-elect-retry-period": "2s",
+    }
+    daemon = await env.start_leading(flags=defaults)
+    rule = await half_way(env)
+
+    outage = asyncio.create_task(restart(env, rule, down_s=60.0))
+    assert await daemon.ended(within_s=30.0) == 1
+    successor = await env.start(flags=defaults)
+    await outage
+    await successor.says("became leader", within_s=60.0)
+    await all_well(env)
+
+
+NOT_PROCESSED = "node could not be processed, retrying"
+PROCESSED_AGAIN = "all nodes can be processed again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """One kind of trouble; None as its fault: the cloud cannot be reached."""
+
+    fault: Fault | None = None
+
+    async def strike(self, env: Environment) -> None:
+        """Let it begin."""
+        if self.fault is None:
+            await env.cloud_proxy.down()
+        else:
+            env.cloud.script.add(self.fault)
+
+    async def pass_by(self, env: Environment) -> None:
+        """Let it end."""
+        await env.cloud_proxy.up()
+        env.cloud.heal()
+
+
+TROUBLES = {
+    "down": Trouble(),
+    "too slow": Trouble(fault=Fault(kind="latency", delay_s=30.0)),
+    "hanging": Trouble(fault=Fault(kind="hang")),
+    "busy": Trouble(fault=Fault(kind="rate_limit", retry_after_s=1.0)),
+    "broken": Trouble(fault=Fault(kind="error", status=500)),
+    "garbage": Trouble(fault=Fault(kind="garbage")),
+    "empty": Trouble(fault=Fault(kind="empty")),
+    "somebody else's 404": Trouble(fault=Fault(kind="garbage", status=404)),
+}
+
+
+async def endure(env: Environment, daemon: Daemon, node: str, *, times: int) -> None:
+    """The trouble has been met: the node stays uninitialised, and nothing is written.
+
+    Args:
+        env: the environment.
+        daemon: who meets it.
+        node: one that has just been registered.
+        times: the how manieth trouble of this daemon it is.
+    """
+    writes = len(env.proxy.requests(harness.NODE_WRITE))
+    await daemon.says(NOT_PROCESSED, count=times)
+    await asyncio.sleep(harness.MONITOR_S + 0.1)  # the next pass, of which nothing is said
+    assert await env.cluster.has_taint(node, names.TAINT_UNINITIALIZED)
+    assert env.proxy.requests(harness.NODE_WRITE)[writes:] == []
+
+
+def complaints(daemon: Daemon) -> Counter[tuple[str, str]]:
+    """How often each warning was logged about each node; those about settings apart."""
+    return Counter(
+        (line["msg"], line.get("node", line.get("key", "")))
+        for line in daemon.lines()
+        if line["level"] in ("warning", "error") and line["logger"] != "daemon"
+    )
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+async def test_the_cloud_is_in_trouble_at_start_and_later(env: Environment, kind: str) -> None:
+    """No taint is lifted, no node deleted, little logged; afterwards the work goes on at once."""
+    trouble = TROUBLES[kind]
+    env.configure_cloud(timeout="500ms")
+    await env.node("early")
+    await trouble.strike(env)
+    daemon = await env.start_leading()
+
+    await endure(env, daemon, "early", times=1)
+    at_start = complaints(daemon)
+    await trouble.pass_by(env)
+    await env.cluster.initialised("early")
+    await daemon.says(PROCESSED_AGAIN)
+
+    await trouble.strike(env)
+    await env.node("late")
+    await endure(env, daemon, "late", times=2)
+    later = complaints(daemon) - at_start
+    await trouble.pass_by(env)
+    await env.cluster.initialised("early", "late")
+    await daemon.says(PROCESSED_AGAIN, count=2)
+
+    assert env.proxy.requests(harness.NODE_DELETE) == []
+    for phase in (at_start, later):
+        assert set(phase.values()) == {1}, phase
+
+
+async def test_the_cloud_refuses_our_token(env: Environment) -> None:
+    """The node waits with a Warning event that has the cause, until the token is accepted."""
+    env.configure_cloud(token="wrong")
+    await env.node("alpha")
+    daemon = await env.start_leading()
+    (event,) = await wait_for(
+        lambda: env.cluster.events("alpha", names.REASON_INITIALIZATION_FAILED), "a warning"
+    )
+    assert event["type"] == names.WARNING
+    assert "401" in event["message"]
+    assert await env.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
+
+    # The next try may be half a minute away; whatever changes at the node makes it now.
+    tried = len(env.cloud_proxy.log)
+    await env.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
+    await env.cloud_proxy.wait_for(Match(), count=tried + 1, answered=True)
+    env.cloud.token = "wrong"  # the cloud learns it
+    await env.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "2"}}})
+    await env.cluster.initialised("alpha")
+    await daemon.says("cloud and API server can be used again")
+    assert len(daemon.lines("cannot use cloud or API server, retrying")) == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A moment of an initialisation at which it can be held.
+
+    Attributes:
+        match: which request is held.
+        at: where.
+        is_cloud: whether it goes to the cloud, not to the API server.
+        written: how many writes the old Node has got by then.
+    """
+
+    match: Match
+    at: Point = Point.BEFORE
+    is_cloud: bool = False
+    written: int = 0
+
+    def hold(self, env: Environment, release: asyncio.Event) -> Rule:
+        """Hold the next request of this kind."""
+        proxy = env.cloud_proxy if self.is_cloud else env.proxy
+        return proxy.on(self.match, Hold(release, at=self.at), nth=1)
+
+
+MOMENTS: Mapping[str, Moment] = {
+    "the cloud has answered": Moment(
+        match=Match(path="^/v1/instances", query="name=alpha"), at=Point.TOOK_EFFECT, is_cloud=True
+    ),
+    "addresses on their way": Moment(match=harness.STATUS_PATCH),
+    "addresses written": Moment(match=harness.STATUS_PATCH, at=Point.TOOK_EFFECT, written=1),
+    "provider ID on its way": Moment(match=harness.NODE_PATCH, written=1),
+    "provider ID written": Moment(match=harness.NODE_PATCH, at=Point.TOOK_EFFECT, written=2),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_node_re_created_in_the_middle(env: Environment, moment: str) -> None:
+    """Node and machine are replaced mid-way: the new Node gets nothing of the old machine."""
+    await env.start_leading()
+    release = asyncio.Event()
+    rule = MOMENTS[moment].hold(env, release)
+    # Ready: that keeps the other controller's questions out of the picture.
+    old = env.machine("alpha")
+    await env.cluster.register("alpha", ready=names.STATUS_TRUE)
+
+    async def held() -> bool:
+        answered = MOMENTS[moment].at is Point.TOOK_EFFECT
+        return any(one.upstream_status is not None or not answered for one in rule.fired)
+
+    await wait_for(held, "the request to hold")
+    await env.cluster.delete(f"{harness.NODES}/alpha")
+    env.cloud.world.delete(old.id)
+    new = env.machine("alpha")
+    created = await env.cluster.register("alpha", ready=names.STATUS_TRUE)
+    release.set()
+    (node,) = await env.cluster.initialised("alpha")
+
+    assert new.id != old.id
+    assert node["metadata"]["uid"] == created["metadata"]["uid"]
+    assert node["spec"]["providerID"] == f"sim://{new.id}"
+    assert harness.addresses(node)[names.ADDRESS_INTERNAL_IP] == new.addresses[0].value
+    stale = [
+        one
+        for one in env.proxy.requests(harness.NODE_WRITE)
+        if old.id.encode() in one.body or f'"{old.addresses[0].value}"'.encode() in one.body
+    ]
+    # What the API server took of the old machine went to the old Node, before its end.
+    assert sum(one.upstream_status == 200 for one in stale) == MOMENTS[moment].written
