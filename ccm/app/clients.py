@@ -1,28 +1,43 @@
-"""One transport below, one client with its own rate limit per user above it.
+"""API clients and event recorders, of our own cluster and of others.
 
-Each controller, the events and the informers have a bucket of their own, so that a flood
-of events never holds up a write; requests about the Lease never wait.
+One transport lies below, one client with its own rate limit per user above it. Each controller,
+the events and the informers have a bucket of their own, so that a flood of events never holds up a
+write; requests about the Lease never wait.
+
+Machines may have their objects in one cluster and join another. Our own cluster has our Lease, and
+is what `--kubeconfig` says. Another one is reached with the credentials of its kubeconfig; its file
+is followed as ours is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import platform
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import cast
 
 import ccm
+from ccm.app import reload
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
+from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.cloud import registry
 from ccm.cloud.config import READER, Context
 from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import MachineDriver
 from ccm.cloud.registry import Opener
+from ccm.gardener.flags import CONTROL, IN_CLUSTER, NO_TARGET, TARGET
+from ccm.kube import config as kube_config
 from ccm.kube.client import Client
+from ccm.kube.events import EventRecorder
+from ccm.kube.informer import Informers
+from ccm.kube.resources import EVENTS as EVENT_RESOURCE
 from ccm.kube.serviceaccount import ServiceAccount, acting_as
 from ccm.kube.transport import Transport
+from ccm.runtime.manifest import ClusterContext
 
 INFORMERS = "shared-informers"
 EVENTS = "cloud-controller-manager"
@@ -198,3 +213,156 @@ def opener(options: Options) -> Opener:
 async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
     """What stands for a provider where nothing has to do with a cloud."""
     yield Cloud(name="none", has_cluster_id=True)
+
+
+FLUSH_S = 2.0
+"""Longest time that stopping waits for recorded events to be delivered."""
+
+HURRIED_FLUSH_S = 0.5
+"""The same while a successor waits for the lease; the rest is delivered afterwards."""
+
+
+class Events:
+    """One client for all events of a cluster, one recorder per component.
+
+    An async context manager: recorders deliver while it is open; leaving it delivers what
+    is left, for at most `FLUSH_S`, unless they were abandoned.
+
+    Args:
+        client: writes them.
+        others: of other clusters, which are delivered and abandoned together with these.
+    """
+
+    def __init__(self, client: Client, others: Sequence[Events] = ()) -> None:
+        self._resource = client.resource(EVENT_RESOURCE)
+        self._others = others
+        self._recorders: dict[str, EventRecorder] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._abandoned = False
+
+    def recorder(self, component: str) -> EventRecorder:
+        """The recorder that reports as this component."""
+        known = self._recorders.get(component)
+        if known is None:
+            known = EventRecorder(self._resource, component=component)
+            self._recorders[component] = known
+            self._tasks.append(spawn(known.run(), name=f"events-{component}"))
+        return known
+
+    def abandon(self) -> None:
+        """The process must end now: nothing more is delivered."""
+        self._abandoned = True
+        for task in self._tasks:
+            task.cancel()
+        for one in self._others:
+            one.abandon()
+
+    async def flush(self, limit_s: float = FLUSH_S) -> None:
+        """Deliver what was recorded, for at most so many seconds."""
+        async with Group() as group:
+            for component, recorder in self._recorders.items():
+                group.start(recorder.flush(limit_s), name=f"events-flush-{component}")
+            for one in self._others:
+                group.start(one.flush(limit_s), name="events-flush-others")
+
+    async def __aenter__(self) -> Events:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if not self._abandoned:
+                await self.flush()
+        finally:
+            await cancel_and_join(*self._tasks)
+
+
+OWN = ""
+"""What our own cluster is to a controller that knows no other one."""
+
+
+def counts_deletions(options: Options) -> bool:
+    """Whether any controller runs whose deletions are counted: those of our own cluster alone."""
+    running = names.enabled(options.controllers)
+    return any(OWN in one.roles(options, "", "") for one in running)
+
+
+def elsewhere(options: Options) -> Mapping[str, str]:
+    """What a cluster is to controllers -> its kubeconfig, where that is not our own cluster."""
+    own = options.kubeconfig or ("" if options.master else IN_CLUSTER)
+    target = options.target_kubeconfig or own
+    control = options.control_kubeconfig or (own if target == NO_TARGET else target)
+    roles = {CONTROL: control, TARGET: target}
+    return {role: file for role, file in roles.items() if file not in (own, NO_TARGET)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Another cluster.
+
+    Attributes:
+        roles: what it is to controllers.
+        transport: the wire.
+        clients: makes API clients.
+        events: makes event recorders.
+        source: its kubeconfig, followed.
+        since: what that looked like before it was read.
+    """
+
+    roles: Sequence[str]
+    transport: Transport
+    clients: Clients
+    events: Events
+    source: reload.Source
+    since: reload.Signatures
+
+    def context(self, resync_s: float) -> ClusterContext:
+        """What controllers are made of, with caches of their own."""
+        return ClusterContext(
+            client=self.clients.named,
+            recorder=self.events.recorder,
+            informers=Informers(self.clients.named(INFORMERS), resync_s=resync_s),
+        )
+
+
+@asynccontextmanager
+async def other_clusters(
+    options: Options, environ: Mapping[str, str]
+) -> AsyncIterator[Sequence[Cluster]]:
+    """All other clusters, until the block ends.
+
+    Raises:
+        Misconfigured: a kubeconfig cannot be used.
+    """
+    by_file: dict[str, list[str]] = {}
+    for role, file in elsewhere(options).items():
+        by_file.setdefault(file, []).append(role)
+    async with AsyncExitStack() as stack:
+        yield [
+            await _opened(stack, file, roles, options, environ) for file, roles in by_file.items()
+        ]
+
+
+async def _opened(
+    stack: AsyncExitStack,
+    file: str,
+    roles: Sequence[str],
+    options: Options,
+    environ: Mapping[str, str],
+) -> Cluster:
+    path = "" if file == IN_CLUSTER else file
+    name, since = f"{roles[0]}-kubeconfig", reload.signatures(path)
+    try:
+        config = await asyncio.to_thread(kube_config.load, path, environ=environ)
+    except kube_config.ConfigError as error:
+        raise Misconfigured(f"--{name}={error}") from error
+    wire = Transport(config, user_agent=user_agent(options.program))
+    await stack.enter_async_context(wire)
+    clients = Clients(wire, options.api_rate)
+    return Cluster(
+        roles=roles,
+        transport=wire,
+        clients=clients,
+        events=await stack.enter_async_context(Events(clients.named(EVENTS))),
+        source=reload.Kubeconfig(path, wire, environ=environ, name=name),
+        since=since,
+    )

@@ -13,13 +13,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ccm.app import metrics
-from ccm.app.clients import DELETIONS, INFORMERS
-from ccm.app.clusters import counts_deletions
+from ccm.app.clients import (
+    DELETIONS,
+    INFORMERS,
+    counts_deletions,
+)
 from ccm.app.election import Election
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import Options, gates, migration, names
-from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.names import (
+    MANIFESTS,
+)
 from ccm.app.provider import answers, knows_nodes
-from ccm.app.serving.health import Vitals
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.tasks import Group

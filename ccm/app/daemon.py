@@ -18,15 +18,27 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import TYPE_CHECKING, Any
 
 import ccm
-from ccm.app import clusters, metrics, provider, reload, stopping
-from ccm.app.clients import EVENTS, Accounts, Clients, opener, user_agent
+from ccm.app import http, metrics, provider, reload, stopping
+from ccm.app.clients import (
+    EVENTS,
+    Accounts,
+    Clients,
+    Cluster,
+    Events,
+    opener,
+    other_clusters,
+    user_agent,
+)
 from ccm.app.controllers import Controllers
 from ccm.app.election import Election, migration_plan
-from ccm.app.events import Events
+from ccm.app.health import (
+    Vitals,
+)
+from ccm.app.http import (
+    ServerContext,
+    serving,
+)
 from ccm.app.options import Options, migration
-from ccm.app.serving import webhooks
-from ccm.app.serving.health import Vitals
-from ccm.app.serving.server import ServerContext, serving
 from ccm.base import log
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Watchdog
@@ -63,7 +75,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         _told(options, cluster) as over,
         Transport(cluster, user_agent=user_agent(options.program)) as transport,
         Accounts(transport) as accounts,
-        clusters.opened(options, environ) as others,
+        other_clusters(options, environ) as others,
     ):
         acting = accounts if options.use_service_account_credentials else None
         clients = Clients(transport, options.api_rate, accounts=acting)
@@ -185,7 +197,7 @@ class Daemon:
         *,
         plan: migration.Plan | None,
         kubeconfig: reload.Source,
-        others: Sequence[clusters.Cluster] = (),
+        others: Sequence[Cluster] = (),
         since: reload.Signatures,
         over: threading.Event,
     ) -> None:
@@ -272,7 +284,7 @@ class Daemon:
                 group.start(self._reloader(source).run(), name="reload-provider")
             group.start(self._controllers.prepare(), name="prepare")
             group.start(self._holder.until_crash(), name="provider-watch")
-            serving = webhooks.serve(self._options, lambda: self._holder.handle.cloud)
+            serving = http.serve(self._options, lambda: self._holder.handle.cloud)
             group.start(serving, name="webhooks")
 
     def _sources(self) -> list[reload.Source]:

@@ -12,13 +12,18 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ccm.app.clients import Clients
-from ccm.app.events import HURRIED_FLUSH_S, Events
+from ccm.app.clients import (
+    HURRIED_FLUSH_S,
+    Clients,
+    Events,
+)
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import Options, migration
 from ccm.app.options.documents import DocumentError
 from ccm.app.options.generic import GUARDED
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
 from ccm.base import clock, log
 from ccm.base.lease_guard import LeaseGuard, Watchdog

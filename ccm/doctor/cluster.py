@@ -12,10 +12,12 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from ccm.app.http import (
+    enabled,
+)
 from ccm.app.options import gates
 from ccm.app.options.names import WEBHOOKS
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.webhooks import enabled
 from ccm.controllers.service import plan
 from ccm.controllers.service.manifest import MANIFEST
 from ccm.doctor import objects, provider

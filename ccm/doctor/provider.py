@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ccm.app import http
 from ccm.app.clients import ProviderClient
 from ccm.app.options import names
 from ccm.app.provider import Misconfigured, context, opened_once
-from ccm.app.serving import webhooks
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ApiClient
@@ -50,7 +50,7 @@ def _only_reading(method: str, path: str) -> None:
 async def flags(case: Case) -> Finding:
     """Say which of the flags have no effect or are old; wrong ones are refused before."""
     given = len(case.options.explicit)
-    notices, unserved = case.options.notices(), webhooks.unserved(case.options)
+    notices, unserved = case.options.notices(), http.unserved(case.options)
     if notices or unserved:
         advice = ["leave these out, or put up with it"] if notices else []
         if unserved:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ccm.app import clusters
+from ccm.app import clients
 from ccm.app.clients import user_agent
 from ccm.base import wire
 from ccm.base.clock import now
@@ -221,7 +221,7 @@ async def at(case: Case, role: str) -> Client:
     Raises:
         KubeError: its kubeconfig cannot be used.
     """
-    file = clusters.elsewhere(case.options).get(role)
+    file = clients.elsewhere(case.options).get(role)
     if file is None:
         return case.client
     if role not in case.others:

@@ -11,12 +11,16 @@ from typing import Any
 
 import msgspec
 
-from ccm.app.clients import ACCOUNTS_NAMESPACE
-from ccm.app.clusters import OWN, counts_deletions, elsewhere
+from ccm.app import trust
+from ccm.app.clients import (
+    ACCOUNTS_NAMESPACE,
+    OWN,
+    counts_deletions,
+    elsewhere,
+)
 from ccm.app.election import migration_plan
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import trust
 from ccm.base.tasks import bounded
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, fail, ok, some, warn

@@ -1,4 +1,4 @@
-"""TLS of a server: the context made of a policy and certificates.
+"""TLS of a server: where its certificates come from, and the context made of them and a policy.
 
 `CertReloader` owns the context of a running server: it reads certificates and authorities again
 and again, and a new connection gets what was read last.
@@ -7,16 +7,263 @@ and again, and a new connection gets what was read last.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from typing import Protocol
 
-from ccm.base import log
+from ccm.base import clock, interpreter, log
 from ccm.base.credentials import KeyPair
 from ccm.base.files import reason
-from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
+
+LIFETIME = timedelta(days=365)
+"""How long a certificate of our own is valid (client-go, util/cert)."""
+
+RENEW_BEFORE = timedelta(days=30)
+"""A certificate in memory is replaced this long before its end."""
+
+_CHILD_TIMEOUT_S = 60.0
+
+
+class CertificateError(Exception):
+    """A certificate or key cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whom a certificate of our own is for.
+
+    Attributes:
+        dns: host names.
+        addresses: IP addresses.
+    """
+
+    dns: tuple[str, ...] = ("localhost",)
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+
+    @classmethod
+    def serving(cls, address: IPv4Address | IPv6Address) -> Subject:
+        """For a server on this address: localhost, and the address if it is one alone."""
+        if address.is_unspecified:
+            both = ("127.0.0.1", "::1") if address.version == 6 else ("127.0.0.1",)
+            return cls(addresses=both)
+        return cls(addresses=tuple(dict.fromkeys(["127.0.0.1", str(address)])))
+
+
+class Source(Protocol):
+    """Where one pair comes from."""
+
+    async def read(self) -> KeyPair:
+        """The pair as it is now.
+
+        Raises:
+            CertificateError: there is none that can be read.
+        """
+        ...
+
+
+class Files:
+    """A pair in two given files.
+
+    Args:
+        chain: path of the PEM chain, the server's own certificate first.
+        key: path of its PEM key.
+        called: what people call each of them, such as `--tls-cert-file=`.
+    """
+
+    def __init__(
+        self, chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")
+    ) -> None:
+        self._chain = chain
+        self._key = key
+        self._called = called
+
+    async def read(self) -> KeyPair:
+        """Read both files; `CertificateError` if one cannot be read."""
+        return await asyncio.to_thread(_read, self._chain, self._key, self._called)
+
+
+class Directory:
+    """A pair in a directory, made there when it cannot be read.
+
+    Args:
+        folder: the directory; made if it is missing.
+        name: of the files `<name>.crt` and `<name>.key`.
+        subject: whom a new certificate is for.
+    """
+
+    def __init__(self, folder: Path, name: str, subject: Subject) -> None:
+        self._chain = folder / f"{name}.crt"
+        self._key = folder / f"{name}.key"
+        self._subject = subject
+
+    async def read(self) -> KeyPair:
+        """Read the pair, or make it; `CertificateError` if it can be neither."""
+        try:
+            return await asyncio.to_thread(_read, self._chain, self._key)
+        except CertificateError:
+            pair = await mint(self._subject, now=clock.now())
+        await asyncio.to_thread(self._write, pair)
+        return pair
+
+    def _write(self, pair: KeyPair) -> None:
+        try:
+            self._chain.parent.mkdir(parents=True, exist_ok=True)
+            # The key first: who follows the chain's file finds both in place.
+            _replace(self._key, pair.key, 0o600)
+            _replace(self._chain, pair.chain, 0o644)
+        except OSError as error:
+            where = self._chain.parent
+            raise CertificateError(
+                f"a new certificate cannot be kept in {where}: {reason(error)}"
+            ) from error
+
+
+class Memory:
+    """A pair that lives in this process only.
+
+    Args:
+        subject: whom it is for.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._pair: KeyPair | None = None
+        self._renew_at: datetime | None = None
+
+    async def read(self) -> KeyPair:
+        """The pair; a new one the first time and towards its end."""
+        now = clock.now()
+        if self._pair is None or self._renew_at is None or now >= self._renew_at:
+            self._pair = await mint(self._subject, now=now)
+            self._renew_at = now + LIFETIME - RENEW_BEFORE
+        return self._pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A certificate for some host names only.
+
+    Attributes:
+        source: where it comes from.
+        names: host names it serves, `*.` prefixes allowed; empty: those it carries.
+    """
+
+    source: Source
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """All certificates of a server, read.
+
+    Attributes:
+        main: for every name that no other is for.
+        named: (names, pair) in order of preference.
+    """
+
+    main: KeyPair
+    named: tuple[tuple[tuple[str, ...], KeyPair], ...] = ()
+
+    def for_name(self, name: str) -> KeyPair:
+        """The pair for the host name a caller asks for; an exact name beats a wildcard."""
+        wanted = name.lower().rstrip(".")
+        parent = "*." + wanted.partition(".")[2]
+        for candidate in (wanted, parent):
+            for names, pair in self.named:
+                if candidate in names:
+                    return pair
+        return self.main
+
+
+class Certificates:
+    """All certificates of one server.
+
+    Args:
+        main: where the certificate comes from that every name without its own gets.
+        named: those for some names only, in order of preference.
+    """
+
+    def __init__(self, main: Source, named: Sequence[Named] = ()) -> None:
+        self._main = main
+        self._named = tuple(named)
+        self._carried: dict[bytes, tuple[str, ...]] = {}
+
+    async def read(self) -> Loaded:
+        """Read all; `CertificateError` if one cannot be read."""
+        named = []
+        for entry in self._named:
+            pair = await entry.source.read()
+            names = entry.names or await self._names_in(pair)
+            named.append((tuple(name.lower().rstrip(".") for name in names), pair))
+        return Loaded(main=await self._main.read(), named=tuple(named))
+
+    async def _names_in(self, pair: KeyPair) -> tuple[str, ...]:
+        if pair.chain not in self._carried:
+            self._carried = {**self._carried, pair.chain: await names_in(pair)}
+        return self._carried[pair.chain]
+
+
+def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair:
+    read = []
+    for path, name in zip((chain, key), called, strict=True):
+        try:
+            read.append(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"{name}{path} cannot be read: {reason(error)}") from error
+    return KeyPair(chain=read[0], key=read[1])
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    new.replace(path)
+
+
+async def mint(subject: Subject, *, now: datetime) -> KeyPair:
+    """Make a pair that vouches for itself; takes a fraction of a second.
+
+    Raises:
+        CertificateError: it cannot be made.
+    """
+    words = (now.isoformat(), str(LIFETIME.total_seconds()), *subject.dns, *subject.addresses)
+    made = await asyncio.to_thread(_child, "mint", *words)
+    chain, mark, key = made.partition("-----BEGIN PRIVATE")
+    return KeyPair(chain=chain.encode(), key=f"{mark}{key}".encode())
+
+
+async def names_in(pair: KeyPair) -> tuple[str, ...]:
+    """Return the host names and addresses that a certificate carries.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    return tuple((await asyncio.to_thread(_child, "names", data=pair.chain)).splitlines())
+
+
+def _child(*words: str, data: bytes = b"") -> str:
+    """Return the output of the process that loads `cryptography`; blocking."""
+    command = interpreter.command("ccm.serving.minting", *words)
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            command, input=data, capture_output=True, timeout=_CHILD_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CertificateError(f"certificate cannot be made: {error}") from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CertificateError(f"certificate cannot be made: {last}")
+    return done.stdout.decode()
+
 
 CHECK_S = 60.0
 """How often files are looked at (k8s.io/apiserver, dynamic certificates)."""

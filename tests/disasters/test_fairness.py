@@ -15,8 +15,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ccm.app.serving import health
-from ccm.app.serving.health import Vitals
+from ccm.app import health
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.base import clock, metrics
 from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import THREADS, blocking

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ccm.app import options, stopping
-from ccm.app.options import FLAGS, controllers, migration
+from ccm.app.options import FLAGS, migration, names
 from ccm.model.names import TAINT_UNINITIALIZED
 from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS
@@ -96,4 +96,4 @@ def test_the_separate_accounts_are_those_of_the_controllers() -> None:
         if right.resource == "serviceaccounts/token"
     ]
 
-    assert set(right.names) == {one.client for one in controllers.MANIFESTS}
+    assert set(right.names) == {one.client for one in names.MANIFESTS}

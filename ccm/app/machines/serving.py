@@ -16,9 +16,14 @@ from typing import Any
 
 from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name
+from ccm.app.health import (
+    Checks,
+)
+from ccm.app.http import (
+    ServerContext,
+    exposition,
+)
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Checks
-from ccm.app.serving.server import ServerContext, exposition
 from ccm.base import log, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import acceptor, http

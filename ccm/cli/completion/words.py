@@ -196,7 +196,9 @@ def _words(flag: Flag) -> Sequence[str]:
     if flag.kind.bare is not None:
         return ("true", "false")
     if flag.name == "controllers":
-        from ccm.app.options.controllers import MANIFESTS
+        from ccm.app.options.names import (
+            MANIFESTS,
+        )
 
         return [f"{sign}{one.name}" for sign in ("", "-") for one in MANIFESTS]
     if flag.name == "output":

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.app import options
-from ccm.app.serving import server
+from ccm.app import http, options
 from ccm.base import log, redact
 from ccm.cloud.types import Ingress, PortStatus, Status
 from ccm.controllers.service import plan
@@ -125,7 +124,7 @@ def _webhook(said: str) -> str:
 
 def _configz(said: str) -> str:
     chosen = options.parse([f"--master={said}", "--cloud-provider=sim"])
-    return json.dumps(server.document(chosen), ensure_ascii=False)
+    return json.dumps(http.document(chosen), ensure_ascii=False)
 
 
 def _log_of(fmt: log.Format) -> Callable[[str], str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ccm.app import clusters, controllers, options
+from ccm.app import clients, controllers, options
 from ccm.app.provider import Misconfigured
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES
@@ -32,7 +32,7 @@ def kubeconfig(folder: Path, name: str) -> str:
 async def test_one_file_is_one_cluster_whatever_it_is_to_controllers(tmp_path: Path) -> None:
     both = kubeconfig(tmp_path, "both")
     given = chosen("--kubeconfig=own", f"--target-kubeconfig={both}")
-    async with clusters.opened(given, {}) as found:
+    async with clients.other_clusters(given, {}) as found:
         (one,) = found
         assert list(one.roles) == ["control", "target"]
         assert one.transport.user_agent.startswith("cloud-controller-manager/")
@@ -42,7 +42,7 @@ async def test_one_file_is_one_cluster_whatever_it_is_to_controllers(tmp_path: P
 
 async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
     words = [f"--{role}-kubeconfig={kubeconfig(tmp_path, role)}" for role in ("control", "target")]
-    async with clusters.opened(chosen(*words), {}) as found:
+    async with clients.other_clusters(chosen(*words), {}) as found:
         assert [list(one.roles) for one in found] == [["control"], ["target"]]
         contexts = [one.context(0.0) for one in found]
         assert contexts[0].informers is not contexts[1].informers
@@ -51,7 +51,7 @@ async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
 async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     words = ["--kubeconfig=own", f"--control-kubeconfig={tmp_path / 'absent'}"]
     with pytest.raises(Misconfigured, match=r"--control-kubeconfig=.*absent"):
-        async with clusters.opened(chosen(*words), {}):
+        async with clients.other_clusters(chosen(*words), {}):
             pass
 
 
@@ -61,7 +61,7 @@ async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> No
 
     file = kubeconfig(tmp_path, "t")
     words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
-    async with clusters.opened(chosen(*words), {}) as found:
+    async with clients.other_clusters(chosen(*words), {}) as found:
         write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
         with pytest.raises(Refused, match="it names another server"):
             await found[0].source.use()
@@ -107,7 +107,9 @@ class _Client:
 
 async def test_events_of_all_clusters_are_abandoned_together() -> None:
     """After a lost Lease nothing of ours is written anywhere."""
-    from ccm.app.events import Events
+    from ccm.app.clients import (
+        Events,
+    )
 
     client: Any = _Client()
     async with Events(client) as other, Events(client, [other]) as own:

@@ -13,10 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import gates
-from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.names import (
+    MANIFESTS,
+)
 from ccm.app.provider import ProviderHolder
-from ccm.app.serving.health import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle

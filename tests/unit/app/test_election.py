@@ -12,8 +12,10 @@ import pytest_asyncio
 
 from ccm.app import options
 from ccm.app.election import Election
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import config
-from ccm.app.serving.health import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE
 from ccm.base import lease_guard
 from ccm.base.lease_guard import Lapsed

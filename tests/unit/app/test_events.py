@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from ccm.app.events import Events
+from ccm.app.clients import (
+    Events,
+)
 from ccm.model import Event
 from ccm.model.meta import ObjectReference
 from ccm.model.names import NORMAL

@@ -417,12 +417,12 @@ async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tu
         await limiter.acquire()
         served.append((number, elapsed_s() - began))
 
-    tasks = [tasks.spawn(waiter(number), name=str(number)) for number in range(count)]
+    waiters = [tasks.spawn(waiter(number), name=str(number)) for number in range(count)]
     await settle()
     for number in leaving:
-        tasks[number].cancel()
+        waiters[number].cancel()
     await advance((count + 1) / qps)
-    await asyncio.wait(tasks)
+    await asyncio.wait(waiters)
     return served
 
 

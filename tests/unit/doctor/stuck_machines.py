@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from ccm.app import options
+from ccm.app import health, options
 from ccm.app.controllers import enabled
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import gates
-from ccm.app.serving import explain
-from ccm.app.serving.health import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
@@ -80,7 +81,7 @@ class StuckMachines(World):
 
     def case(self, name: str = M0, **facts: Any) -> doctor.Subject:
         """What the command knows: the object, and the daemon's answer."""
-        told = explain.about("machine", name, self.chosen, self.vitals)
+        told = health.about("machine", name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
         namespace, _, bare = name.partition("/")
         path = f"/apis/machine.sapcloud.io/v1alpha1/namespaces/{namespace}/machines/{bare}"

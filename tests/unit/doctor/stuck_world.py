@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from ccm.app import options
+from ccm.app import health, options
 from ccm.app.controllers import enabled
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.app.options import gates
-from ccm.app.serving import explain
-from ccm.app.serving.health import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate, address
 from ccm.cloud.calls.handle import Handle
@@ -137,7 +138,7 @@ class Stuck:
 
     def case(self, kind: str, name: str, **facts: Any) -> doctor.Subject:
         """What the command knows: the object, and the daemon's answer."""
-        told = explain.about(kind, name, self.chosen, self.vitals)
+        told = health.about(kind, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
         store = self.nodes.informer.store if kind == "node" else self.services.services.store
         found: Node | Service | None = store.get(name)

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from ccm.app import options
-from ccm.app.clusters import counts_deletions
+from ccm.app.clients import (
+    counts_deletions,
+)
 from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
-from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.names import (
+    MANIFESTS,
+)
 from ccm.doctor import rbac
 from ccm.doctor.rights import Need, needs
 from ccm.gardener import flags as gardener

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from ccm.serving import acceptor, connections, http
-from ccm.serving.connections import Stage
+from ccm.serving import acceptor, http
+from ccm.serving.acceptor import (
+    Stage,
+)
 from ccm.serving.http import MAX_BODY
 from tests import pki
 from tests.unit.serving.test_http import GET, LAST, LOOPBACK, echo, exchange, serving
@@ -102,7 +104,7 @@ async def test_a_crowd_does_not_keep_anybody_from_an_answer(
     monkeypatch: pytest.MonkeyPatch, context: ssl.SSLContext, sent: bytes, secured: bool
 ) -> None:
     few = {"most": 9, "most_silent": 9}
-    monkeypatch.setattr(connections.Connections.__init__, "__kwdefaults__", few)
+    monkeypatch.setattr(acceptor.Connections.__init__, "__kwdefaults__", few)
     async with serving(context=context) as port:
         how = {"ssl": TRUST} if secured else {}
         async with callers(port, 30, sent, **how):
@@ -121,11 +123,11 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
         acceptor._Secured, "connection_made", lambda self, _transport: begun.append(self)
     )
     async with serving(echo, context=context) as port:
-        crowd = await come(port, connections.MOST + 20, b"\x16")
+        crowd = await come(port, acceptor.MOST + 20, b"\x16")
         await eventually(lambda: len(begun) >= acceptor.STARTS_OF_EACH)
         await due_by(0.05)
         assert len(begun) == acceptor.STARTS_OF_EACH
-        assert len(begun_or_waiting()) <= connections.MOST + acceptor.STARTS_OF_EACH
+        assert len(begun_or_waiting()) <= acceptor.MOST + acceptor.STARTS_OF_EACH
 
         other = await come(port, 1, b"\x16", local_addr=("127.0.0.2", 0))
         await eventually(lambda: len(begun) > acceptor.STARTS_OF_EACH)

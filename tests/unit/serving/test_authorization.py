@@ -8,7 +8,13 @@ import pytest
 
 from ccm.base.tasks import spawn
 from ccm.serving.authentication import ANONYMOUS, ReviewFailed, User
-from ccm.serving.authorization import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
+from ccm.serving.handler_chain import (
+    ANONYMOUS_AT_ONCE,
+    Authorizer,
+    Decision,
+    Paths,
+    Question,
+)
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer
 

@@ -12,8 +12,8 @@ from cryptography import x509
 
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
-from ccm.serving import certs
-from ccm.serving.certs import (
+from ccm.serving import tls
+from ccm.serving.tls import (
     CertificateError,
     Certificates,
     Directory,
@@ -60,7 +60,7 @@ async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
 ) -> None:
     pair = await Memory(Subject.serving(ip_address(address))).read()
 
-    assert await certs.names_in(pair) == names
+    assert await tls.names_in(pair) == names
 
 
 async def test_a_certificate_is_made_by_our_code_wherever_we_stand(
@@ -69,7 +69,7 @@ async def test_a_certificate_is_made_by_our_code_wherever_we_stand(
     (tmp_path / "cryptography.py").write_text("raise SystemExit('loaded what it should not')")
     monkeypatch.chdir(tmp_path)
 
-    assert await certs.names_in(await certs.mint(LOCAL, now=clock.now())) == (
+    assert await tls.names_in(await tls.mint(LOCAL, now=clock.now())) == (
         "localhost",
         "127.0.0.1",
     )
@@ -116,7 +116,7 @@ async def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"no\.crt"):
         await Files(tmp_path / "no.crt", tmp_path / "no.key").read()
     with pytest.raises(CertificateError):
-        await certs.names_in(KeyPair(chain=b"nonsense", key=b""))
+        await tls.names_in(KeyPair(chain=b"nonsense", key=b""))
 
 
 @pytest.mark.row("serving-tls-07")
@@ -145,7 +145,7 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
 @pytest.mark.row("serving-tls-07")
 async def test_an_exact_name_goes_before_a_wildcard() -> None:
     wild, exact, main = (KeyPair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
-    loaded = certs.Loaded(main=main, named=((("*.example",), wild), (("a.example",), exact)))
+    loaded = tls.Loaded(main=main, named=((("*.example",), wild), (("a.example",), exact)))
 
     assert loaded.for_name("a.example") == exact
     assert loaded.for_name("b.example") == wild

@@ -9,7 +9,14 @@ import pytest
 
 from ccm.base import metrics
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.serving.connections import LATE, Connections, Seat, Stage, Turns, origin_of
+from ccm.serving.acceptor import (
+    LATE,
+    Connections,
+    Seat,
+    Stage,
+    Turns,
+    origin_of,
+)
 from ccm.testing.clock import settle
 
 pytestmark = pytest.mark.virtual_time

@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from ccm.serving.authentication import Authenticator, User
-from ccm.serving.authorization import Authorizer, Paths
-from ccm.serving.handler_chain import HandlerChain
+from ccm.serving.handler_chain import (
+    Authorizer,
+    HandlerChain,
+    Paths,
+)
 from ccm.serving.http import Request, Response, text
 from tests.unit.serving.callers import Reviewer, request
 

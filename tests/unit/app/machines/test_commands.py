@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ccm.app import clusters
+from ccm.app import clients
 from ccm.app.machines.commands import (
     COMMANDS,
     MACHINE_CONTROLLER,
@@ -18,7 +18,9 @@ from ccm.app.machines.commands import (
     CommandOptions,
 )
 from ccm.app.options import Options, argv
-from ccm.app.options.controllers import FLAGS_OF
+from ccm.app.options.names import (
+    FLAGS_OF,
+)
 
 CLOUD = "--cloud-provider=sim"
 
@@ -157,7 +159,7 @@ def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str])
     options = read(*words.split())
 
     assert options.kubeconfig == own
-    assert clusters.elsewhere(options) == others
+    assert clients.elsewhere(options) == others
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_which_cluster_is_which_to_the_daemon(words: str, others: Mapping[str, s
     """Its own cluster has its Lease and the Nodes; machines may have their objects elsewhere."""
     from ccm.app import options
 
-    assert clusters.elsewhere(options.parse([CLOUD, *words.split()])) == others
+    assert clients.elsewhere(options.parse([CLOUD, *words.split()])) == others
 
 
 @pytest.mark.row("machine-command-03")

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from ccm.app.health import (
+    Vitals,
+)
+from ccm.app.http import (
+    ServerContext,
+)
 from ccm.app.machines.commands import MACHINE_CONTROLLER, CommandOptions
 from ccm.app.machines.serving import serving
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Vitals
-from ccm.app.serving.server import ServerContext
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings
 from ccm.kube.transport import Transport

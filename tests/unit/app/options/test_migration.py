@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from ccm.app.options import documents, migration
-from ccm.app.options.controllers import MANIFESTS
 from ccm.app.options.migration import Leader, Plan, Runs
+from ccm.app.options.names import (
+    MANIFESTS,
+)
 
 NODE, LIFECYCLE, SERVICE, ROUTE = (manifest.name for manifest in MANIFESTS[:4])
 OLD = ("route-controller", "service-controller", "cloud-node-lifecycle-controller")

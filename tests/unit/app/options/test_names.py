@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ccm.app.options import names
-from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.names import (
+    MANIFESTS,
+)
 
 
 @pytest.mark.row("daemon-names-01")

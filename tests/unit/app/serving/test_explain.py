@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from multidict import MultiDict
 
-from ccm.app import options
-from ccm.app.serving import explain
-from ccm.app.serving.health import Vitals
+from ccm.app import health, options
+from ccm.app.health import (
+    Vitals,
+)
 from ccm.cloud.errors import Unauthenticated
 from ccm.runtime.account import Answer
 
@@ -19,7 +20,7 @@ from ccm.runtime.account import Answer
 async def asked(vitals: Vitals, **query: str) -> Any:
     chosen = options.parse(["--cloud-provider=sim"])
     request: Any = SimpleNamespace(query=MultiDict(query))
-    return await explain.page(chosen, vitals)(request)
+    return await health.page(chosen, vitals)(request)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from ccm.app.serving import health
-from ccm.app.serving.health import Checks, Vitals
+from ccm.app import health
+from ccm.app.health import (
+    Checks,
+    Vitals,
+)
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors as cloud_errors

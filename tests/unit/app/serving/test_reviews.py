@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from ccm.app.serving.trust import ACCESS_REVIEWS, TOKEN_REVIEWS, TRIES, Reviews
+from ccm.app.trust import (
+    ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    TRIES,
+    Reviews,
+)
 from ccm.base import metrics
 from ccm.kube import errors
 from ccm.serving.authentication import ReviewFailed, User
-from ccm.serving.authorization import Decision, Question
+from ccm.serving.handler_chain import (
+    Decision,
+    Question,
+)
 from tests.unit.app.serving.api import Api
 
 pytestmark = pytest.mark.virtual_time

@@ -13,10 +13,18 @@ import aiohttp
 import pytest
 
 from ccm.app import options, reload
+from ccm.app.health import (
+    Checks,
+    Vitals,
+)
+from ccm.app.http import (
+    ServerContext,
+    _transport,
+    pages,
+    serving,
+)
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.health import Checks, Vitals
-from ccm.app.serving.server import ServerContext, _transport, pages, serving
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.transport import Transport

@@ -11,11 +11,17 @@ from structlog.testing import capture_logs
 
 from ccm.app import options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving.trust import CHECK_S, RETRY_S, DynamicClientCA
+from ccm.app.trust import (
+    CHECK_S,
+    RETRY_S,
+    DynamicClientCA,
+)
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.serving.authentication import Trust
-from ccm.serving.certs import CertificateError
+from ccm.serving.tls import (
+    CertificateError,
+)
 from ccm.testing.clock import advance
 from tests import pki
 from tests.unit.app.serving.api import Api

@@ -14,10 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm import cloud
-from ccm.app import options
+from ccm.app import http, options
 from ccm.app.options import names
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import webhooks
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.sandbox import ports
 from ccm.serving import admission
@@ -52,11 +51,11 @@ def parsed(*words: str) -> options.Options:
     ids=["neither", "gate alone", "list alone", "all", "by name", "left out", "no port"],
 )
 def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) -> None:
-    assert webhooks.enabled(parsed(*words)) == expected
+    assert http.enabled(parsed(*words)) == expected
 
 
 def test_every_name_can_be_made() -> None:
-    assert set(webhooks._MAKERS) == set(names.WEBHOOKS)
+    assert set(http._MAKERS) == set(names.WEBHOOKS)
 
 
 @asynccontextmanager
@@ -67,7 +66,7 @@ async def serving(folder: Path, *words: str) -> AsyncIterator[int]:
         *(GATE, "--webhooks=*", "--webhook-bind-address=127.0.0.1"),
         *(f"--webhook-secure-port={port}", f"--webhook-cert-dir={folder}", *words),
     )
-    task = spawn(webhooks.serve(read, lambda: ACME), name="serve")
+    task = spawn(http.serve(read, lambda: ACME), name="serve")
     try:
         while not task.done() and not answers(port):
             await asyncio.sleep(0.01)
@@ -85,7 +84,7 @@ def answers(port: int) -> bool:
 
 async def asked(text: str, **spec: Any) -> admission.Answer:
     """The answer about a new Service with this size."""
-    judge = webhooks._MAKERS[names.SERVICE_ANNOTATIONS]
+    judge = http._MAKERS[names.SERVICE_ANNOTATIONS]
     service = builders.service(annotations={SIZE.name: text}, **spec)
     return await judge(parsed("--load-balancer-classes=acme.example/lb"), lambda: ACME)(
         admission.Request(
@@ -126,7 +125,7 @@ async def test_what_is_asked_for_and_not_served_is_warned_of(
     words: list[str], why: str | None
 ) -> None:
     with capture_logs() as lines:
-        await webhooks.serve(parsed(*words), lambda: ACME)
+        await http.serve(parsed(*words), lambda: ACME)
 
     told = [line for line in lines if line["log_level"] == "warning"]
     assert [line["reason"][: len(why or "")] for line in told] == ([why] if why else [])
@@ -151,4 +150,4 @@ async def test_tls_settings_that_cannot_be_used(words: list[str], message: str) 
     read = parsed(GATE, "--webhooks=*", "--webhook-bind-address=127.0.0.1", *words)
 
     with pytest.raises(Misconfigured, match=message):
-        await webhooks.serve(read, lambda: ACME)
+        await http.serve(read, lambda: ACME)

@@ -1,8 +1,14 @@
-"""The daemon's HTTPS server on `--secure-port`: its parts from the flags, and its life.
+"""The daemon's HTTPS servers, from the flags: `--secure-port`, and the admission webhooks.
 
-It runs from before the provider is open until everything else has ended, on standbys too.
+The first runs from before the provider is open until everything else has ended, on standbys too.
 The port is opened first, so that one that is taken ends the process at once; certificates
 and the cluster's own authentication settings follow while the daemon starts.
+
+The webhook `service-annotations` checks the annotations of Services against the schema that the
+provider declares as `Cloud.service_annotation_schema`; that is how a provider has a say at
+admission. A further webhook is a name in `names.WEBHOOKS` and a maker here. Webhooks are served on
+standbys too, from the moment the provider is open. Until then an API server that was told
+`failurePolicy: Ignore` stores what it is given.
 """
 
 from __future__ import annotations
@@ -17,26 +23,38 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ccm.app import health, reload, trust
 from ccm.app import metrics as own_metrics
-from ccm.app import reload
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.options import FLAGS, PROGRAM, Options, config, migration
+from ccm.app.health import (
+    Checks,
+    Vitals,
+)
+from ccm.app.options import FLAGS, PROGRAM, Options, config, gates, migration, names
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import explain, trust
-from ccm.app.serving.health import Checks, Vitals
-from ccm.app.serving.trust import DynamicClientCA, Reviews
+from ccm.app.trust import (
+    DynamicClientCA,
+    Reviews,
+)
 from ccm.base import log, metrics, redact
 from ccm.base.parsing import format_duration
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
+from ccm.cloud.interface import Cloud
+from ccm.controllers.service import plan
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
+from ccm.model import Service
 from ccm.runtime.account import PATH
-from ccm.serving import acceptor, certs, http, tls
+from ccm.serving import acceptor, admission, http, tls
+from ccm.serving.admission import Schema, ServiceAnnotations, Webhook
 from ccm.serving.authentication import Authenticator, Trust
-from ccm.serving.authorization import Authorizer, Paths
-from ccm.serving.handler_chain import HandlerChain
+from ccm.serving.handler_chain import (
+    Authorizer,
+    HandlerChain,
+    Paths,
+)
 from ccm.serving.health import Health, Slis
 from ccm.serving.http import JSON, Handler, Request, Response
 from ccm.serving.policy import TlsError, policy
@@ -157,7 +175,7 @@ async def _client_ca(
     await found.start()
     try:
         await reloader.start()
-    except certs.CertificateError as error:
+    except tls.CertificateError as error:
         raise Misconfigured(f"HTTPS server: {error}") from error
     return found
 
@@ -169,7 +187,7 @@ def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Ha
         "/metrics": exposition,
         "/metrics/slis": slis.page,
         "/configz": page(options),
-        PATH: explain.page(options, vitals),
+        PATH: health.page(options, vitals),
     }
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages
@@ -259,8 +277,8 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
     except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = [
-        certs.Named(
-            source=certs.Files(
+        tls.Named(
+            source=tls.Files(
                 Path(entry.cert_file),
                 Path(entry.key_file),
                 called=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
@@ -272,22 +290,22 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
     callers = options.webhook_client_ca_file if prefix == WEBHOOKS else ""
     return tls.CertReloader(
         rules,
-        certs.Certificates(_main(get, prefix), named),
+        tls.Certificates(_main(get, prefix), named),
         callers=Path(callers) if callers else None,
     )
 
 
-def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:
+def _main(get: Callable[[str], Any], prefix: str) -> tls.Source:
     if get("tls-cert-file"):
-        return certs.Files(
+        return tls.Files(
             Path(get("tls-cert-file")),
             Path(get("tls-private-key-file")),
             called=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
         )
-    subject = certs.Subject.serving(get("bind-address"))
+    subject = tls.Subject.serving(get("bind-address"))
     if get("cert-dir"):
-        return certs.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
-    return certs.Memory(subject)
+        return tls.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
+    return tls.Memory(subject)
 
 
 _GROUP = config.GROUP_VERSION.partition("/")[0]
@@ -327,3 +345,80 @@ def _plain(value: Any, *, is_list: bool) -> Any:
     if isinstance(value, bool | int | float) or value is None:
         return value
     return redact.words(str(value))
+
+
+def enabled(options: Options) -> tuple[str, ...]:
+    """The webhooks to serve; none without the gate, or without a port.
+
+    `Deviation:` the Go reference opens the port without the gate, and then answers nobody.
+    """
+    return () if _obstacle(options) else _named(options)
+
+
+def unserved(options: Options) -> str:
+    """Say why webhooks that `--webhooks` names are not served; empty if they are."""
+    obstacle = _obstacle(options) if _named(options) else ""
+    return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""
+
+
+def _named(options: Options) -> tuple[str, ...]:
+    return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
+
+
+def _obstacle(options: Options) -> str:
+    """What keeps all webhooks from being served; empty: nothing."""
+    if not gates.build(options.feature_gates).enabled(gates.WEBHOOK):
+        return f"it needs --feature-gates={gates.WEBHOOK}=true"
+    return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
+
+
+async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
+    """Serve the webhooks that are on until cancelled; return at once if none is.
+
+    Raises:
+        Misconfigured: the port cannot be opened, or a certificate not be used.
+    """
+    hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
+    if not hooks:
+        if why := unserved(options):
+            log.logger("webhook").warning("webhooks are not served", reason=why)
+        return
+    reloader = cert_reloader(options, WEBHOOKS)
+    endpoint = acceptor.Endpoint(
+        address=options.webhook_bind_address, port=options.webhook_secure_port
+    )
+    server = http.Server(
+        admission.Webhooks(hooks).handle,
+        name="webhook",
+        context=reloader.context,
+        bodies=admission.BODIES,
+    )
+    try:
+        await reloader.start()
+        await server.start(acceptor.bind(endpoint))
+        log.logger("webhook").info(
+            "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
+        )
+        await reloader.run()
+    except (acceptor.ListenError, tls.CertificateError) as error:
+        raise Misconfigured(f"webhook server: {error}") from error
+    finally:
+        await server.close()
+
+
+def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> admission.Handler:
+    classes = frozenset(options.load_balancer_classes)
+
+    def schema() -> Schema:
+        now = cloud()
+        return Schema(rules=now.service_annotation_schema, prefixes=now.service_annotations or ())
+
+    def concerns(service: Service) -> bool:
+        return plan.wants_balancer(service, classes)
+
+    return ServiceAnnotations(schema, concerns)
+
+
+_MAKERS: Mapping[str, Callable[[Options, Callable[[], Cloud]], admission.Handler]] = {
+    names.SERVICE_ANNOTATIONS: _service_annotations,
+}
