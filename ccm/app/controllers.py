@@ -13,19 +13,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ccm.app import metrics
-from ccm.app.clients import (
-    DELETIONS,
-    INFORMERS,
-    counts_deletions,
-)
+from ccm.app.clients import DELETIONS, INFORMERS, Cluster, counts_deletions
 from ccm.app.election import Election
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.app.options import Options, gates, migration, names
-from ccm.app.options.names import (
-    MANIFESTS,
-)
+from ccm.app.options.names import MANIFESTS
 from ccm.app.provider import answers, knows_nodes
 from ccm.base import log
 from ccm.base.backoff import jittered
@@ -62,19 +54,6 @@ class Events(Protocol):
 
     def recorder(self, component: str) -> Recorder:
         """The recorder that reports as this component."""
-        ...
-
-
-class Cluster(Protocol):
-    """Another cluster than our own (`ccm.app.clusters.Cluster`)."""
-
-    @property
-    def roles(self) -> Sequence[str]:
-        """What it is to controllers."""
-        ...
-
-    def context(self, resync_s: float) -> ClusterContext:
-        """What controllers are made of, with caches of their own."""
         ...
 
 

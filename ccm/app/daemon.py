@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ccm
@@ -31,13 +32,8 @@ from ccm.app.clients import (
 )
 from ccm.app.controllers import Controllers
 from ccm.app.election import Election, migration_plan
-from ccm.app.health import (
-    Vitals,
-)
-from ccm.app.http import (
-    ServerContext,
-    serving,
-)
+from ccm.app.health import Vitals
+from ccm.app.http import ServerContext, serving
 from ccm.app.options import Options, migration
 from ccm.base import log
 from ccm.base.drain import Drain
@@ -218,7 +214,7 @@ class Daemon:
             options, clients, self._events, self.vitals, plan, others=others
         )
         self._holder = provider.ProviderHolder(
-            make=configured.handle, exchanged=self._controllers.retry_now
+            make=partial(provider.handle, options), exchanged=self._controllers.retry_now
         )
 
     async def run(self) -> int:

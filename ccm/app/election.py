@@ -12,14 +12,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ccm.app.clients import (
-    HURRIED_FLUSH_S,
-    Clients,
-    Events,
-)
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.clients import HURRIED_FLUSH_S, Clients, Events
+from ccm.app.health import Vitals
 from ccm.app.options import Options, migration
 from ccm.app.options.documents import DocumentError
 from ccm.app.options.generic import GUARDED

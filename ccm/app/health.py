@@ -25,9 +25,7 @@ from typing import Any
 import msgspec
 
 from ccm.app.options import Options
-from ccm.app.trust import (
-    Raw,
-)
+from ccm.app.trust import Raw
 from ccm.base import clock, redact
 from ccm.cloud.blocking import exhausted
 from ccm.cloud.calls import history
@@ -39,7 +37,7 @@ from ccm.model import Node
 from ccm.runtime.account import Account, Answer, CallSaid, said
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord, Held
-from ccm.serving.health import WELL, Check, Finding, wrong
+from ccm.serving.health import PING, WELL, Check, Finding, wrong
 from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
 
@@ -80,23 +78,26 @@ class Checks:
 
     def __init__(self, vitals: Vitals, api: Raw, others: Mapping[str, Raw] = NO_OTHERS) -> None:
         self._vitals = vitals
-        self._apis = {"": api, **others}
         self._asked: TTLCache[str, Finding] = TTLCache(lambda _found: ASKED_S, name="health")
         self._alive = (
-            Check(name="ping", look=_now(lambda: WELL)),
-            Check(name="event-loop", look=_now(self._loop)),
-            Check(name="workers", look=_now(self._workers)),
+            PING,
+            Check(name="event-loop", look=self._loop),
+            Check(name="workers", look=_workers),
         )
-        self._threads_alive = Check(name="cloud-threads", look=_now(partial(_threads, NO_THREAD_S)))
+        self._threads_alive = Check(name="cloud-threads", look=partial(_threads, NO_THREAD_S))
         self._able = (
             *(
-                Check(name="-".join(filter(None, ("api-server", role))), look=self._server(role))
-                for role in self._apis
+                Check(
+                    name="-".join(filter(None, ("api-server", role))),
+                    look=partial(self._asked.get, role, partial(_asked, client)),
+                )
+                for role, client in {"": api, **others}.items()
             ),
-            Check(name="cloud", look=_now(self._cloud)),
-            Check(name="cloud-threads", look=_now(partial(_threads, 0.0))),
-            Check(name="caches", look=_now(self._caches)),
-            Check(name="authentication", look=_now(self._authentication)),
+            Check(name="cloud", look=self._cloud),
+            Check(name="cloud-threads", look=partial(_threads, 0.0)),
+            Check(name="caches", look=self._caches),
+            # Callers are refused meanwhile, which does not keep the daemon from its work.
+            Check(name="authentication", look=lambda: Finding(detail=vitals.waiting())),
         )
 
     def healthz(self) -> Sequence[Check]:
@@ -120,28 +121,21 @@ class Checks:
     def _elections(self) -> Sequence[Check]:
         if not self._vitals.electors:
             return ()
-        return (Check(name="leaderElection", look=_now(self._election)),)
+        return (Check(name="leaderElection", look=self._election),)
 
     def _controllers(self) -> Sequence[Check]:
+        found = self._vitals.controllers
         return [
-            Check(name=name, look=_now(partial(self._controller, name)))
-            for name in self._vitals.controllers
+            # One that goes while the others are looked at is well.
+            Check(name=name, look=lambda name=name: found.get(name, WELL))  # type: ignore[misc]
+            for name in found
         ]
-
-    def _controller(self, name: str) -> Finding:
-        return self._vitals.controllers.get(name, WELL)
 
     def _loop(self) -> Finding:
         late = self._vitals.late_beats
         if late < LATE_BEATS:
             return WELL
         return wrong(f"the event loop was late by more than {LATE_S:g}s {late} times in a row")
-
-    def _workers(self) -> Finding:
-        return _together(
-            f"{name} works on one key for {seconds:.0f}s" if seconds > STUCK_S else ""
-            for name, seconds in workqueue.longest_running().items()
-        )
 
     def _election(self) -> Finding:
         return _together(elector.check() or "" for elector in self._vitals.electors.values())
@@ -178,16 +172,6 @@ class Checks:
             return f"nothing is heard of {what} for {now - contact:.0f}s"
         return ""
 
-    def _authentication(self) -> Finding:
-        # Callers are refused meanwhile, which is no reason to keep the daemon from its work.
-        return Finding(detail=self._vitals.waiting())
-
-    def _server(self, role: str) -> Callable[[], Awaitable[Finding]]:
-        async def found() -> Finding:
-            return await self._asked.get(role, partial(_asked, self._apis[role]))
-
-        return found
-
 
 async def _asked(api: Raw) -> Finding:
     try:
@@ -206,11 +190,11 @@ def _threads(limit_s: float) -> Finding:
     )
 
 
-def _now(look: Callable[[], Finding]) -> Callable[[], Awaitable[Finding]]:
-    async def found() -> Finding:
-        return look()
-
-    return found
+def _workers() -> Finding:
+    return _together(
+        f"{name} works on one key for {seconds:.0f}s" if seconds > STUCK_S else ""
+        for name, seconds in workqueue.longest_running().items()
+    )
 
 
 def _together(troubles: Iterable[str]) -> Finding:

@@ -26,16 +26,10 @@ from typing import Any
 from ccm.app import health, reload, trust
 from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.health import (
-    Checks,
-    Vitals,
-)
+from ccm.app.health import Checks, Vitals
 from ccm.app.options import FLAGS, PROGRAM, Options, config, gates, migration, names
 from ccm.app.provider import Misconfigured
-from ccm.app.trust import (
-    DynamicClientCA,
-    Reviews,
-)
+from ccm.app.trust import DynamicClientCA, Reviews
 from ccm.base import log, metrics, redact
 from ccm.base.parsing import format_duration
 from ccm.base.tasks import Group, cancel_and_join, spawn
@@ -50,11 +44,7 @@ from ccm.runtime.account import PATH
 from ccm.serving import acceptor, admission, http, tls
 from ccm.serving.admission import Schema, ServiceAnnotations, Webhook
 from ccm.serving.authentication import Authenticator, Trust
-from ccm.serving.handler_chain import (
-    Authorizer,
-    HandlerChain,
-    Paths,
-)
+from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
 from ccm.serving.health import Health, Slis
 from ccm.serving.http import JSON, Handler, Request, Response
 from ccm.serving.policy import TlsError, policy

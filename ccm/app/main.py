@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from ccm.app import daemon, options, stopping
-from ccm.app.http import (
-    serving,
-)
+from ccm.app.http import serving
 from ccm.app.options import Options, UsageError, config
 from ccm.app.provider import misconfigured
 from ccm.base import log, redact

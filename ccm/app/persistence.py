@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -254,18 +254,13 @@ class Stores:
         return Backend(name, partial(make, read, self._context), SECRET_METHODS)
 
 
-class _named:  # noqa: N801 - used as a function
+@contextmanager
+def _named(file: str) -> Iterator[None]:
     """Faults inside are those of the file."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BackendDead | ConfigError):
-            raise Misconfigured(f"{FLAG}={self._file}: {error}") from error
+    try:
+        yield
+    except (BackendDead, ConfigError) as error:
+        raise Misconfigured(f"{FLAG}={file}: {error}") from error
 
 
 def _read(file: str) -> PersistenceConfig:

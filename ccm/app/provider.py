@@ -37,7 +37,7 @@ from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.cloud.registry import Opener, ProviderError
 from ccm.cloud.settings import ConfigError
 from ccm.model import Node
-from ccm.model.cidr import Network, parse_ranges
+from ccm.model.cidr import parse_ranges
 from ccm.model.names import STATUS_TRUE
 
 OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
@@ -233,26 +233,18 @@ class ConfiguredProvider:
     @asynccontextmanager
     async def opened_once(self) -> AsyncIterator[Cloud]:
         """The open provider, without a second attempt; see the function of that name."""
+        routed = self._options.cluster_cidr.strip() if self._options.configure_cloud_routes else ""
         given = context(
             file=self._options.cloud_config,
             cluster_name=self._options.cluster_name,
             clients=self._clients,
             followed=self.followed,
-            pod_ranges=self._pod_ranges(),
+            pod_ranges=parse_ranges(routed) if routed else (),
             events=self.events,
         )
         async with opened_once(self._options.cloud_provider, self._opener, given) as cloud:
             self._check_cluster_id(cloud)
             yield cloud
-
-    def handle(self, cloud: Cloud) -> Handle:
-        """The handle to it; see the function of that name."""
-        return handle(self._options, cloud)
-
-    def _pod_ranges(self) -> Sequence[Network]:
-        """The ranges that routes are made for."""
-        given = self._options.cluster_cidr.strip() if self._options.configure_cloud_routes else ""
-        return parse_ranges(given) if given else ()
 
     def _check_cluster_id(self, cloud: Cloud) -> None:
         if cloud.has_cluster_id:

@@ -30,13 +30,8 @@ from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.serving.authentication import Authorities, Proxies, ReviewFailed, Trust, User
-from ccm.serving.handler_chain import (
-    Decision,
-    Question,
-)
-from ccm.serving.tls import (
-    CertificateError,
-)
+from ccm.serving.handler_chain import Decision, Question
+from ccm.serving.tls import CertificateError
 
 CONFIG_MAP = "extension-apiserver-authentication"
 PATH = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"

@@ -25,12 +25,7 @@ from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import View
 from ccm.kube.resources import Kind
 from ccm.model.meta import KubeObject, OwnerReference
-from ccm.model.owners import (
-    adoption_patch,
-    as_controller,
-    controller_uid,
-    release_patch,
-)
+from ccm.model.owners import adoption_patch, as_controller, controller_uid, release_patch
 from ccm.model.patches import Patch
 from ccm.runtime.writer import Step, Writer
 

@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -49,40 +49,19 @@ class GroupVersionKind(Wire, frozen=True, kw_only=True):
     kind: str = ""
 
 
-class GroupVersionResource(Wire, frozen=True, kw_only=True):
-    """Which resource a request goes to; the core group is empty."""
-
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-
-
-class UserInfo(Wire, frozen=True, kw_only=True):
-    """Who sent the request."""
-
-    username: str = ""
-    uid: str = ""
-    groups: list[str] | None = None
-
-
 class Request(Wire, frozen=True, kw_only=True):
     """One write that an API server asks about.
 
     `object` is the object as it would be stored, `old_object` the one that is stored; both as
-    JSON, `null` where there is none. A dry run must have no side effects.
+    JSON, `null` where there is none.
     """
 
     uid: str
     kind: GroupVersionKind = GroupVersionKind()
-    resource: GroupVersionResource = GroupVersionResource()
     sub_resource: str = ""
-    name: str = ""
-    namespace: str = ""
     operation: str = ""
-    user_info: UserInfo = UserInfo()
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
-    dry_run: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +73,12 @@ class Answer:
         message: why not, for whoever wrote.
         code: HTTP status that the writer gets for a refusal.
         warnings: shown to the writer either way; an API server cuts long ones.
-        patch: changes to the object, as JSON patch operations; only a mutating webhook may
-            have any.
     """
 
     allowed: bool
     message: str = ""
     code: int = FORBIDDEN
     warnings: Sequence[str] = ()
-    patch: Sequence[Mapping[str, Any]] = ()
 
 
 ALLOWED = Answer(allowed=True)
@@ -146,8 +122,6 @@ class _Response(Wire, frozen=True, kw_only=True):
     uid: str
     allowed: bool
     status: _Status | None = None
-    patch: bytes | None = None
-    patch_type: str | None = None
     warnings: list[str] | None = None
 
 
@@ -192,9 +166,6 @@ def encode(request: Request, answer: Answer) -> bytes:
                 uid=request.uid,
                 allowed=answer.allowed,
                 status=status,
-                # Base64 on the wire, as Go writes bytes.
-                patch=msgspec.json.encode(answer.patch) if answer.patch else None,
-                patch_type="JSONPatch" if answer.patch else None,
                 warnings=list(map(public, answer.warnings)) or None,
             ),
         )

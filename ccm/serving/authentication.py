@@ -22,9 +22,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 from ccm.base import clock, metrics
-from ccm.serving.acceptor import (
-    Turns,
-)
+from ccm.serving.acceptor import Turns
 from ccm.serving.http import Caller, Request
 from ccm.serving.ttl_cache import Shelf, TTLCache
 

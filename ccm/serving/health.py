@@ -38,14 +38,15 @@ class Check:
     """One thing that may be wrong."""
 
     name: str
-    look: Callable[[], Awaitable[Finding]]
+    look: Callable[[], Finding | Awaitable[Finding]]
+
+    async def finding(self) -> Finding:
+        """What it finds now."""
+        found = self.look()
+        return found if isinstance(found, Finding) else await found
 
 
-async def _well() -> Finding:
-    return WELL
-
-
-PING = Check(name="ping", look=_well)
+PING = Check(name="ping", look=lambda: WELL)
 """Answers because it can; stands in where there is no other check."""
 
 
@@ -127,13 +128,13 @@ class Health:
             # Else anybody could have it logged that all is well again, as often as they like.
             self._note(failing)
         if failing:
-            return self._report([*lines, f"{self._name} check failed"], 500)
+            return text("\n".join([*lines, f"{self._name} check failed\n"]), 500)
         if "verbose" not in request.query:
             return text("ok")
         if excluded:
             names = ", ".join(f'"{name}"' for name in sorted(excluded))
             lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
-        return self._report([*lines, f"{self._name} check passed"], 200)
+        return text("\n".join([*lines, f"{self._name} check passed\n"]))
 
     async def one(self, request: Request) -> Response:
         """The answer about the check that the path names."""
@@ -147,9 +148,10 @@ class Health:
         return text("404 page not found\n", 404)
 
     async def _look(self, check: Check) -> Finding:
-        finding = await check.look()
+        finding = await check.finding()
         self._slis.count(check.name, self._name, ok=finding.ok)
-        return Finding(ok=finding.ok, detail=_one_line(finding.detail))
+        # Anybody may ask, and what the cloud or a provider says may be long.
+        return Finding(ok=finding.ok, detail=redact.public(" ".join(finding.detail.split())))
 
     def _note(self, failing: Sequence[str]) -> None:
         now = frozenset(failing)
@@ -159,12 +161,3 @@ class Health:
             else:
                 self._log.info("health checks pass again", path=self._name)
         self._failing = now
-
-    @staticmethod
-    def _report(lines: Sequence[str], code: int) -> Response:
-        return text("\n".join(lines) + "\n", code)
-
-
-def _one_line(detail: str) -> str:
-    # Anybody may ask, and what the cloud or a provider says may be long.
-    return redact.public(" ".join(detail.split()))

@@ -26,15 +26,7 @@ from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
 
 from ccm.base import log
 from ccm.base.wire import HttpProcessingError
-from ccm.serving.acceptor import (
-    CHUNK,
-    CLOSE_S,
-    GREEDY,
-    Acceptor,
-    Connections,
-    Seat,
-    Stage,
-)
+from ccm.serving.acceptor import CHUNK, CLOSE_S, GREEDY, Acceptor, Connections, Seat, Stage
 
 MAX_HEADER = 64 << 10
 """Bytes of a request's header; Go takes 1 MiB, from each of any number of callers."""

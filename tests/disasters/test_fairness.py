@@ -16,9 +16,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ccm.app import health
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.base import clock, metrics
 from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import THREADS, blocking
@@ -36,7 +34,7 @@ from tests.support.calls import ensure
 from tests.support.cluster import Cluster
 from tests.support.fakecloud import FakeCloud
 from tests.support.services import FakeBalancers, World
-from tests.unit.app.serving.api import Api
+from tests.unit.app.api import Api
 from tests.waiting import DEADLINE_S
 
 virtual_time = pytest.mark.virtual_time
@@ -272,8 +270,8 @@ class Daemon:
 
     async def ill(self) -> tuple[bool, bool]:
         """Whether it is not ready, and whether it is not alive."""
-        ready = [await check.look() for check in self.checks.readyz()]
-        alive = [await check.look() for check in self.checks.livez()]
+        ready = [await check.finding() for check in self.checks.readyz()]
+        alive = [await check.finding() for check in self.checks.livez()]
         return not all(each.ok for each in ready), not all(each.ok for each in alive)
 
 

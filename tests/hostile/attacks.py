@@ -63,10 +63,19 @@ def cycles(port: int, number: int) -> Iterator[socket.socket]:
 
 
 def paths(port: int, number: int) -> Iterator[socket.socket]:
-    """Requests of nobody for long paths, each another one."""
+    """Anonymous requests for long paths, each another one."""
+    return _requested(port, number, size=8192)
+
+
+def longest_paths(port: int, number: int) -> Iterator[socket.socket]:
+    """The same with paths that are just short enough to be asked about and remembered."""
+    return _requested(port, number, size=1000)
+
+
+def _requested(port: int, number: int, *, size: int) -> Iterator[socket.socket]:
     callers: list[ssl.SSLSocket] = []
     for each in range(number):
-        path = b"/%d/%s" % (each, b"x" * 8192)
+        path = b"/%d/%s" % (each, b"x" * size)
         for _ in range(3):
             try:
                 if len(callers) < 16:
@@ -147,7 +156,8 @@ def tokens(port: int, number: int) -> Iterator[socket.socket]:
 _GUESS = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n"
 
 ATTACKS: Mapping[str, Callable[[int, int], Iterator[socket.socket]]] = {
-    each.__name__: each for each in (silent, one_byte, unfinished, cycles, paths, tokens, bodies)
+    each.__name__: each
+    for each in (silent, one_byte, unfinished, cycles, paths, longest_paths, tokens, bodies)
 }
 
 

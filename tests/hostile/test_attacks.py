@@ -269,6 +269,9 @@ async def attacked(
 
 MOST_MIB = 200.0
 SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
+SMALL_MIB = 80.0
+"""What silent callers and callers without a name may bring it to."""
+
 AT_REST_MIB = 12.0
 """By how much more than after the first round may be held after another."""
 
@@ -331,3 +334,19 @@ async def test_crowds_make_it_neither_large_nor_slow(
     assert attacked.failed == []
     assert max(attacked.slowest_s.values()) < attacked.limit_s
     assert refused > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("paths", ["paths", "longest_paths"])
+@pytest.mark.parametrize("attacked", ["uvloop", "asyncio"], indirect=True)
+@servers.only_builtin
+async def test_silent_callers_and_long_paths_keep_it_small(attacked: Target, paths: str) -> None:
+    before = attacked.rss_mib
+    async with attacked.under(("silent", "secure", 1500), (paths, "secure", 3000)):
+        silent = await attacked.metric("ccm_serving_connections", server="secure", stage="silent")
+        after = attacked.rss_mib
+    print(f"MiB: {before:.0f} before, {after:.0f} after, {attacked.peak_mib:.0f} at most")
+
+    assert silent == 1500
+    assert attacked.peak_mib < SMALL_MIB
+    assert attacked.failed == []

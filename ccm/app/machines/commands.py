@@ -19,22 +19,9 @@ import ccm
 from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
-from ccm.app.options.names import (
-    ALIASES,
-    FLAGS_OF,
-    MANIFESTS,
-)
+from ccm.app.options.names import ALIASES, FLAGS_OF, MANIFESTS
 from ccm.app.options.table import NO_PROVIDER, fields, stray
-from ccm.base.flags import (
-    ADDRESS,
-    INT,
-    Address,
-    Fault,
-    Flag,
-    Section,
-    at_least_one,
-    table,
-)
+from ccm.base.flags import ADDRESS, INT, Address, Fault, Flag, Section, at_least_one, table
 from ccm.gardener.flags import IN_CLUSTER, NO_TARGET, somewhere
 from ccm.runtime.manifest import GENERIC
 

@@ -16,13 +16,8 @@ from typing import Any
 
 from ccm.app import metrics as own_metrics
 from ccm.app.clients import platform_name
-from ccm.app.health import (
-    Checks,
-)
-from ccm.app.http import (
-    ServerContext,
-    exposition,
-)
+from ccm.app.health import Checks
+from ccm.app.http import ServerContext, exposition
 from ccm.app.provider import Misconfigured
 from ccm.base import log, redact
 from ccm.base.tasks import cancel_and_join, spawn

@@ -10,9 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from ccm.app.options import gates, names
-from ccm.app.options.names import (
-    MANIFESTS,
-)
+from ccm.app.options.names import MANIFESTS
 from ccm.base.flags import (
     GATES,
     LEVEL,

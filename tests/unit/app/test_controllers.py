@@ -1,10 +1,15 @@
-"""Which controllers start, and with what settings."""
+"""Which controllers start and with what settings, as which accounts and in which clusters."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock, patch
@@ -12,26 +17,35 @@ from unittest.mock import AsyncMock, MagicMock, Mock, patch
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.app import controllers, options
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app import clients, controllers, options
+from ccm.app.clients import EVENTS, Accounts, Clients
+from ccm.app.health import Vitals
 from ccm.app.options import gates
-from ccm.app.options.names import (
-    MANIFESTS,
-)
-from ccm.app.provider import ProviderHolder
+from ccm.app.options.names import MANIFESTS
+from ccm.app.provider import Misconfigured, ProviderHolder
+from ccm.base.credentials import KeyPair
+from ccm.base.drain import Drain
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud import errors
+from ccm.cloud import Aborted, Context, errors, registry
 from ccm.cloud.calls.handle import Handle
+from ccm.cloud.config import READER
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
 from ccm.controllers.route.plan import Settings
 from ccm.kube import errors as kube_errors
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.informer import Informers
+from ccm.kube.resources import NODES
+from ccm.model.times import format_time
 from ccm.runtime.controller import DONE, Controller, Result
-from ccm.runtime.manifest import ControllerContext
+from ccm.runtime.manifest import ClusterContext, ControllerContext
+from ccm.sandbox.realserver import write_kubeconfig
+from ccm.testing import builders
 from ccm.testing.clock import elapsed_s, settle
+from providers import sim
+from tests.handclock import HandClock
 from tests.support.fakecloud import FakeCloud
+from tests.unit.kube.proxy import connect, refuses, says, serve
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
 
@@ -205,3 +219,347 @@ def test_machine_controllers_start_where_they_are_named_and_can(
     assert sorted(alias for alias in found if alias in MACHINES) == wanted
     said = {line["log_level"] for line in lines if "machine" in str(line.get("controller"))}
     assert said == (set() if wanted == MACHINES else {"info"})
+
+
+ROOT = Path(__file__).parents[3]
+
+MANIFEST = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ccm.base.flags import Gate, Section, at_least_one
+from ccm.runtime.manifest import Manifest
+
+SECTION = Section("gadgets", ours=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GadgetFlags:
+    gadget_syncs: int = SECTION.flag(
+        3, "Gadgets at once.", check=at_least_one, path="GadgetController.Syncs"
+    )
+
+
+def build(context, flags):
+    from ccm.controllers.gadget.controller import Gadgets
+
+    return Gadgets(flags.gadget_syncs)
+
+
+MANIFEST = Manifest(
+    name="gadget-controller", alias="gadget", client="gadget-controller", metric="gadget",
+    follows=("gadgets",), acts=(("patch", "gadgets/status"),),
+    gates=(Gate(name="Gadgets", default=True, stage="ALPHA", help="."),),
+    lacks=lambda cloud: "", build=build,
+)
+"""
+
+STORY = """
+import json, sys
+from fnmatch import fnmatch
+from types import SimpleNamespace
+from pathlib import Path
+
+from ccm.app import options
+from ccm.app.options import config
+
+Path("c.yaml").write_text(
+    f"{{apiVersion: {config.GROUP_VERSION}, kind: {config.KIND}, GadgetController: {{Syncs: 7}}}}"
+)
+chosen = config.effective(options.parse(
+    ["--cloud-provider=x", "--controllers=gadget", "--config=c.yaml", "--feature-gates=Gadgets=0"]
+))
+told = {
+    "help": options.answer(options.parse(["--help"])),
+    "faults": options.faults(options.parse(["--cloud-provider=x", "--gadget-syncs=0"])),
+    "sound": options.faults(chosen),
+    "notices": chosen.notices(),
+    "written": config.write(chosen),
+}
+
+from ccm.app import controllers, main, metrics
+from ccm.base.metrics import REGISTRY
+from ccm.doctor.rights import needs
+
+metrics.describe("x")
+told["early"] = [name for name in sys.modules if fnmatch(name, "ccm.controllers.*.controller")]
+context = SimpleNamespace(handle=SimpleNamespace(cloud=None))
+told["metrics"] = [family.name for family in REGISTRY.collect() if "gadget" in family.name]
+told["started"] = [(m.alias, made.syncs) for m, made in controllers.enabled(chosen, context)]
+told["needs"] = [str(need) for need in needs(chosen) if "gadget" in need.resource]
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a copy of the program with the controller says."""
+    home = tmp_path_factory.mktemp("fifth")
+    shutil.copytree(ROOT / "ccm", home / "ccm", ignore=shutil.ignore_patterns("sandbox", "testing"))
+    folder = home / "ccm" / "controllers" / "gadget"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "manifest.py").write_text(MANIFEST)
+    (folder / "controller.py").write_text(
+        "class Gadgets:\n    def __init__(self, syncs): self.syncs = syncs\n"
+    )
+    (folder / "metrics.py").write_text(
+        'from ccm.base import metrics\nmetrics.counter("ccm_gadget_syncs", "Syncs.")\n'
+    )
+    listing = home / "ccm" / "app" / "options" / "names.py"
+    text = listing.read_text()
+    line = "    RouteFlags,\n"
+    assert text.count(line) == 1
+    entry = '    __import__("ccm.controllers.gadget.manifest", fromlist=["_"]).GadgetFlags,\n'
+    listing.write_text(text.replace(line, line + entry))
+    ran = subprocess.run(
+        [sys.executable, "-c", STORY],
+        cwd=home,
+        env={"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def test_people_are_told_of_it(told: dict[str, Any]) -> None:
+    assert "Gadgets flags:\n\n      --gadget-syncs int32  (default 3)" in told["help"]
+    assert "gadget-controller (gadget)" in " ".join(told["help"].split())
+    assert told["faults"] == ["--gadget-syncs=0: must be 1 or more"]
+    assert "GadgetController:\n  Syncs: 7\n" in told["written"]
+
+
+def test_it_starts_with_its_flag_and_is_not_imported_before(told: dict[str, Any]) -> None:
+    assert (told["sound"], told["notices"], told["early"]) == ([], [], [])
+    assert told["started"] == [["gadget", 7]]
+    assert told["metrics"] == ["ccm_gadget_syncs"]
+    assert told["needs"] == ["list gadgets", "watch gadgets", "patch gadgets/status"]
+
+
+async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandClock) -> None:
+    token = {"status": {"token": "theirs", "expirationTimestamp": format_time(hand.now())}}
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+        Accounts(transport) as accounts,
+    ):
+        clients = Clients(transport, None, accounts=accounts)
+        server.will(says(token))
+
+        await clients.named("node-controller").raw("GET", "/one")
+        await clients.named("node-controller").raw("GET", "/two")
+        await clients.named(EVENTS).raw("GET", "/three")
+        await clients.lease(10.0).raw("GET", "/four")
+        await clients.client(READER).request("GET", "/five")
+
+    asked, *others = server.seen
+    assert asked.target.endswith("/kube-system/serviceaccounts/node-controller/token")
+    assert [(one.target, one.headers["Authorization"]) for one in others] == [
+        ("/one", "Bearer theirs"),
+        ("/two", "Bearer theirs"),
+        ("/three", "Bearer ours"),
+        ("/four", "Bearer ours"),
+        ("/five", "Bearer ours"),
+    ]
+    agent = others[0].headers["User-Agent"]
+    assert agent.endswith("/system:serviceaccount:kube-system:node-controller")
+
+
+async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+    ):
+        await Clients(transport, None).client("acme").request("GET", "/one")
+
+    assert server.seen[0].headers["Authorization"] == "Bearer ours"
+    assert server.seen[0].headers["User-Agent"].endswith("/acme")
+
+
+async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
+    web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+    ):
+        context = Context(clients=Clients(transport, None))
+        server.will(says(web), refuses(404, "NotFound"))
+
+        assert await context.whole(builders.service()) == web
+        with pytest.raises(Aborted, match="default/web is gone"):
+            await context.whole(builders.service())
+
+    assert server.seen[0].path == "/api/v1/namespaces/default/services/web"
+
+
+async def test_accounts_follow_what_we_trust() -> None:
+    """Another authority that we were given is theirs too, and our own certificate is not."""
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+        Accounts(transport) as accounts,
+    ):
+        theirs, user = accounts.of("node-controller")
+        ours = KeyPair(chain=b"ours", key=b"ours")
+        fresh = TlsSettings(authorities=b"fresh", certificate=ours)
+        transport.adopt(replace(transport.config, tls=fresh))
+
+        accounts.follow()
+
+        assert theirs.config.tls == TlsSettings(authorities=b"fresh")
+        assert accounts.of("node-controller") == (theirs, user)
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not(
+    method: str,
+) -> None:
+    """While the daemon stops: a write under way is waited for; events and the Lease go on."""
+    stopping = Drain()
+    stopping.govern()
+    async with serve() as server, connect(server.url) as transport:
+        clients = Clients(transport, None)
+        assert await stopping.drained(1.0)
+
+        await clients.named("node-controller").raw("GET", "/read")
+        await clients.named(EVENTS).raw("POST", "/event", body=b"{}")
+        await clients.lease(10.0).raw("PUT", "/lease", body=b"{}")
+        write = spawn(clients.named("node-controller").raw(method, "/write"), name="write")
+        await asyncio.sleep(0.05)
+
+        assert [one.target for one in server.seen] == ["/read", "/event", "/lease"]
+        await cancel_and_join(write)
+
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def chosen(*words: str) -> options.Options:
+    return options.parse(["--cloud-provider=sim", *words])
+
+
+def kubeconfig(folder: Path, name: str) -> str:
+    path = folder / name
+    write_kubeconfig(path, url=NOWHERE, token="t")
+    return str(path)
+
+
+async def test_one_file_is_one_cluster_whatever_it_is_to_controllers(tmp_path: Path) -> None:
+    both = kubeconfig(tmp_path, "both")
+    given = chosen("--kubeconfig=own", f"--target-kubeconfig={both}")
+    async with clients.other_clusters(given, {}) as found:
+        (one,) = found
+        assert list(one.roles) == ["control", "target"]
+        assert one.transport.user_agent.startswith("cloud-controller-manager/")
+        assert list(one.since) == [Path(both)]
+        assert one.source.path == Path(both)
+
+
+async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
+    words = [f"--{role}-kubeconfig={kubeconfig(tmp_path, role)}" for role in ("control", "target")]
+    async with clients.other_clusters(chosen(*words), {}) as found:
+        assert [list(one.roles) for one in found] == [["control"], ["target"]]
+        contexts = [one.context(0.0) for one in found]
+        assert contexts[0].informers is not contexts[1].informers
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    words = ["--kubeconfig=own", f"--control-kubeconfig={tmp_path / 'absent'}"]
+    with pytest.raises(Misconfigured, match=r"--control-kubeconfig=.*absent"):
+        async with clients.other_clusters(chosen(*words), {}):
+            pass
+
+
+async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> None:
+    """A refused file leaves the former in use; the source is one like any other."""
+    from ccm.app.reload import Refused
+
+    file = kubeconfig(tmp_path, "t")
+    words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
+    async with clients.other_clusters(chosen(*words), {}) as found:
+        write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
+        with pytest.raises(Refused, match="it names another server"):
+            await found[0].source.use()
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "wanted"),
+    [
+        (["--controllers=*"], [], "own"),
+        (["--controllers=*,machine"], ["target"], "own"),
+        (["--controllers=machine"], [], "own"),
+        (["--controllers=machine"], ["target"], "target"),
+        (["--controllers=machine"], ["control"], "own"),
+        (["--controllers=machine", "--target-kubeconfig=none"], [], None),
+    ],
+)
+async def test_whose_nodes_the_provider_is_told_of(
+    words: list[str], others: list[str], wanted: str | None
+) -> None:
+    made: dict[str, Any] = {name: Informers(_Client()) for name in ("own", *others)}
+    unused: Any = None
+    contexts = {
+        name: ClusterContext(client=unused, recorder=unused, informers=made[name])
+        for name in others
+    }
+
+    found = controllers._nodes(chosen(*words), made["own"], contexts)
+
+    if wanted is None:
+        assert found is None
+        assert not made["own"].all
+    else:
+        assert found is made[wanted].of(NODES)
+        assert [name for name, each in made.items() if each.all] == [wanted]
+
+
+class _Client:
+    """Calls that nobody makes."""
+
+    def resource(self, _kind: object) -> Any:
+        return SimpleNamespace()
+
+
+async def test_events_of_all_clusters_are_abandoned_together() -> None:
+    """After a lost Lease nothing of ours is written anywhere."""
+    from ccm.app.clients import Events
+
+    client: Any = _Client()
+    async with Events(client) as other, Events(client, [other]) as own:
+        other.recorder("a")
+        own.abandon()
+        await asyncio.sleep(0)
+        assert all(task.cancelled() or task.cancelling() for task in other._tasks)
+
+
+OPENERS_MACHINES = "--controllers=machine,machineclass,machinesafety"
+
+
+def test_machines_alone_need_no_cloud_config() -> None:
+    alone = options.parse(["--cloud-provider=sim", OPENERS_MACHINES])
+
+    assert clients.opener(alone) is registry.declared(sim.open_cloud).machines
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [OPENERS_MACHINES, "--cloud-config=/etc/cloud.yaml"],
+        ["--controllers=machine,cloud-node"],
+        ["--controllers=*"],
+    ],
+    ids=["a-config", "nodes-too", "no-machines"],
+)
+def test_whoever_needs_more_opens_all_of_it(flags: list[str]) -> None:
+    given = options.parse(["--cloud-provider=sim", *flags])
+
+    assert clients.opener(given) is sim.open_cloud
+
+
+def test_an_unknown_provider_is_a_mistake() -> None:
+    with pytest.raises(Misconfigured, match="nobody"):
+        clients.opener(options.parse(["--cloud-provider=nobody"]))

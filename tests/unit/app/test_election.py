@@ -1,4 +1,4 @@
-"""What holds a leader: the fence around its work, and the end of the process should it hang."""
+"""What holds a leader: its lease guard, the end of a process that hangs, and its events."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 import pytest_asyncio
 
 from ccm.app import options
+from ccm.app.clients import Events as ClusterEvents
 from ccm.app.election import Election
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.app.options import config
 from ccm.app.stopping import EXIT_LOST_LEASE
 from ccm.base import lease_guard
 from ccm.base.lease_guard import Lapsed
+from ccm.model import Event
+from ccm.model.meta import ObjectReference
+from ccm.model.names import NORMAL
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 from tests.unit.kube.leases import NAME, Server
 
@@ -194,3 +196,22 @@ async def test_without_election_there_is_no_end() -> None:
     assert replica.ends.at == {}
     assert replica.server.calls == []
     await replica.stop()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_leader_that_lost_its_lease_tells_nobody(lost: bool) -> None:
+    written: list[str] = []
+
+    async def create(obj: Event, *, namespace: str) -> Event:
+        written.append(f"{namespace}: {obj.message}")
+        return obj
+
+    client: Any = SimpleNamespace(resource=lambda _: SimpleNamespace(create=create))
+    async with ClusterEvents(client) as events:
+        about = ObjectReference(kind="Service", name="web", namespace="blue")
+        events.recorder("test").event(about, NORMAL, "Ensured", "it has an address")
+        if lost:
+            events.abandon()
+            await settle()
+
+    assert written == ([] if lost else ["blue: it has an address"])

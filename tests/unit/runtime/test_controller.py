@@ -1,4 +1,4 @@
-"""What runs a controller: whose turn it is, when a key returns, what is watched, what lines say."""
+"""What runs a controller: keys, workers, turns, caches and passes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud.errors import (
     FailedPrecondition,
     ImplementedElsewhere,
@@ -27,13 +31,29 @@ from ccm.cloud.errors import (
     Unavailable,
 )
 from ccm.kube.informer import Informer
+from ccm.kube.resources import NODES
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.backoff import classify as by_class
-from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, OnError, Pass, Result, Watch
+from ccm.runtime.controller import (
+    DONE,
+    IDLE,
+    NOT_YET,
+    REMIND_S,
+    Controller,
+    OnError,
+    Pass,
+    PassTimer,
+    Result,
+    Watch,
+    until_synced,
+)
+from ccm.runtime.lazy import RefCountedInformer, following
+from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
+from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
 
@@ -367,3 +387,311 @@ async def test_a_cause_is_a_warning_once_for_each_object() -> None:
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
         "reconcile failed"
     ] * 4
+
+
+class Crew:
+    """Workers of keys that take as long as the test says, and fail if it says so."""
+
+    def __init__(self, count: int = 1, /, **lasts: float) -> None:
+        self.workers = Workers("crew", queue="crew", take=self.take, count=count)
+        self.lasts = lasts
+        self.failing: set[str] = set()
+        self.began: list[tuple[str, float]] = []
+        self.hands: Counter[str] = Counter()
+        self.peak = 0
+
+    async def take(self, key: str) -> bool:
+        self.began.append((key, elapsed_s()))
+        self.hands[key] += 1
+        assert self.hands[key] == 1, f"{key} is in two hands"
+        self.peak = max(self.peak, self.hands.total())
+        try:
+            await asyncio.sleep(self.lasts.get(key, 0))
+        finally:
+            self.hands[key] -= 1
+        return key not in self.failing
+
+    def add(self, *keys: str) -> None:
+        for key in keys:
+            self.workers.queue.add(key)
+
+    async def hang(self, *keys: str) -> None:
+        """Let keys hold up their workers once, and forget that."""
+        for key in keys:
+            self.add(key)
+            await advance(self.lasts[key])
+        self.began.clear()
+
+    def since(self, when: float) -> dict[str, float]:
+        """When keys were begun for the last time, in seconds since then."""
+        return {key: began - when for key, began in self.began}
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        async def run() -> None:
+            async with Group() as group:
+                self.workers.start(group)
+
+        task = spawn(run(), name="crew")
+        await settle()
+        try:
+            yield
+        finally:
+            await cancel_and_join(task)
+        assert task.cancelled()
+
+
+def lent() -> float | None:
+    return REGISTRY.get_sample_value("ccm_workers_lent", {"name": "crew"})
+
+
+async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
+    crew = Crew(slow=100.0, a=10.0, b=10.0)
+    async with crew.at_work():
+        crew.add("slow", "a", "b")
+        await advance(HELD_UP_S - 1)
+        assert (crew.since(0), lent()) == ({"slow": 0}, 0)
+        await advance(31)
+        assert crew.since(0) == {"slow": 0, "a": 30, "b": 40}
+        assert lent() == 1
+        await advance(40)
+        assert lent() == 0
+        crew.add("a", "b")
+        await advance(20)
+        assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
+
+
+async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
+    crew = Crew(slow=100.0, a=10.0)
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.add("slow")
+        await advance(1)
+        crew.add("a")
+        await advance(1)
+        assert crew.since(100) == {"slow": 0, "a": 1}
+        assert lent() == 1
+
+
+async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
+    crew = Crew(slow=100.0)
+    queue = crew.workers.queue
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.lasts.clear()
+        crew.failing = {"slow"}
+        crew.add("slow")
+        await settle()
+        assert queue.is_apart("slow"), "what is refused at once may hang again"
+        crew.failing.clear()
+        crew.add("slow")
+        await settle()
+        assert not queue.is_apart("slow")
+
+
+async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
+    slow = {f"slow{number}": 10_000.0 for number in range(MOST_LENT + 5)}
+    crew = Crew(**slow)
+    with capture_logs() as lines:
+        async with crew.at_work():
+            crew.add(*slow)
+            await advance(2_000)
+            assert (crew.hands.total(), lent()) == (1 + MOST_LENT, MOST_LENT)
+            await advance(30_000)
+            assert (crew.peak, lent()) == (1 + MOST_LENT, 0)
+            crew.add("a")
+            await settle()
+            assert crew.since(32_000)["a"] == 0
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told[0].startswith("objects hold up all workers that can be lent")
+    assert told[-1] == "workers can be lent again"
+
+
+async def test_nobody_is_lent_while_the_workers_are_being_stopped() -> None:
+    """A reconcile may take its time to clean up, and a timer may end meanwhile."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    crew = Crew()
+
+    async def stubborn(_: str) -> bool:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(10)
+        return True
+
+    crew.workers._take = stubborn
+    async with crew.at_work():
+        crew.add("a")
+        await advance(HELD_UP_S - 5)
+
+    assert elapsed_s() == HELD_UP_S + 5
+    assert faults == []
+
+
+ADDED = st.lists(
+    st.tuples(
+        st.integers(min_value=0, max_value=30),
+        st.sampled_from([0.0, 1.0, 29.0, 31.0, 500.0]),
+        st.booleans(),
+        st.floats(min_value=0, max_value=100),
+    ),
+    max_size=60,
+)
+
+
+@given(added=ADDED, count=st.integers(min_value=1, max_value=3))
+async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
+    added: list[tuple[int, float, bool, float]], count: int
+) -> None:
+    crew = Crew(count)
+    asked_at: dict[str, float] = {}
+    async with crew.at_work():
+        for number, lasts, fails, pause in added:
+            key = str(number)
+            crew.lasts[key] = lasts
+            crew.failing = crew.failing | {key} if fails else crew.failing - {key}
+            asked_at[key] = elapsed_s()
+            crew.add(key)
+            await advance(pause)
+        await advance(60 * 500)
+        assert crew.hands.total() == 0
+        assert crew.peak <= count + MOST_LENT
+        for key, when in asked_at.items():
+            assert crew.since(when)[key] >= 0, "an addition was lost"
+        crew.began.clear()
+        crew.lasts = dict.fromkeys("abcdef", 1.0)
+        crew.add(*crew.lasts)
+        await advance(0)
+        assert len(crew.began) == count, "workers are as many as at the start"
+
+
+async def test_waiting_takes_no_turn() -> None:
+    free, at_once, most = asyncio.Semaphore(2), 0, 0
+
+    async def work() -> None:
+        nonlocal at_once, most
+        async with Turn(free) as turn:
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(1)
+            at_once -= 1
+            async with turn.put_down():
+                await asyncio.sleep(100)
+            at_once += 1
+            most = max(most, at_once)
+            at_once -= 1
+
+    began = asyncio.get_running_loop().time()
+    async with Group() as group:
+        for number in range(10):
+            group.start(work(), name=str(number))
+
+    assert most == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(105)
+
+
+async def test_an_error_goes_on_with_the_turn() -> None:
+    free = asyncio.Semaphore(1)
+    async with Turn(free) as turn:
+        with pytest.raises(ValueError, match="x"):
+            async with turn.put_down():
+                raise ValueError("x")
+        assert free.locked()
+
+    assert not free.locked()
+
+
+async def test_a_cancellation_waits_for_nobody() -> None:
+    free = asyncio.Semaphore(1)
+
+    async def work() -> None:
+        async with Turn(free) as turn, turn.put_down():
+            await asyncio.sleep(1000)
+
+    task = spawn(work(), name="work")
+    await settle()
+    async with Turn(free):
+        await cancel_and_join(task)
+        assert free.locked()
+
+    assert not free.locked()
+
+
+@pytest.mark.parametrize(("joins", "ends"), [(False, 3), (True, 4)])
+async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
+    """Two keys at 0 s, one more at 1 s; they are finished at 2, 3 and 4 s."""
+    seen: list[float] = []
+    timer = PassTimer(seen.append)
+    timer.started(["a", "b"], joins=joins)
+    await advance(1)
+    timer.started(["b", "c"], joins=joins)
+    for key in ("a", "b", "c"):
+        await advance(1)
+        timer.finished(key)
+    assert seen == [ends]
+
+
+class Slow:
+    """A cache that is complete after some time."""
+
+    def __init__(self, complete_after_s: float) -> None:
+        self._left_s = complete_after_s
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        waited = min(timeout_s, self._left_s)
+        await asyncio.sleep(waited)
+        self._left_s -= waited
+        if self._left_s > 0:
+            raise TimeoutError("the cache of things is not complete yet")
+
+
+@pytest.mark.parametrize(("takes_s", "reminders"), [(0, 0), (REMIND_S, 0), (2.5 * REMIND_S, 2)])
+async def test_it_waits_and_says_what_for(takes_s: float, reminders: int) -> None:
+    with capture_logs() as lines:
+        await until_synced(Slow(takes_s), who="test")
+
+    assert elapsed_s() == takes_s
+    assert [line["error"] for line in lines] == [
+        "the cache of things is not complete yet"
+    ] * reminders
+
+
+PATH = "/api/v1/nodes"
+
+
+def informer(server: Server) -> Informer[Node]:
+    return Informer(server.client().resource(NODES), resource=NODES.plural)
+
+
+async def test_the_first_starts_it_and_the_last_ends_it() -> None:
+    server = Server()
+    server.put(PATH, {"metadata": {"name": "a"}})
+    cache = RefCountedInformer(lambda: informer(server))
+    async with AsyncExitStack() as first:
+        mine = await first.enter_async_context(cache.use())
+        async with cache.use() as other:
+            await mine.wait_synced(1)
+            assert mine is other
+            assert mine.store.get("a") is not None
+        assert len(server.watches) == 1
+    assert (len(server.watches), server.opened[PATH]) == (0, 1)
+
+    async with cache.use() as again:
+        await again.wait_synced(1)
+        assert again is not mine
+    assert (len(server.watches), server.opened[PATH]) == (0, 2)
+
+
+async def test_an_error_of_its_user_ends_it_too() -> None:
+    server = Server()
+
+    async def user() -> None:
+        async with following(informer(server)):
+            await settle()
+            assert len(server.watches) == 1
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        await user()
+    assert len(server.watches) == 0

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict, MultiDictProxy
 
 from ccm.serving.authentication import ReviewFailed, User
-from ccm.serving.handler_chain import (
-    Decision,
-    Question,
-)
+from ccm.serving.handler_chain import Decision, Question
 from ccm.serving.http import Caller, Request
 
 

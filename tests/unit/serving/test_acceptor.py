@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from ccm.serving import acceptor, http
-from ccm.serving.acceptor import (
-    Stage,
-)
+from ccm.serving.acceptor import Stage
 from ccm.serving.http import MAX_BODY
 from tests import pki
 from tests.unit.serving.test_http import GET, LAST, LOOPBACK, echo, exchange, serving

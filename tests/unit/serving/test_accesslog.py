@@ -11,11 +11,7 @@ from structlog.testing import capture_logs
 from ccm.base import log
 from ccm.serving import handler_chain
 from ccm.serving.authentication import Authenticator, User
-from ccm.serving.handler_chain import (
-    Authorizer,
-    HandlerChain,
-    Paths,
-)
+from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
 from ccm.serving.http import Caller, Request, Response, text
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, request

@@ -1,4 +1,4 @@
-"""Who asks: proxies, certificates, tokens, and what wrong ones come to."""
+"""Callers: identified, authorized, and the answers about them that are remembered."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from ccm.base import clock
+from ccm.base import clock, metrics
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
     ANONYMOUS,
@@ -20,15 +20,19 @@ from ccm.serving.authentication import (
     Authenticator,
     Authorities,
     Proxies,
+    ReviewFailed,
     Trust,
     Unauthorized,
     User,
 )
+from ccm.serving.handler_chain import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
 from ccm.serving.http import Caller, Request
+from ccm.serving.ttl_cache import ENTRY, SWEEP_S, Shelf, TTLCache, digest
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
 
 pytestmark = pytest.mark.virtual_time
+
 
 CLIENTS = Authorities(pem=b"clients", members=frozenset({b"clients-ca"}))
 PROXIES = Authorities(pem=b"proxies", members=frozenset({b"proxies-ca"}))
@@ -352,3 +356,234 @@ async def test_authorities_are_told_by_their_certificates() -> None:
         Authorities.of(b"nonsense")
     with pytest.raises(ValueError, match="cut short"):
         Authorities.of(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
+
+
+OPEN = ("/healthz", "/readyz", "/livez", "/open/*")
+AUTHORIZATION_ALICE = User(name="alice", groups=("system:authenticated",))
+
+
+def question(path: str, user: User = AUTHORIZATION_ALICE, verb: str = "get") -> Question:
+    return Question(user=user, verb=verb, path=path)
+
+
+def authorizer(reviewer: Reviewer | None) -> Authorizer:
+    return Authorizer(reviewer, Paths(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "covered"),
+    [
+        ("/healthz", True),
+        ("/healthz/", False),
+        ("/healthz/ping", False),
+        ("/healthzz", False),
+        ("/open/", True),
+        ("/open/a/b", True),
+        ("/open", False),
+        ("/metrics", False),
+        ("/", False),
+    ],
+)
+def test_paths_are_exact_or_beginnings(path: str, covered: bool) -> None:
+    assert (path in Paths(OPEN)) is covered
+    assert (path in Paths([pattern.removeprefix("/") for pattern in OPEN])) is covered
+
+
+def test_a_star_alone_covers_everything_and_nothing_covers_nothing() -> None:
+    assert "/any/where" in Paths(["*"])
+    assert "/any/where" not in Paths([])
+
+
+async def test_masters_may_all_and_open_paths_are_for_all() -> None:
+    reviewer = Reviewer(allowed=())
+    asked = authorizer(reviewer)
+    root = User(name="root", groups=("system:masters",))
+
+    assert (await asked.decide(question("/metrics", root, "delete"))).allowed
+    assert (await asked.decide(question("/healthz", ANONYMOUS))).allowed
+    assert reviewer.asked == []
+
+
+@pytest.mark.row("serving-matrix-05")
+async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
+    assert await authorizer(None).decide(question("/metrics")) == Decision(allowed=False)
+
+
+@pytest.mark.row("serving-matrix-07")
+@pytest.mark.parametrize(("path", "ttl_s"), [("/metrics", 10.0), ("/configz", 5.0)])
+async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s: float) -> None:
+    reviewer = Reviewer(allowed=[("alice", "/metrics")])
+    asked = authorizer(reviewer)
+
+    answers = [await asked.decide(question(path))]
+    jump(ttl_s - 0.1)
+    answers.append(await asked.decide(question(path)))
+    assert len(reviewer.asked) == 1
+    jump(0.2)
+    answers.append(await asked.decide(question(path)))
+
+    assert len(reviewer.asked) == 2
+    assert {answer.allowed for answer in answers} == {path == "/metrics"}
+
+
+async def test_another_user_verb_or_path_is_another_question() -> None:
+    reviewer = Reviewer(allowed=[("alice", "/metrics")])
+    asked = authorizer(reviewer)
+    group = User(name="alice", groups=("more",))
+
+    for each in (
+        question("/metrics"),
+        question("/metrics", verb="post"),
+        question("/configz"),
+        question("/metrics", group),
+    ):
+        await asked.decide(each)
+
+    assert len(reviewer.asked) == 4
+
+
+async def test_no_answer_is_not_remembered() -> None:
+    reviewer = Reviewer(allowed=None)
+    asked = authorizer(reviewer)
+
+    for _ in range(2):
+        with pytest.raises(ReviewFailed):
+            await asked.decide(question("/metrics"))
+
+    assert len(reviewer.asked) == 2
+
+
+async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> None:
+    answer, asked = asyncio.Event(), []
+
+    class Slow(Reviewer):
+        async def review_access(self, question: Question) -> Decision:
+            asked.append(question.user.name)
+            if question.user == ANONYMOUS:
+                await answer.wait()
+            return Decision(allowed=True)
+
+    judge = authorizer(Slow())
+    crowd = [
+        spawn(judge.decide(question(f"/{number}", ANONYMOUS)), name="nobody")
+        for number in range(2 * ANONYMOUS_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    assert (await judge.decide(question("/metrics"))).allowed
+    assert len(asked) == ANONYMOUS_AT_ONCE + 1
+    answer.set()
+    await asyncio.gather(*crowd)
+    assert len(asked) == 2 * ANONYMOUS_AT_ONCE + 1
+
+
+class Source:
+    """Answers with the number of the question, once it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = asyncio.Event()
+        self.let.set()
+
+    async def __call__(self) -> int:
+        self.asked += 1
+        number = self.asked
+        await self.let.wait()
+        return number
+
+
+async def test_who_leaves_does_not_take_the_answer_away() -> None:
+    """Those who ask at the same time get the same answer."""
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    leaves = asyncio.create_task(memory.get("key", source))
+    stay = [asyncio.create_task(memory.get("key", source)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    leaves.cancel()
+    await asyncio.sleep(0)
+    source.let.set()
+
+    assert await asyncio.gather(*stay) == [1, 1]
+    assert leaves.cancelled()
+
+
+async def test_a_question_that_nobody_waits_for_ends() -> None:
+    """And who comes after that asks anew."""
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    before = asyncio.all_tasks()
+    leave = [asyncio.create_task(memory.get("key", source)) for _ in range(2)]
+    await asyncio.sleep(1.0)
+
+    for each in leave:
+        each.cancel()
+    await asyncio.wait(leave)
+    comes = asyncio.create_task(memory.get("key", source))
+    await asyncio.sleep(1.0)
+    under_way = asyncio.all_tasks() - before - {comes}
+    source.let.set()
+
+    assert await comes == source.asked == 2
+    assert len(under_way) == 1
+
+
+async def test_nothing_is_kept_for_no_time() -> None:
+    source, memory = Source(), TTLCache[str, int](lambda _: 0.0, name="test")
+
+    assert [await memory.get("key", source), await memory.get("key", source)] == [1, 2]
+
+
+async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
+    shelf = Shelf()
+    memory = TTLCache[str, str](float, name="leaving", shelf=shelf)
+
+    for seconds in ("1", "15"):
+        await memory.get(seconds, AsyncMock(return_value=seconds))
+    both = shelf.size
+    await asyncio.sleep(SWEEP_S + 1)
+    one = shelf.size
+    await asyncio.sleep(SWEEP_S)
+
+    assert both > 2 * ENTRY
+    assert ENTRY < one < both
+    assert shelf.size == 0
+    labels = {"cache": "leaving"}
+    assert metrics.REGISTRY.get_sample_value("ccm_serving_cache_bytes", labels) == 0
+
+
+def test_a_key_is_short_however_long_the_question() -> None:
+    """And no two questions share one, whatever characters they are made of."""
+    keys = {digest(("get", "/" + text)) for text in ("a", "b", "\udcff", "x" * 100_000)}
+
+    assert {len(key) for key in keys} == {32}
+    assert len(keys) == 4
+
+
+async def test_the_answer_unused_for_longest_is_forgotten_first_over_all_caches() -> None:
+    source = Source()
+    shelf = Shelf(2 * ENTRY + 10)
+    memory = TTLCache[str, int](lambda _: 9.0, name="test", shelf=shelf)
+    other = TTLCache[str, int](lambda _: 9.0, name="other", shelf=shelf)
+
+    await memory.get("a", source)
+    await memory.get("b", source)
+    await memory.get("a", source)
+    await other.get("c", source)
+
+    assert await memory.get("a", source) == 1
+    assert await memory.get("b", source) == 4
+    assert shelf.size <= 2 * ENTRY + 10
+
+
+async def test_closing_ends_what_is_asked() -> None:
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    waiting = asyncio.create_task(memory.get("key", source))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    await memory.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

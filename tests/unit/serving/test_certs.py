@@ -13,15 +13,7 @@ from cryptography import x509
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.serving import tls
-from ccm.serving.tls import (
-    CertificateError,
-    Certificates,
-    Directory,
-    Files,
-    Memory,
-    Named,
-    Subject,
-)
+from ccm.serving.tls import CertificateError, Certificates, Directory, Files, Memory, Named, Subject
 from ccm.testing.clock import jump
 from tests import pki
 

@@ -1,18 +1,19 @@
-"""The way of a request through the filters."""
+"""The way of a request, and the health pages at its end."""
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import parse_qsl
 
 import pytest
 
+from ccm.base import log, redact
 from ccm.serving.authentication import Authenticator, User
-from ccm.serving.handler_chain import (
-    Authorizer,
-    HandlerChain,
-    Paths,
-)
+from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
+from ccm.serving.health import WELL, Check, Finding, Health, Slis, wrong
 from ccm.serving.http import Request, Response, text
 from tests.unit.serving.callers import Reviewer, request
 
@@ -85,3 +86,129 @@ async def test_without_an_answer_about_rights_it_is_our_error() -> None:
 
     assert answer.status == 500
     assert answer.body.startswith(b'Internal Server Error: "/page": ')
+
+
+def check(name: str, finding: Finding = WELL) -> Check:
+    async def look() -> Finding:
+        return finding
+
+    return Check(name=name, look=look)
+
+
+GOOD = (check("ping"), check("cloud", Finding(detail="as far as we know")))
+BAD = (*GOOD, check("api-server", wrong("connection\nrefused")))
+
+
+def health(*checks: Check, slis: Slis | None = None) -> Health:
+    return Health("readyz", lambda: checks, slis=slis or Slis())
+
+
+async def answer(checks: Sequence[Check], query: str = "") -> tuple[int, list[str]]:
+    asked = request("/readyz", query=parse_qsl(query, keep_blank_values=True))
+    response = await health(*checks).all(asked)
+    assert ("X-Content-Type-Options", "nosniff") in response.headers
+    assert response.content_type == "text/plain; charset=utf-8"
+    return response.status, response.body.decode().splitlines()
+
+
+PING, CLOUD, PASSED = "[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed"
+UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b"'
+
+
+@pytest.mark.row("serving-health-01", "serving-health-02")
+@pytest.mark.parametrize(
+    ("checks", "query", "status", "lines"),
+    [
+        (GOOD, "", 200, ["ok"]),
+        (GOOD, "verbose", 200, [PING, CLOUD, PASSED]),
+        (GOOD, "verbose&exclude=b&exclude=a", 200, [PING, CLOUD, UNMATCHED, PASSED]),
+        ((), "verbose", 200, [PING, PASSED]),
+        (
+            BAD,
+            "verbose=true&exclude=api-server&exclude=cloud",
+            200,
+            [PING, "[+]cloud excluded: ok", "[+]api-server excluded: ok", PASSED],
+        ),
+        (
+            BAD,
+            "",
+            500,
+            [PING, CLOUD, "[-]api-server failed: connection refused", "readyz check failed"],
+        ),
+    ],
+    ids=["well", "verbose", "a name that there is not", "no checks", "excluded", "a failure"],
+)
+async def test_what_is_answered_about_all_checks(
+    checks: Sequence[Check], query: str, status: int, lines: list[str]
+) -> None:
+    assert await answer(checks, query) == (status, lines)
+
+
+@pytest.mark.row("serving-health-01")
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        ("/readyz/ping", 200, "ok"),
+        ("/readyz/api-server", 500, "internal server error: connection refused\n"),
+        ("/readyz/nothing", 404, "404 page not found\n"),
+        ("/readyz/", 404, "404 page not found\n"),
+    ],
+)
+async def test_a_single_check_can_be_asked_for(path: str, status: int, body: str) -> None:
+    response = await health(*BAD).pages["/readyz/"](request(path))
+
+    assert (response.status, response.body.decode()) == (status, body)
+
+
+async def test_a_cause_shows_no_secret() -> None:
+    redact.know("a-password-of-somebody")
+    try:
+        _, lines = await answer([check("cloud", wrong("login a-password-of-somebody failed"))])
+    finally:
+        redact.forget("a-password-of-somebody")
+
+    assert "a-password-of-somebody" not in lines[0]
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/readyz/cloud"])
+async def test_a_cause_is_short(path: str) -> None:
+    """Whatever the cloud said last, and however much: anybody may ask."""
+    pages = health(check("cloud", wrong("no\n" * 9000))).pages
+    body = (await pages[path.removesuffix("cloud")](request(path))).body
+
+    assert len(body) < redact.PUBLIC_BYTES + 100
+
+
+async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
+    slis = Slis()
+    watched = health(*BAD, slis=slis)
+    for _ in range(2):
+        await watched.all(request("/readyz"))
+    await watched.one(request("/readyz/ping"))
+
+    before = (await slis.page(request("/metrics/slis"))).body.decode()
+    reset = await slis.page(request("/metrics/slis", method="DELETE"))
+    after = (await slis.page(request("/metrics/slis"))).body.decode()
+
+    assert 'kubernetes_healthcheck{name="ping",type="readyz"} 1.0\n' in before
+    assert 'kubernetes_healthcheck{name="api-server",type="readyz"} 0.0\n' in before
+    counted = "kubernetes_healthchecks_total"
+    assert f'{counted}{{name="ping",status="success",type="readyz"}} 3.0\n' in before
+    assert f'{counted}{{name="api-server",status="error",type="readyz"}} 2.0\n' in before
+    assert reset.body == b"metrics reset\n"
+    assert "ping" not in after
+    assert f"# TYPE {counted} counter\n" in after
+
+
+async def test_only_who_asks_for_all_checks_has_a_change_logged() -> None:
+    stream = io.BytesIO()
+    log.setup(fmt="json", stream=stream)
+    page = health(*BAD)
+    try:
+        for query in ([], [("exclude", "api-server")], []):
+            await page.all(request("/readyz", query=query))
+        log.flush()
+    finally:
+        log.setup()
+
+    assert stream.getvalue().count(b"health check") == 1

@@ -16,10 +16,7 @@ import pytest
 
 from ccm.serving import acceptor, http, policy, tls
 from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
-from ccm.serving.tls import (
-    Certificates,
-    Files,
-)
+from ccm.serving.tls import Certificates, Files
 from tests import pki
 from tests.waiting import DEADLINE_S
 

@@ -17,12 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import policy, tls
 from ccm.serving.http import Request, Response, text
-from ccm.serving.tls import (
-    CertificateError,
-    Certificates,
-    Files,
-    Named,
-)
+from ccm.serving.tls import CertificateError, Certificates, Files, Named
 from ccm.testing.clock import advance
 from tests import pki
 from tests.unit.serving import test_http

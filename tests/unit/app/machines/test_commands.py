@@ -18,9 +18,7 @@ from ccm.app.machines.commands import (
     CommandOptions,
 )
 from ccm.app.options import Options, argv
-from ccm.app.options.names import (
-    FLAGS_OF,
-)
+from ccm.app.options.names import FLAGS_OF
 
 CLOUD = "--cloud-provider=sim"
 

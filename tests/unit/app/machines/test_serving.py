@@ -10,12 +10,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from ccm.app.health import (
-    Vitals,
-)
-from ccm.app.http import (
-    ServerContext,
-)
+from ccm.app.health import Vitals
+from ccm.app.http import ServerContext
 from ccm.app.machines.commands import MACHINE_CONTROLLER, CommandOptions
 from ccm.app.machines.serving import serving
 from ccm.app.provider import Misconfigured

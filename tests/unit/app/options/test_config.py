@@ -1,19 +1,27 @@
-"""The configuration file: what it sets, what overrides it, and that it survives a round trip."""
+"""The configuration file and the migration plan: read, written, and files of any content."""
 
 from __future__ import annotations
 
+import copy
 import json
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccm.app import options
-from ccm.app.options import config, migration
+from ccm.app.options import config, documents, migration
 from ccm.app.options.argv import UsageError
-from tests.unit.app.options.test_every_flag import ROWS
+from ccm.app.options.migration import Leader, Plan, Runs
+from ccm.app.options.names import MANIFESTS
+from ccm.kube import config as kube_config
+from tests.unit.app.options.test_options import ROWS
 
 HEAD = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
 
@@ -240,3 +248,189 @@ def test_a_file_read_again_replaces_what_it_said_and_not_the_command_line(tmp_pa
     assert after.controllers == ("*",)
     assert after.from_file == {"cloud-api-burst"}
     assert config.reread(after) == after
+
+
+NODE, LIFECYCLE, SERVICE, ROUTE = (manifest.name for manifest in MANIFESTS[:4])
+OLD = ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
+
+
+def plan(component: str, controllers: tuple[str, ...] = OLD) -> Plan:
+    entries = tuple(Leader(name=name, component=component) for name in controllers)
+    return Plan(leader_name="migration", leaders=entries)
+
+
+def document(version: str, body: str) -> str:
+    return (
+        f"apiVersion: controllermanager.config.k8s.io/{version}\n"
+        f"kind: LeaderMigrationConfiguration\n{body}"
+    )
+
+
+def read_of_migration(folder: Path, content: str) -> Plan:
+    file = folder / "migration.yaml"
+    file.write_text(content)
+    return migration.load(str(file))
+
+
+@pytest.mark.row("daemon-migration-01")
+@pytest.mark.parametrize(
+    ("component", "runs"),
+    [
+        ("kube-controller-manager", Runs.ELSEWHERE),
+        ("cloud-controller-manager", Runs.MIGRATED),
+        ("*", Runs.MIGRATED),
+    ],
+)
+@pytest.mark.parametrize(
+    "spelling", [OLD, (ROUTE, SERVICE, LIFECYCLE), ("route", "service", LIFECYCLE)]
+)
+def test_the_plan_says_where_a_controller_runs(
+    component: str, runs: Runs, spelling: tuple[str, ...]
+) -> None:
+    found = plan(component, spelling)
+
+    assert {found.of(name) for name in (ROUTE, SERVICE, LIFECYCLE)} == {runs}
+    assert found.of(NODE) is Runs.MAIN
+
+
+@pytest.mark.row("daemon-migration-04")
+def test_without_a_file_three_controllers_are_shared() -> None:
+    assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
+    assert [migration.DEFAULT.of(entry.name) for entry in MANIFESTS[:4]] == [
+        Runs.MAIN,
+        Runs.MIGRATED,
+        Runs.MIGRATED,
+        Runs.MIGRATED,
+    ]
+
+
+@pytest.mark.row("daemon-migration-02")
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        ("v1alpha1", "resourceLock: leases\ncontrollerLeaders: []"),
+        ("v1beta1", "resourceLock: leases\ncontrollerLeaders: [{name: route, component: '*'}]"),
+        ("v1", "controllerLeaders: [{name: route, component: '*'}]"),
+    ],
+)
+def test_each_version_is_read(tmp_path: Path, version: str, body: str) -> None:
+    """Its entries may be none."""
+    leaders = () if "[]" in body else (Leader(name="route", component="*"),)
+
+    assert read_of_migration(tmp_path, document(version, f"leaderName: x\n{body}")) == Plan(
+        leader_name="x", leaders=leaders
+    )
+
+
+@pytest.mark.row("daemon-migration-03")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (document("v2", "leaderName: x"), "apiVersion is"),
+        (document("v1", "leaderName: x").replace("Leader", "Leadr", 1), "kind is"),
+        (document("v1", "leaderName: ''"), "leaderName is missing"),
+        (document("v1", "leaderName: x\nresourceLock: leases"), "resourceLock is unknown"),
+        (document("v1alpha1", "leaderName: x"), "resourceLock is ''; it must be 'leases'"),
+        (
+            document("v1beta1", "leaderName: x\nresourceLock: endpoints"),
+            "resourceLock is 'endpoints'; it must be 'leases'",
+        ),
+        (document("v1", "leaderName: 5"), "leaderName must be text, not a number"),
+        (document("v1", "leaderName: x\ncontrollerLeaders: y"), "controllerLeaders must be a list"),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [{name: a}]"),
+            r"controllerLeaders\[0\].component is missing",
+        ),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [{name: a, component: b, c: d}]"),
+            r"controllerLeaders\[0\].c is unknown",
+        ),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [a]"),
+            r"controllerLeaders\[0\] must be a mapping, not text",
+        ),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_the_place(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises(documents.DocumentError, match=words):
+        read_of_migration(tmp_path, content)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+"""Any value that YAML can hold."""
+
+KUBECONFIG: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "one",
+    "contexts": [{"name": "one", "context": {"cluster": "c", "user": "u"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "abcdef"}}],
+}
+
+
+def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy with another value at one place."""
+    copied = copy.deepcopy(document)
+    inner = copied
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return copied
+
+
+@given(
+    content=st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            JUNK,
+            lambda inner: st.dictionaries(
+                st.sampled_from([*KUBECONFIG, "Generic", "Flags", "leaderName", "name", "cluster"]),
+                inner | st.lists(inner, max_size=2),
+            ),
+        ),
+    )
+)
+def test_no_file_makes_a_reader_stumble(content: Any) -> None:
+    data = content if isinstance(content, bytes) else yaml.safe_dump(content).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "file"
+        file.write_bytes(data)
+
+        for read in (config.load, migration.load):
+            with pytest.raises(documents.DocumentError, match=str(file)):
+                read(str(file))
+        with pytest.raises(kube_config.ConfigError):
+            kube_config.load(str(file), environ={})
+
+
+@given(data=st.data())
+def test_no_change_of_a_kubeconfig_makes_its_reader_stumble(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(list(paths(KUBECONFIG))))
+    content = changed(KUBECONFIG, path, data.draw(JUNK))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "file"
+        file.write_text(yaml.safe_dump(content))
+
+        try:
+            found = kube_config.load(str(file), environ={})
+        except kube_config.ConfigError:
+            return
+        assert found.server.startswith("http")
+
+
+def paths(document: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every value below the top."""
+    steps = document.items() if isinstance(document, dict) else enumerate(document)
+    for step, value in steps:
+        yield (*above, step)
+        if isinstance(value, dict | list):
+            yield from paths(value, (*above, step))

@@ -1,4 +1,4 @@
-"""What the health checks make of the daemon's vital signs."""
+"""What is healthy: the checks of the daemon."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from ccm.app import health
-from ccm.app.health import (
-    Checks,
-    Vitals,
-)
+from ccm.app.health import Checks, Vitals
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors as cloud_errors
@@ -26,9 +23,10 @@ from ccm.serving.health import Check
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
 from tests.support.calls import cloud
-from tests.unit.app.serving.api import Api
+from tests.unit.app.api import Api
 
 pytestmark = pytest.mark.virtual_time
+
 
 DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
@@ -49,7 +47,7 @@ class World:
 
     async def failing(self, checks: Sequence[Check]) -> dict[str, str]:
         """The checks that fail, with the cause."""
-        found = {check.name: await check.look() for check in checks}
+        found = {check.name: await check.finding() for check in checks}
         return {name: finding.detail for name, finding in found.items() if not finding.ok}
 
     async def live(self) -> dict[str, str]:
@@ -65,7 +63,7 @@ class World:
     async def detail(self, name: str) -> str:
         """What a check says."""
         (found,) = [check for check in self.checks.readyz() if check.name == name]
-        return (await found.look()).detail
+        return (await found.finding()).detail
 
 
 @pytest.mark.row("serving-health-06")

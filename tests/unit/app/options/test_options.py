@@ -1,0 +1,597 @@
+"""The flags: declared, read from a command line, explained; lists of controllers and webhooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+import ccm
+from ccm.app import options
+from ccm.app.options import argv, names, reference
+from ccm.app.options.names import MANIFESTS
+from ccm.base import redact
+from ccm.base.flags import GATES, LEVEL, Section, table
+
+_TABLE = Path(__file__).with_name("flag_rows.txt")
+
+
+WITH: Mapping[str, tuple[str, ...]] = {
+    "cloud-api-burst": ("--cloud-api-qps=1",),
+    "requestheader-uid-headers": ("--feature-gates=RemoteRequestHeaderUID=true",),
+    "webhook-tls-cert-file": ("--webhook-tls-private-key-file=/a/key",),
+    "webhook-tls-private-key-file": ("--webhook-tls-cert-file=/a/cert",),
+    "tls-cert-file": ("--tls-private-key-file=/a/key",),
+    "tls-private-key-file": ("--tls-cert-file=/a/cert",),
+    **{
+        f"log-{form}-{what}": ("--feature-gates=LoggingAlphaOptions=true",)
+        for form in ("text", "json")
+        for what in ("split-stream", "info-buffer-size")
+    },
+}
+"""Flags that make sense together with others only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One flag.
+
+    Attributes:
+        name: of the flag.
+        default: as written.
+        takes: words of the command line, and what comes back as written.
+        refuses: texts.
+    """
+
+    name: str
+    default: str
+    takes: Mapping[str, str]
+    refuses: tuple[str, ...]
+
+
+def rows() -> Mapping[str, Row]:
+    """All rows by the name of their flag."""
+    found = {}
+    for line in _TABLE.read_text().splitlines():
+        name, default, takes, refuses = (part.strip() for part in line.split("|"))
+        taken, refused = dict(_taken(name, takes)), tuple(map(_text, refuses.split()))
+        found[name] = Row(name=name, default=default, takes=taken, refuses=refused)
+    return found
+
+
+def _taken(name: str, texts: str) -> Iterator[tuple[str, str]]:
+    for entry in texts.replace("'' ->", "''->").split():
+        text, arrow, written = entry.partition("->")
+        if entry in ("-", "->true"):
+            yield f"--{name}", "true"
+        else:
+            yield f"--{name}={_text(text)}", written if arrow else _text(text)
+
+
+def _text(text: str) -> str:
+    return "" if text == "''" else text
+
+
+ROWS = rows()
+GUIDANCE = re.compile(
+    r"it takes|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
+)
+"""One of these begins what would be right."""
+
+
+def together(row: Row, word: str) -> list[str]:
+    """A command line on which nothing else is wrong."""
+    others = [] if row.name == "cloud-provider" else ["--cloud-provider=sim"]
+    return [*others, *WITH.get(row.name, ()), word]
+
+
+def complaints(words: list[str]) -> list[str]:
+    """What is said of a command line; nothing if it is right."""
+    try:
+        return options.faults(options.parse(words))
+    except argv.UsageError as error:
+        return list(error.faults)
+
+
+def test_every_flag_has_its_row() -> None:
+    assert set(ROWS) == set(options.FLAGS)
+
+
+def test_what_takes_any_text_is_all_that_refuses_nothing() -> None:
+    silent = {name for name, row in ROWS.items() if not row.refuses}
+
+    assert {options.FLAGS[name].kind.word for name in silent} == {"string"}
+
+
+@pytest.mark.row("daemon-flags-01")
+def test_defaults() -> None:
+    given = options.parse([])
+
+    written = {name: flag.kind.write(given.get(name)) for name, flag in options.FLAGS.items()}
+
+    assert written == {name: row.default for name, row in ROWS.items()}
+
+
+def test_what_they_take() -> None:
+    for name, row in ROWS.items():
+        for word, written in row.takes.items():
+            argv = together(row, word)
+            read = options.parse(argv)
+
+            assert options.FLAGS[name].kind.write(read.get(name)) == written, word
+            assert name in read.explicit, word
+            assert complaints(argv) == [], word
+
+
+@pytest.mark.row("daemon-flags-02")
+def test_all_are_taken_together() -> None:
+    """One long command line arrives unchanged, and each of its flags counts as given."""
+    words = {name: next(iter(row.takes)) for name, row in ROWS.items()}
+
+    read = options.parse(list(words.values()))
+
+    written = {name: flag.kind.write(read.get(name)) for name, flag in options.FLAGS.items()}
+    assert written == {name: row.takes[words[name]] for name, row in ROWS.items()}
+    assert read.explicit == set(ROWS)
+
+
+@pytest.mark.row("daemon-flags-03")
+def test_what_they_refuse() -> None:
+    """The message names the flag, the value, and what would be right."""
+    for name, row in ROWS.items():
+        for text in row.refuses:
+            (said,) = complaints(together(row, f"--{name}={text}"))
+
+            assert f"--{name}" in said
+            assert text in said.replace("\\", ""), said
+            assert GUIDANCE.search(said), said
+            assert redact.words(said) == said, "a name that looks like a secret's"
+
+
+@pytest.mark.row("daemon-flags-07")
+def test_flags_without_effect_earn_one_notice() -> None:
+    words = [f"--{name}=x" for name in options.IDLE]
+
+    (notice,) = options.parse(words).notices()
+
+    assert set(re.findall(r"--([\w-]+)", notice)) == set(options.IDLE)
+    assert options.parse(words).explicit == set()
+
+
+@pytest.mark.row("daemon-flags-07")
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--tls-curve-preferences=29,23",
+        "--webhook-tls-curve-preferences=29,23",
+        "--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA",
+        "--webhook-tls-cipher-suites=TLS_AES_128_GCM_SHA256",
+    ],
+)
+def test_what_python_cannot_set_is_said_once(word: str) -> None:
+    (said,) = options.parse([word]).notices()
+
+    assert said.startswith(word.partition("=")[0])
+
+
+@pytest.mark.row("daemon-flags-04")
+def test_all_faults_are_said_at_once() -> None:
+    argv = ["--cloud-provider=", "--secure-port=-1", "--tls-cipher-suites=X", "--webhooks=y"]
+
+    said = complaints(argv)
+
+    assert len(said) == len(argv)
+    for word in argv:
+        assert any(word.partition("=")[0] in line for line in said)
+
+
+_SHORT = "--leader-elect-renew-deadline=500ms --leader-elect-retry-period=100ms"
+
+
+def faults(*argv: str) -> list[str]:
+    return options.faults(options.parse(["--cloud-provider=sim", *argv]))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--controllers=cloud-node,-route,service-lb-controller,service-controller",
+        "--leader-elect=false --leader-elect-resource-lock=endpoints",
+        f"{_SHORT} --leader-elect-lease-duration=2s",
+        "--secure-port=0 --webhook-secure-port=0",
+        "--kube-api-qps=0 --kube-api-burst=0",
+        "--feature-gates=LoggingAlphaOptions=true --log-json-split-stream",
+        "--feature-gates=AllAlpha=true",
+        "--tls-cert-file=a --tls-private-key-file=b --tls-min-version=VersionTLS12",
+    ],
+)
+def test_accepted(argv: str) -> None:
+    """Settings that make sense pass, among them all that the reference takes."""
+    assert faults(*argv.split()) == []
+
+
+@pytest.mark.row("daemon-flags-06", "daemon-flags-08", "daemon-names-04")
+@pytest.mark.parametrize(
+    ("argv", "fault"),
+    [
+        ("--leader-elect-resource-lock=endpoints", 'lock=endpoints: must be "leases"'),
+        (f"--leader-elect-resource-name={'a' * 254}", "must be a name such as"),
+        ("--leader-elect-lease-duration=10s", "longer than --leader-elect-renew-deadline"),
+        ("--leader-elect-lease-duration=10500ms", "that is 10.5263s"),
+        ("--leader-elect-renew-deadline=2400ms", "longer than 1.2 times"),
+        (f"{_SHORT} --leader-elect-lease-duration=900ms", "must be 1s or longer"),
+        ("--controllers=x,-y", '"x", "y" are not in the list of known controllers; known: cloud-'),
+        ("--controllers=node-controller", '"node-controller" is not in the list of known'),
+        ("--load-balancer-nodes-longest-wait=500ms", "cannot be shorter than"),
+        ("--node-monitor-period=-90s", "--node-monitor-period=-1m30s: must be longer than 0s"),
+        ("--route-safety-period=5s", "cannot be shorter than --route-shortest-interval"),
+        (
+            "--machine-safety-apiserver-statuscheck-period=5s",
+            "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",
+        ),
+        ("--cloud-api-burst=3", "needs --cloud-api-qps above 0"),
+        ("--webhook-secure-port=10258", "cannot be the same value as --secure-port"),
+        ("--tls-cert-file=a", "needs --tls-private-key-file too"),
+        ("--webhook-tls-private-key-file=a", "needs --webhook-tls-cert-file too"),
+        (
+            "--feature-gates=RemoteRequestHeaderUID=false --requestheader-uid-headers=x-remote-uid",
+            "needs the feature gate RemoteRequestHeaderUID",
+        ),
+        ("--log-text-info-buffer-size=1Ki", "needs --feature-gates=LoggingAlphaOptions=true"),
+        ("--logging-format=json --vmodule=a=1", "works with --logging-format=text only"),
+    ],
+)
+def test_refused(argv: str, fault: str) -> None:
+    """One fault is one sentence that names the flag and what would be right."""
+    words = argv.split()
+    given = {word.removeprefix("--").partition("=")[0] for word in words}
+
+    found = [sentence for sentence in faults(*words) if fault in sentence]
+
+    assert len(found) == 1
+    assert found[0].removeprefix("--").partition("=")[0] in given
+
+
+def test_wrong_gates_are_not_told_of_twice() -> None:
+    (fault,) = faults(
+        "--feature-gates=LoggingAlphaOptions=true,Xyz=true", "--log-text-split-stream"
+    )
+
+    assert "unrecognized feature gate: Xyz" in fault
+
+
+ALPHA = Section("alpha")
+BETA = Section("beta", ours=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    v: int = ALPHA.flag(0, "How much.", short="v", kind=LEVEL)
+    help: bool = ALPHA.flag(False, "Help.", short="h")
+    leader_elect: bool = ALPHA.flag(True, "Elect.")
+    cluster_name: str = ALPHA.flag("kubernetes", "Name.")
+    controllers: tuple[str, ...] = ALPHA.flag(("*",), "Which. " * 30)
+    feature_gates: Mapping[str, bool] = BETA.flag(MappingProxyType({}), "Gates.", kind=GATES)
+    burst: int = BETA.flag(30, "Burst.", unit="requests")
+    old: bool = BETA.flag(False, "Old.", deprecated="leave it out")
+    not_a_flag: int = 0
+
+
+TABLE = table(Settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--leader-elect=false"], {"leader-elect": False}),
+        (["--leader-elect"], {"leader-elect": True}),
+        (["-v=4"], {"v": 4}),
+        (["-v4"], {"v": 4}),
+        (["-v", "4"], {"v": 4}),
+        (["--v=4"], {"v": 4}),
+        (["--v", "4"], {"v": 4}),
+        (["--leader_elect=false"], {"leader-elect": False}),
+        (["--cluster_name", "a_b"], {"cluster-name": "a_b"}),
+        (["-h"], {"help": True}),
+        (["-h=false"], {"help": False}),
+        (["--cluster-name="], {"cluster-name": ""}),
+        (["--cluster-name", "--help"], {"cluster-name": "--help"}),
+        (["--cluster-name=a=b"], {"cluster-name": "a=b"}),
+        (["--cluster-name=a", "--cluster-name=b"], {"cluster-name": "b"}),
+        (["--controllers=a,b"], {"controllers": ("a", "b")}),
+        (["--controllers=a", "--controllers=b,c"], {"controllers": ("a", "b", "c")}),
+        (["--controllers="], {"controllers": ()}),
+        (["--controllers=-a"], {"controllers": ("-a",)}),
+        (["--controllers", "-a"], {"controllers": ("-a",)}),
+        (
+            ["--feature-gates=A=true", "--feature-gates=B=1,A=0"],
+            {"feature-gates": {"A": False, "B": True}},
+        ),
+        (["--leader-elect", "--v=1"], {"leader-elect": True, "v": 1}),
+    ],
+    ids=" ".join,
+)
+def test_syntax(words: list[str], expected: dict[str, object]) -> None:
+    """Every form that the reference's flag library reads is read the same way."""
+    parsed = argv.parse(TABLE, words)
+
+    assert (parsed.values, parsed.arguments) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "arguments"),
+    [
+        ("--leader-elect false", {"leader-elect": True}, "false"),
+        ("a -v1  - -- --v=2 -x", {"v": 1}, "a - --v=2 -x"),
+    ],
+    ids=["a boolean never takes the next word", "a dash, words between flags, all after --"],
+)
+def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str) -> None:
+    """They are arguments, as in the reference; empty ones vanish."""
+    parsed = argv.parse(TABLE, words.split(" "))
+
+    assert (parsed.values, parsed.arguments) == (values, tuple(arguments.split()))
+
+
+def test_flags_without_effect_take_any_value_and_are_named_once() -> None:
+    words = ["--idle", "x", "--mute", "--idle=y", "-v1", "--help=0"]
+
+    parsed = argv.parse(TABLE, words, {"idle": True, "mute": False, "help": False})
+
+    assert parsed == argv.Parsed(
+        values={"v": 1, "help": False}, arguments=(), idle=("idle", "mute")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (
+            ["--leader-elekt=true"],
+            "unknown flag: --leader-elekt; did you mean --leader-elect? See --help",
+        ),
+        (["--zzzzzzzz"], "unknown flag: --zzzzzzzz; see --help"),
+        (["--lead"], "unknown flag: --lead; see --help"),
+        (["--not-a-flag=1"], "unknown flag: --not-a-flag; see --help"),
+        (["-x"], "unknown shorthand flag: 'x' in -x"),
+        (["--=1"], "bad flag syntax: --=1"),
+        (["---v=1"], "bad flag syntax: ---v=1"),
+        (["--cluster-name"], "flag needs an argument: --cluster-name takes any text"),
+        (["-v"], "flag needs an argument: --v takes a whole number from 0 to 2147483647"),
+        (["-v="], 'invalid argument "" for --v: it takes a whole number from 0 to 2147483647'),
+        (
+            ["--leader-elect=yes"],
+            'invalid argument "yes" for --leader-elect: it takes true or false',
+        ),
+        (
+            ["--burst=3000000000"],
+            (
+                'invalid argument "3000000000" for --burst: '
+                "it takes a whole number from -2147483648 to 2147483647"
+            ),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_refusals(words: list[str], fault: str) -> None:
+    """A fault names the flag, what was given and what would be right."""
+    with pytest.raises(argv.UsageError) as caught:
+        argv.parse(TABLE, words)
+
+    (found,) = caught.value.faults
+    assert found.startswith(fault)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    """One message holds every fault of the command line."""
+    with pytest.raises(argv.UsageError) as caught:
+        argv.parse(TABLE, ["--bogus", "--v=x", "--leader-elect=maybe", "--cluster-name"])
+
+    assert len(caught.value.faults) == 4
+    assert all(fault in str(caught.value) for fault in caught.value.faults)
+
+
+def test_help() -> None:
+    """Help goes by section, shows type, unit, default and state, and hides the deprecated."""
+    text = argv.explain(TABLE, [BETA, ALPHA])
+
+    assert text.startswith("Beta flags:\n\n      --burst")
+    assert text.index("Beta flags:") < text.index("Alpha flags:")
+    assert "      --burst int32  (requests, default 30)\n          Burst.\n" in text
+    assert "      --feature-gates Name=bool,...\n          Gates.\n" in text
+    assert "      --leader-elect  (bool, default true)" in text
+    assert "  -v, --v level  (default 0)" in text
+    assert "--old" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+VERSION = re.escape(f"cloud-controller-manager {ccm.__version__}")
+
+
+def test_every_flag_is_described() -> None:
+    """Text and section are there; a bare number has a unit or is a level."""
+    for flag in options.FLAGS.values():
+        assert flag.section in options.SECTIONS
+        assert flag.text.endswith(".")
+        assert flag.unit or flag.kind.word not in ("int", "int32", "float")
+
+
+def test_arguments_are_refused() -> None:
+    """Words that belong to no flag are refused, empty ones are not."""
+    with pytest.raises(argv.UsageError) as caught:
+        options.parse(["--leader-elect", "false", "x"])
+
+    assert str(caught.value) == (
+        '"cloud-controller-manager" does not take any arguments, got ["false" "x"]'
+    )
+    assert options.parse([""]) == options.Options()
+
+
+@pytest.mark.row("daemon-flags-05")
+@pytest.mark.parametrize(
+    ("setting", "words", "value"),
+    [
+        # Without a number of their own there are as many as sync workers.
+        ("node_status_workers", "", 1),
+        ("node_status_workers", "--concurrent-node-syncs=5", 5),
+        ("node_status_workers", "--concurrent-node-status-updates=2", 2),
+        # Zero means client-go's own numbers, a negative rate no limit.
+        ("api_rate", "", (20.0, 30)),
+        ("api_rate", "--kube-api-qps=0.5 --kube-api-burst=1", (0.5, 1)),
+        ("api_rate", "--kube-api-qps=0 --kube-api-burst=0", (5.0, 10)),
+        ("api_rate", "--kube-api-qps=-1", None),
+        # Calls to the cloud are not limited unless asked for.
+        ("cloud_rate", "", None),
+        ("cloud_rate", "--cloud-api-qps=2.5", (2.5, 3)),
+        ("cloud_rate", "--cloud-api-qps=2 --cloud-api-burst=10", (2.0, 10)),
+    ],
+)
+def test_numbers_that_follow_from_flags(setting: str, words: str, value: object) -> None:
+    assert getattr(options.parse(words.split()), setting) == value
+
+
+def test_help_is_answered() -> None:
+    """Help holds every flag but the deprecated, in 100 columns, and beats stray words."""
+    text = options.answer(options.parse(["stray", "-h"]))
+
+    assert text is not None
+    assert max(map(len, text.splitlines())) <= 100
+    for flag in options.FLAGS.values():
+        assert (f" --{flag.name}" in text.replace("\n", " ")) is not bool(flag.deprecated)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], ""),
+        (["--version=false"], ""),
+        (["--version=v1.36.3"], ""),
+        (["--version"], f"{VERSION}\n"),
+        (["--version=raw"], f"{VERSION} python=3.*\n"),
+    ],
+)
+def test_version_is_answered(words: list[str], answer: str) -> None:
+    """The version is printed when asked for and only then; raw tells more, on one line."""
+    text = options.answer(options.parse(words)) or ""
+
+    assert re.fullmatch(answer, text)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--controllers=cloud-node --secure-port=1 -v2", []),
+        (
+            "--contention-profiling --node-sync-period 1s --contention-profiling",
+            ["accepted without effect: --contention-profiling, --node-sync-period"],
+        ),
+        (
+            "--allow-untagged-cloud",
+            ["--allow-untagged-cloud is deprecated: give the cloud's objects a cluster ID"],
+        ),
+        (
+            "--version=v9.9.9 --feature-gates=AllAlpha=1,NativeHistograms=1,LoggingAlphaOptions=1",
+            [
+                f"--version=v9.9.9 has no effect: the version is {ccm.__version__}",
+                "feature gate NativeHistograms has no effect in this version",
+            ],
+        ),
+    ],
+)
+def test_notices(words: str, told: list[str]) -> None:
+    """Each setting without effect, or that is old, is told once; working ones are not."""
+    assert options.parse(words.split()).notices() == told
+
+
+def test_flag_lines() -> None:
+    """Every flag is logged with the value in force, in quotes, by name."""
+    lines = options.parse(['--cluster-name=a"b\\c\n', "-v4"]).flag_lines()
+
+    assert len(lines) == len(options.FLAGS)
+    assert 'FLAG: --cluster-name="a\\"b\\\\c\\n"' in lines
+    assert 'FLAG: --controllers="[*]"' in lines
+    assert 'FLAG: --v="4"' in lines
+
+
+def test_the_file_is_what_the_table_says() -> None:
+    """If not: `python -m ccm.app.options.reference > ccm/app/FLAGS.md`."""
+    assert reference.FILE.read_text(encoding="utf-8") == reference.markdown()
+
+
+def test_every_flag_has_one_line() -> None:
+    named = re.findall(r"^\| (?:`-\w`, )?`--([a-z0-9-]+)` \|", reference.markdown(), re.MULTILINE)
+
+    assert sorted(named) == sorted(options.FLAGS)
+
+
+@pytest.mark.row("daemon-names-01")
+def test_the_promised_names() -> None:
+    """Names, aliases, client names and metric names are those of the Go reference."""
+    assert [(c.name, c.alias, c.client, c.metric) for c in MANIFESTS[:4]] == [
+        ("cloud-node-controller", "cloud-node", "node-controller", "cloud-node"),
+        (
+            "cloud-node-lifecycle-controller",
+            "cloud-node-lifecycle",
+            "node-controller",
+            "cloud-node-lifecycle",
+        ),
+        ("service-lb-controller", "service", "service-controller", "service"),
+        ("node-route-controller", "route", "route-controller", "route"),
+    ]
+
+
+def test_machine_controllers_run_only_where_they_are_named() -> None:
+    """Another program may see to the same objects already."""
+    named = [each.name for each in MANIFESTS[4:]]
+
+    assert {each.name for each in names.enabled(["*"])}.isdisjoint(named)
+    wanted = ["*", *(each.alias for each in MANIFESTS[4:])]
+    assert [each.name for each in names.enabled(wanted)][4:] == named
+
+
+@pytest.mark.row("daemon-names-03")
+@pytest.mark.parametrize(
+    ("name", "requested", "enabled"),
+    [
+        ("bravo", "alpha,bravo,-charlie", True),
+        ("charlie", "alpha,bravo,-charlie", False),
+        ("alpha", "*", True),
+        ("delta", "*", False),
+        ("charlie", "*,-charlie", False),
+        ("foxtrot", "alpha,bravo,-charlie", False),
+        ("delta", "*,delta", True),
+        ("alpha", "alpha,-alpha", True),
+        ("alpha", "-alpha,alpha", False),
+        ("a", "-b", False),
+        ("a", "", False),
+    ],
+)
+def test_enabling(name: str, requested: str, enabled: bool) -> None:
+    """The first entry that names it decides, else the star unless off by default."""
+    found = names.is_enabled(name, requested.split(","), off_by_default={"delta", "echo"})
+
+    assert found is enabled
+
+
+@pytest.mark.row("daemon-names-02", "daemon-names-05", "daemon-names-06")
+@pytest.mark.parametrize(
+    ("requested", "enabled"),
+    [
+        ("*", "cloud-node cloud-node-lifecycle service route"),
+        ("*,-service,-route", "cloud-node cloud-node-lifecycle"),
+        ("cloud-node", "cloud-node"),
+        ("-service", ""),
+        ("route", "route"),
+        (
+            "service-controller,cloud-node-controller,node-route-controller",
+            "cloud-node service route",
+        ),
+        ("-route-controller,-cloud-node-lifecycle-controller,*", "cloud-node service"),
+    ],
+)
+def test_what_a_list_starts(requested: str, enabled: str) -> None:
+    assert [entry.alias for entry in names.enabled(requested.split(","))] == enabled.split()
