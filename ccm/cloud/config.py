@@ -44,7 +44,6 @@ class ApiClient(Protocol):
         content_type: str = "application/json",
     ) -> bytes:
         """Send a request and return the body of the answer."""
-        ...
 
 
 class ClientBuilder(Protocol):
@@ -52,7 +51,6 @@ class ClientBuilder(Protocol):
 
     def client(self, name: str) -> ApiClient:
         """A client of its own name and rate limit."""
-        ...
 
 
 class EventSink(Protocol):
@@ -60,7 +58,6 @@ class EventSink(Protocol):
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Record an event of kind `Normal` or `Warning`; never blocks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

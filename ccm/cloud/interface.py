@@ -81,7 +81,6 @@ class InstancesV2(Protocol):
         Node object, so answer False only on positive knowledge. An error keeps the node
         and is asked again with back-off.
         """
-        ...
 
     @operation()
     async def instance_shutdown(self, node: Node) -> bool:
@@ -94,7 +93,6 @@ class InstancesV2(Protocol):
             NotFound: the instance is gone since; neither running nor switched off.
             Unimplemented: the cloud cannot tell.
         """
-        ...
 
     @operation()
     async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
@@ -108,7 +106,6 @@ class InstancesV2(Protocol):
         Raises:
             NotFound: there is no such instance.
         """
-        ...
 
 
 @runtime_checkable
@@ -122,7 +119,6 @@ class InstanceStates(Protocol):
         Called by the node lifecycle controller in their place. Errors as for
         `instance_exists`.
         """
-        ...
 
 
 class Instances(Protocol):
@@ -142,7 +138,6 @@ class Instances(Protocol):
         the addresses of the node as they are. An error in the periodic pass is logged and
         asked again in the next one.
         """
-        ...
 
     @operation()
     async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
@@ -151,7 +146,6 @@ class Instances(Protocol):
         Called once to initialise a node, and for each initialised node once per
         `--node-status-update-frequency`. Any error leads to `node_addresses`.
         """
-        ...
 
     @operation()
     async def instance_id(self, node_name: str) -> str:
@@ -165,7 +159,6 @@ class Instances(Protocol):
                 then deletes the Node, after asking a second time.
             Unimplemented: initialisation goes on without a provider ID.
         """
-        ...
 
     @operation()
     async def instance_type(self, node_name: str) -> str:
@@ -173,7 +166,6 @@ class Instances(Protocol):
 
         Called after `instance_type_by_provider_id` raised anything. Empty = no label.
         """
-        ...
 
     @operation()
     async def instance_type_by_provider_id(self, provider_id: str) -> str:
@@ -182,15 +174,12 @@ class Instances(Protocol):
         Called once to initialise a node. Empty = no label. Any error leads to
         `instance_type`.
         """
-        ...
 
     async def add_ssh_key_to_all_instances(self, user: str, key: str) -> None:
         """Put an SSH key (`<type> <blob>`) on every instance. The daemon never calls it."""
-        ...
 
     async def current_node_name(self, hostname: str) -> str:
         """The node name of the machine we run on. The daemon never calls it."""
-        ...
 
     @operation()
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
@@ -200,7 +189,6 @@ class Instances(Protocol):
         error keeps the node and is asked again with back-off; `NotFound` is such an error
         too, never an answer.
         """
-        ...
 
     @operation()
     async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
@@ -213,7 +201,6 @@ class Instances(Protocol):
             NotFound: the instance is gone since; neither running nor switched off.
             Unimplemented: the cloud cannot tell, which reads as no.
         """
-        ...
 
 
 class Zones(Protocol):
@@ -226,17 +213,14 @@ class Zones(Protocol):
 
     async def get_zone(self) -> Zone:
         """The zone of the machine we run on. The daemon never calls it."""
-        ...
 
     @operation()
     async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
         """The zone of an instance. Any error leads to `get_zone_by_node_name`."""
-        ...
 
     @operation()
     async def get_zone_by_node_name(self, node_name: str) -> Zone:
         """The same by node name, after the other way failed."""
-        ...
 
 
 class Inventory(Protocol):
@@ -255,7 +239,6 @@ class Inventory(Protocol):
         Called at most once per `--inventory-max-age`, never twice at once. On an error the
         daemon falls back to single calls.
         """
-        ...
 
 
 class LoadBalancer(Protocol):
@@ -293,7 +276,6 @@ class LoadBalancer(Protocol):
         failed update None means that there was nothing to update, which is no failure; an error
         here counts as "it is there".
         """
-        ...
 
     def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
         """The name of the load balancer in the cloud; pure, no call.
@@ -303,7 +285,6 @@ class LoadBalancer(Protocol):
         `default_load_balancer_name` will do. An error makes the Service count as different:
         it is ensured.
         """
-        ...
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def ensure_load_balancer(
@@ -325,7 +306,6 @@ class LoadBalancer(Protocol):
             InvalidArgument, FailedPrecondition: the Service asks for what cannot be had.
             ImplementedElsewhere: not ours; the finalizer stays, the status is left alone.
         """
-        ...
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def update_load_balancer(
@@ -345,7 +325,6 @@ class LoadBalancer(Protocol):
                 so.
             RetryAfter: the cloud still works on it; called again then.
         """
-        ...
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
@@ -364,7 +343,6 @@ class LoadBalancer(Protocol):
             RetryAfter: the cloud still works on it; called again then.
             FailedPrecondition: something forbids it, such as protection from deletion.
         """
-        ...
 
 
 @runtime_checkable
@@ -390,7 +368,6 @@ class LoadBalancerDigests(Protocol):
         Called once after a start and once per `--load-balancer-drift-check-period`. On an
         error the daemon tries again a few times, then ensures every Service.
         """
-        ...
 
     def load_balancer_digest(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
@@ -400,7 +377,6 @@ class LoadBalancerDigests(Protocol):
         Raise any `CloudError` where the Service cannot be served: it is then ensured, and
         the error is reported from there.
         """
-        ...
 
 
 @runtime_checkable
@@ -420,7 +396,6 @@ class LoadBalancerRemoval(Protocol):
             RetryAfter: the cloud still works on it.
             FailedPrecondition: something forbids it, such as protection from deletion.
         """
-        ...
 
 
 class Routes(Protocol):
@@ -445,7 +420,6 @@ class Routes(Protocol):
         nothing is created, deleted or marked, and the listing is tried again after at most
         a minute. Routes outside of `--cluster-cidr` are left alone.
         """
-        ...
 
     @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
@@ -462,7 +436,6 @@ class Routes(Protocol):
             FailedPrecondition: none of the node's addresses can be routed to yet.
             ResourceExhausted: the table is full.
         """
-        ...
 
     @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
     async def delete_route(self, cluster_name: str, route: Route) -> None:
@@ -472,7 +445,6 @@ class Routes(Protocol):
         one that leads nowhere. The cached node is looked at once more right before. What
         needs the range is created only after this has returned.
         """
-        ...
 
 
 class Clusters(Protocol):
@@ -480,11 +452,9 @@ class Clusters(Protocol):
 
     async def list_clusters(self) -> Sequence[str]:
         """Names of the clusters in this cloud."""
-        ...
 
     async def master(self, cluster_name: str) -> str:
         """Address of a cluster's API server."""
-        ...
 
 
 class PVLabeler(Protocol):
@@ -492,7 +462,6 @@ class PVLabeler(Protocol):
 
     async def get_labels_for_volume(self, volume: Any) -> Mapping[str, str]:
         """Labels of a PersistentVolume."""
-        ...
 
 
 class InformerFactory(Protocol):
@@ -504,11 +473,9 @@ class InformerFactory(Protocol):
         Handlers run in the event loop and must return at once. Existing nodes are
         delivered first.
         """
-        ...
 
     def node(self, name: str) -> Node | None:
         """The cached Node; None when there is none."""
-        ...
 
 
 SetInformers = Callable[[InformerFactory], None]

@@ -291,7 +291,6 @@ class MachineDriver(Protocol):
             ResourceExhausted: quota or capacity is used up.
             RetryAfter: not yet; called again then.
         """
-        ...
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
@@ -307,7 +306,6 @@ class MachineDriver(Protocol):
             CloudError: the VM will never run, if it carries a `MachineInfo` whose phase is FAILED;
                 the machine has failed then, and its set replaces it.
         """
-        ...
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
@@ -326,7 +324,6 @@ class MachineDriver(Protocol):
             RetryAfter: the cloud still works on it; called again then.
             NotFound: nothing is there; counts as an answer.
         """
-        ...
 
     @operation()
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
@@ -339,7 +336,6 @@ class MachineDriver(Protocol):
                 `MachineInfo` with provider ID and node name.
             Unimplemented: the cloud cannot tell; counts as `NotFound` in a creation.
         """
-        ...
 
     @operation(deadline_s=LISTING_S)
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
@@ -350,7 +346,6 @@ class MachineDriver(Protocol):
         machine. Whose a VM is, is decided by the caller from its identity: only VMs that carry the
         request's marker, or whose provider ID stands in a machine, are ever touched.
         """
-        ...
 
     @operation()
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
@@ -359,11 +354,9 @@ class MachineDriver(Protocol):
         Raises:
             Unimplemented: a drain does not wait for volumes to be detached.
         """
-        ...
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
         """Fill `machine_class` from a class of a provider's own kind. The daemon never calls it."""
-        ...
 
 
 @runtime_checkable
@@ -379,7 +372,6 @@ class SpecValidation(Protocol):
         Called when a MachineClass or its Secret changes; what it says becomes a condition of the
         class. Without `live` no request is made.
         """
-        ...
 
 
 @runtime_checkable
@@ -391,7 +383,6 @@ class MachineMetrics(Protocol):
 
         A spec that cannot be read has an empty `size`; it is never an error.
         """
-        ...
 
 
 class Driver(Generic[S]):

@@ -65,25 +65,20 @@ class Caller(Protocol):
     @property
     def name(self) -> str:
         """The provider's name."""
-        ...
 
     @property
     def opening(self) -> int:
         """A number that changes when another provider object is in use."""
-        ...
 
     @property
     def confirmed(self) -> set[str]:
         """UIDs of nodes without provider ID whose instance this opening has confirmed."""
-        ...
 
     def offers(self, face: type) -> bool:
         """Whether the provider has that interface."""
-        ...
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call a method, given as an attribute of its interface. Raises CloudError."""
-        ...
 
 
 DECLARED: dict[str, Declaration] = {}

@@ -95,11 +95,9 @@ class Quota(Protocol):
 
     async def acquire(self) -> None:
         """Wait until a request may be made."""
-        ...
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
         """Take note of what an answer says about the quota."""
-        ...
 
 
 class Authorizer(Protocol):
@@ -111,7 +109,6 @@ class Authorizer(Protocol):
         Raises:
             CloudError: there is none to be had; the request is not made.
         """
-        ...
 
     def refused(self, header: str) -> bool:
         """Hear that the cloud refused this value with 401.
@@ -119,7 +116,6 @@ class Authorizer(Protocol):
         True has the request made once more, with what `header` gives then: one that was refused
         so did nothing.
         """
-        ...
 
 
 class QuotaLimiter:

@@ -32,7 +32,6 @@ class Credentials(Protocol):
         Raises:
             NoCredentials: there is none; nothing is ever sent anonymously instead.
         """
-        ...
 
     async def rejected(self, credential: Credential, sent_at: float) -> bool:
         """The server answered 401 to a request begun at `sent_at` (monotonic seconds).
@@ -40,7 +39,6 @@ class Credentials(Protocol):
         True when `current` now gives another credential than the rejected one, so that
         repeating the request makes sense. Never raises: a failed renewal is False.
         """
-        ...
 
 
 class Fixed:

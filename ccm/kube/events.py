@@ -216,13 +216,11 @@ class Sink(Protocol):
 
     async def create(self, obj: Event, *, namespace: str) -> Event:
         """Create an Event."""
-        ...
 
     async def patch_strategic(
         self, name: str, patch: Mapping[str, Any], *, namespace: str
     ) -> Event:
         """Patch an Event."""
-        ...
 
 
 class EventRecorder:

@@ -24,28 +24,8 @@ from ccm.model.meta import KubeObject
 T = TypeVar("T", bound=KubeObject)
 
 
-class View(Protocol[T]):
-    """What readers may do with a store."""
-
-    def get(self, key: str) -> T | None:
-        """The object with that key (`namespace/name` or `name`), if there is one."""
-        ...
-
-    def list(self) -> builtins.list[T]:
-        """All objects, in no particular order; a copy the caller may keep."""
-        ...
-
-    def keys(self) -> Collection[str]:
-        """All keys; a live view, so copy it before awaiting."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __contains__(self, key: object) -> bool: ...
-
-
 class Store(Generic[T]):
-    """Objects of one kind by key."""
+    """Local copy of one kind: frozen objects by key. Only its informer writes to it."""
 
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
@@ -88,7 +68,6 @@ class Resource(reflector.Source[T], Protocol[T]):
 
     def within(self, namespace: str) -> reflector.Source[T]:
         """The same of one namespace."""
-        ...
 
 
 class Client(Protocol):
@@ -96,7 +75,6 @@ class Client(Protocol):
 
     def resource(self, kind: Kind[T]) -> Resource[T]:
         """Calls about one kind."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -205,7 +183,7 @@ class Informer(Generic[T]):
         return found
 
     @property
-    def store(self) -> View[T]:
+    def store(self) -> Store[T]:
         """The objects; complete once `has_synced`."""
         return self._content.store
 

@@ -6,8 +6,9 @@ not changed for as long as the record says, counted from the local moment of the
 client-go, times are not compared in whole seconds: a leader that renews more often than once a
 second would be taken for silent up to a second early.
 
-`LeaderElector` is the loop around it. Standing by: try, then wait for the first of three. The Lease is watched, and an empty holder or
-a missing Lease is tried at once; a holder that falls silent is challenged at the moment
+`LeaderElector` is the loop around it. Standing by: try, then wait for the first of three. The
+Lease is watched, and an empty holder or a missing Lease is tried at once; a holder that falls silent
+is challenged at the moment
 its lease runs out; and where the watch says nothing, the Lease is read again every
 retry period, stretched by a random factor in [1, 2.2). Leading: renew every retry
 period; without a success for the renew deadline the leadership is lost, whatever the API
@@ -125,15 +126,12 @@ class Leases(Protocol):
 
     async def get(self, name: str, *, namespace: str) -> Lease:
         """Read a Lease."""
-        ...
 
     async def create(self, obj: Lease, *, namespace: str) -> Lease:
         """Create a Lease."""
-        ...
 
     async def replace(self, obj: Lease) -> Lease:
         """Write a Lease, guarded by its resourceVersion."""
-        ...
 
 
 class LeaseLock:
@@ -352,7 +350,6 @@ class WatchedLeases(Leases, Protocol):
         self, *, namespace: str, timeout_s: int, field_selector: str, idle_timeout_s: float | None
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[Lease]]]:
         """Follow one Lease."""
-        ...
 
 
 class Recorder(Protocol):
@@ -360,7 +357,6 @@ class Recorder(Protocol):
 
     def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
         """Record an event; never blocks."""
-        ...
 
 
 class LeaderElector:

@@ -63,7 +63,6 @@ class Source(Protocol[T]):
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
         """One page of the newest state."""
-        ...
 
     def watch(
         self,
@@ -74,7 +73,6 @@ class Source(Protocol[T]):
         idle_timeout_s: float | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
         """Changes since a version, or the present state and then changes."""
-        ...
 
 
 class Sink(Protocol[T_contra]):
@@ -82,19 +80,15 @@ class Sink(Protocol[T_contra]):
 
     def keys(self) -> Collection[str]:
         """Keys of what the sink holds."""
-        ...
 
     def upsert(self, obj: T_contra) -> None:
         """This is the object's state now."""
-        ...
 
     def remove(self, key: str, last: T_contra | None = None) -> None:
         """The object is gone; `last` is its final state where that is known."""
-        ...
 
     def complete(self) -> None:
         """Everything there is has been delivered at least once."""
-        ...
 
 
 _BACKOFF = Exponential(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)

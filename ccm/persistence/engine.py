@@ -14,13 +14,13 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Hashable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ccm.base import clock, lease_guard, metrics
 from ccm.base.log import logger
@@ -81,57 +81,33 @@ DEGRADED = metrics.gauge(
 )
 
 
-class UnderWay:
-    """What has begun and not ended."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Something is under way inside."""
-        self._count += 1
-        self._none.clear()
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._none.set()
-
-    async def none(self) -> None:
-        """All that began has ended."""
-        await self._none.wait()
-
-
 class Turns:
-    """Writes to one place, in the order they were asked for; no lock outlives its users."""
+    """Operations under way; those at one place take turns, in the order of their calls."""
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, tuple[asyncio.Lock, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
+        # No lock outlives its users.
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @asynccontextmanager
     async def of(self, place: Hashable | None) -> AsyncIterator[None]:
-        """Inside it is our turn; None is nowhere, and waits for nobody."""
-        if place is None:
-            yield
-            return
-        lock, users = self._held.get(place, (asyncio.Lock(), 0))
-        self._held[place] = (lock, users + 1)
+        """Hold the turn of a place; None: there is nothing to wait for."""
+        lock = nullcontext() if place is None else self._locks.setdefault(place, asyncio.Lock())
+        self._count += 1
+        self._idle.clear()
         try:
             async with lock:
                 yield
         finally:
-            lock, users = self._held[place]
-            if users == 1:
-                del self._held[place]
-            else:
-                self._held[place] = (lock, users - 1)
+            self._count -= 1
+            if not self._count:
+                self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        await self._idle.wait()
 
 
 WINDOW = 256
@@ -160,7 +136,6 @@ class Instance:
         self._deadline_s = deadline_s
         self._took: deque[float] = deque(maxlen=WINDOW)
         self._turns = Turns()
-        self._under_way = UnderWay()
         self._log = logger("persistence")
 
     @property
@@ -191,9 +166,8 @@ class Instance:
         """
         began, result = clock.monotonic(), "ok"
         try:
-            with self._under_way.one():
-                async with self._turns.of(place), lease_guard.limit(self._deadline_s):
-                    yield
+            async with self._turns.of(place), lease_guard.limit(self._deadline_s):
+                yield
             self._worked(name, clock.monotonic() - began)
         except lease_guard.Lapsed as error:
             result = "BackendUnavailable"
@@ -216,7 +190,7 @@ class Instance:
 
     async def idle(self) -> None:
         """Nothing is under way."""
-        await self._under_way.none()
+        await self._turns.idle()
 
     def down(self, why: str) -> None:
         """It does not work."""

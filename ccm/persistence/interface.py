@@ -133,38 +133,30 @@ class PersistenceProvider(Protocol):
             BackendDead: nothing can be used, or a store belongs to another cluster. All further
                 calls raise this too.
         """
-        ...
 
     def instances(self) -> Sequence[str]:
         """All that are configured, up or down, always in the same order; asks nobody."""
-        ...
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
         """How it is, from memory: within 50 ms, however the store hangs. Never raises."""
-        ...
 
     async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
         """Store it in the place of what was there; it is durable when this returns.
 
         Repeating it is safe after any error.
         """
-        ...
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
         """Remove it for good; silent if it is not there."""
-        ...
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         """A copy of its own for the caller; None: it is absent."""
-        ...
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
         """Every healthy object of exactly that group, version and kind, in no order."""
-        ...
 
     async def close(self) -> None:
         """Wait for the writes under way and let go of everything; may be called twice."""
-        ...
 
 
 class VersionedPersistence(Protocol):
@@ -173,7 +165,6 @@ class VersionedPersistence(Protocol):
     def capabilities(self, instance: str) -> frozenset[str]:
         """`CAS`, `FENCING`, `SHARED`: what was tried and holds, not what is promised. A
         conditional deletion is none: services differ in it, so nothing here rests on it."""
-        ...
 
     async def put_versioned(
         self, instance: str, obj: Mapping[str, Any], *, expect: Expected
@@ -183,19 +174,16 @@ class VersionedPersistence(Protocol):
         Raises:
             VersionConflict: it is not, or the store cannot keep conditions.
         """
-        ...
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
         """The object and its version."""
-        ...
 
     def iter_objects(
         self, instance: str, kind: GVK
     ) -> AsyncIterator[tuple[ObjectKey, dict[str, Any], Version]]:
         """Every healthy object of that kind, a page in memory at a time."""
-        ...
 
 
 class Stamp(NamedTuple):
@@ -217,31 +205,16 @@ class StampedPersistence(Protocol):
 
     async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
         """Store a copy as it is, or the mark of a deletion."""
-        ...
 
     async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
         """The copy, or the mark of a deletion; None: neither."""
-        ...
 
     def iter_stamped(self, instance: str, kind: GVK) -> AsyncIterator[tuple[ObjectKey, Stamped]]:
         """All copies and marks of that kind."""
-        ...
 
 
-METHODS = (
-    "initialize",
-    "instances",
-    "instance_status",
-    "put_object",
-    "delete_object",
-    "get_object",
-    "get_all_objects",
-    "close",
-)
-"""Of `PersistenceProvider`."""
-
-STAMPED_METHODS = ("write_stamped", "read_stamped", "iter_stamped")
-"""Of `StampedPersistence`."""
+METHODS = tuple(name for name in vars(PersistenceProvider) if not name.startswith("_"))
+STAMPED_METHODS = tuple(name for name in vars(StampedPersistence) if not name.startswith("_"))
 
 
 def require(backend: str, provider: object, methods: Sequence[str] = METHODS) -> None:

@@ -46,53 +46,6 @@ from ccm.persistence.objects import Place, place_of
 LIMIT = 10_000
 """Copies that are remembered for one instance; beyond them all of it is compared again."""
 
-
-class Repairs:
-    """Of one instance. At first nobody knows what it missed before.
-
-    Args:
-        limit: of what is remembered.
-    """
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
-        self._places: dict[Place, None] = {}
-        self._compared: set[GVK] = set()
-
-    def __contains__(self, place: Place) -> bool:
-        return place in self._places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def knows(self, kind: GVK) -> bool:
-        """Whether what it missed of that kind is remembered."""
-        return kind in self._compared
-
-    def compared(self, kind: GVK) -> None:
-        """From now on it is."""
-        self._compared.add(kind)
-
-    def add(self, place: Place) -> None:
-        """It missed something there."""
-        self._places[place] = None
-        if len(self._places) > self._limit:
-            self._places.clear()
-            self.forget()
-
-    def forget(self) -> None:
-        """Nobody knows any more; all of it has to be compared."""
-        self._compared.clear()
-
-    def done(self, place: Place) -> None:
-        """It has it now."""
-        self._places.pop(place, None)
-
-    def pending(self) -> Sequence[Place]:
-        """What to see to, as it is now."""
-        return tuple(self._places)
-
-
 NEVER = Stamp(0, 0)
 """Of a copy that is the only one."""
 
@@ -117,15 +70,6 @@ class Backend:
             raise BackendDead(f"persistence backend {name!r} has two instances of one name")
         self._make = make
         self.is_open = False
-
-    def check(self, *, is_alone: bool) -> None:
-        """See that it can be one of several, if it is.
-
-        Raises:
-            BackendDead: it lacks methods.
-        """
-        if not is_alone:
-            require(self.name, self.provider, STAMPED_METHODS)
 
     async def open(self, machine_id: MachineId) -> None:
         """Open it unless it is open, or cannot be reached now.
@@ -161,8 +105,12 @@ class Member:
     def __init__(self, backend: Backend, name: str, limit: int, *, is_alone: bool) -> None:
         self.name = name
         self._is_alone = is_alone
-        self.repairs = Repairs(limit)
         self._backend = backend
+        self._limit = limit
+        self.lacking: dict[Place, None] = {}
+        """Places whose newest copy it does not have, oldest first."""
+        self.compared: set[GVK] = set()
+        """Kinds of which all that it lacks is known; at first that is none."""
 
     async def latency(self) -> float | None:
         """Mean time of a write in seconds; None: it is down."""
@@ -174,8 +122,11 @@ class Member:
         return await self.latency() is not None
 
     def missed(self, place: Place) -> None:
-        """It does not have the newest copy."""
-        self.repairs.add(place)
+        """Remember that it lacks a copy; beyond the limit all of it is to be compared again."""
+        self.lacking[place] = None
+        if len(self.lacking) > self._limit:
+            self.lacking.clear()
+            self.compared.clear()
 
     async def write(self, place: Place, copy: Stamped) -> None:
         """Store a copy, or the mark of a deletion."""
@@ -281,8 +232,8 @@ class Manager:
         self._log = logger("persistence")
         if len({member.name for member in self.members}) < count:
             raise BackendDead("two backends have an instance of one name")
-        for backend in backends:
-            backend.check(is_alone=count == 1)
+        for backend in backends if count > 1 else ():
+            require(backend.name, backend.provider, STAMPED_METHODS)
 
     # Life cycle
 
@@ -358,7 +309,7 @@ class Manager:
         place = Place(kind, objects.checked(key))
         self._kinds.add(kind)
         up = await self._up()
-        if all(member.repairs.knows(kind) for member in up):
+        if all(kind in member.compared for member in up):
             for member in up:
                 if self._lacks(member, place):
                     continue
@@ -404,7 +355,11 @@ class Manager:
         self._finishing.add(finish)
         finish.add_done_callback(self._finishing.discard)
         # Whoever asked may be cancelled; the copies are still written, and seen to.
-        await _either(finish, enough)
+        waiting = spawn(enough.wait(), name="persistence-enough")
+        try:
+            await asyncio.wait({finish, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_join(waiting)
         if enough.is_set():
             return
         finish.result()
@@ -446,10 +401,10 @@ class Manager:
         if self._newest.get(place) is write:
             del self._newest[place]
             if write.copy.obj is None and done == len(self.members):
-                await self._purge(place, self.members)
+                await self._purge(place)
 
-    async def _purge(self, place: Place, members: Sequence[Member]) -> None:
-        for member in members:
+    async def _purge(self, place: Place) -> None:
+        for member in self.members:
             if place in self._newest:  # it is written again
                 return
             try:
@@ -462,7 +417,7 @@ class Manager:
     def _lacks(self, member: Member, place: Place) -> bool:
         # A write that enough have acknowledged may be on its way to the fastest.
         write = self._newest.get(place)
-        return place in member.repairs or (write is not None and member in write.behind)
+        return place in member.lacking or (write is not None and member in write.behind)
 
     async def _up(self) -> list[Member]:
         """The fastest first."""
@@ -496,7 +451,7 @@ class Manager:
         if not found:
             raise fault
         copies = [written.get(place), *found.values()]
-        newest = max(filter(None, copies), key=_stamp, default=None)
+        newest = max(filter(None, copies), key=lambda copy: copy.stamp, default=None)
         for member, copy in found.items():
             if copy != newest:
                 member.missed(place)
@@ -515,7 +470,7 @@ class Manager:
                     read[member] = await member.read_all(kind)
                 except PersistenceError as error:
                     fault = error
-                    member.repairs.forget()
+                    member.compared.clear()
         if not read:
             raise fault
         fresh = {place: copy for place, copy in written.items() if place.kind == kind}
@@ -550,20 +505,20 @@ class Manager:
         """
         up = await self._up()
         for kind in tuple(self._kinds):
-            if not all(member.repairs.knows(kind) for member in up):
+            if not all(kind in member.compared for member in up):
                 await self._compare(kind, up)
         for member in up:
-            for place in member.repairs.pending():
+            for place in tuple(member.lacking):
                 await self._mend(place, member, up)
         for member in self.members:
-            engine.REPAIRS.labels(member.name).set(len(member.repairs))
+            engine.REPAIRS.labels(member.name).set(len(member.lacking))
 
     async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
         newest, missed, answered = await self._all(kind, up)
         for place, member in missed:  # at once: they may be more than are remembered
             await self._mend(place, member, up)
         for member in answered:
-            member.repairs.compared(kind)
+            member.compared.add(kind)
         for place, copy in newest.items():
             if copy.obj is None:
                 up[0].missed(place)  # the mark is seen to, and goes when all have it
@@ -580,19 +535,7 @@ class Manager:
             await member.write(place, newest)
         if not all_answered:
             return  # whoever is down may have a newer one
-        member.repairs.done(place)
-        is_everywhere = not any(place in other.repairs for other in self.members)
+        member.lacking.pop(place, None)
+        is_everywhere = not any(place in other.lacking for other in self.members)
         if newest is not None and newest.obj is None and is_everywhere:
-            await self._purge(place, self.members)
-
-
-def _stamp(copy: Stamped) -> Any:
-    return copy.stamp
-
-
-async def _either(finish: asyncio.Task[None], enough: asyncio.Event) -> None:
-    waiting = spawn(enough.wait(), name="persistence-enough")
-    try:
-        await asyncio.wait({finish, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await cancel_and_join(waiting)
+            await self._purge(place)

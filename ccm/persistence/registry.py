@@ -47,7 +47,6 @@ class Requests(Protocol):
         content_type: str = "application/json",
     ) -> bytes:
         """Send a request and return the body of the answer; an error has its `status`."""
-        ...
 
 
 def _converted(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:

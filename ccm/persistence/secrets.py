@@ -13,12 +13,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
 from ccm.persistence import keyring, objects, registry
-from ccm.persistence.engine import Turns, UnderWay
+from ccm.persistence.engine import Turns
 from ccm.persistence.errors import (
     BackendDead,
     Closed,
@@ -63,60 +63,6 @@ class RotationReport:
     left: int = 0
 
 
-class SecretPersistenceProvider(Protocol):
-    """What every secret store offers; errors and life are those of `PersistenceProvider`."""
-
-    async def initialize(self, machine_id: MachineId) -> None:
-        """As `PersistenceProvider.initialize`."""
-        ...
-
-    def instances(self) -> Sequence[str]:
-        """As `PersistenceProvider.instances`."""
-        ...
-
-    async def instance_status(self, instance: str) -> PersistenceProviderStatus:
-        """As `PersistenceProvider.instance_status`."""
-        ...
-
-    async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
-        """Store it in the place of what was there."""
-        ...
-
-    async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
-        """Its values; None: it is absent."""
-        ...
-
-    async def delete_secret(self, instance: str, key: ObjectKey) -> None:
-        """Remove it; silent if it is not there."""
-        ...
-
-    async def list_secrets(self, instance: str) -> list[ObjectKey]:
-        """Of all; never a value."""
-        ...
-
-    async def rotate(self, instance: str) -> RotationReport:
-        """Seal with the active key what is sealed with another; may be cut and called again."""
-        ...
-
-    async def close(self) -> None:
-        """As `PersistenceProvider.close`."""
-        ...
-
-
-SECRET_METHODS = (
-    "initialize",
-    "instances",
-    "instance_status",
-    "put_secret",
-    "get_secret",
-    "delete_secret",
-    "list_secrets",
-    "rotate",
-    "close",
-)
-"""Of `SecretPersistenceProvider`."""
-
-
 class SecretStore:
     """What every secret store does alike, over a provider of objects.
 
@@ -130,7 +76,6 @@ class SecretStore:
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
-        self._writes = UnderWay()
         self._turns = Turns()
         self._closed = False
 
@@ -150,40 +95,40 @@ class SecretStore:
         return found
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
-        """As `SecretPersistenceProvider.put_secret`."""
+        """Store a secret in the place of what was there."""
         if self._machine is None:
             raise NotInitialized("initialize comes first")
         if self._closed:
             raise Closed("the store is closed")
         packed = _packed(data)
         # Sealed in its turn: sealing takes a thread, and threads overtake each other.
-        with self._writes.one():
-            async with self._turns.of((instance, objects.key_of("", name))):
-                obj = await self._object(instance, name, packed)
-                key: ObjectKey = await self._inner.put_object(instance, obj)
+        async with self._turns.of((instance, objects.key_of("", name))):
+            obj = await self._object(instance, name, packed)
+            key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
-        """As `SecretPersistenceProvider.get_secret`."""
+        """Return the values of a secret; None: it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
         return None if obj is None else _unpacked(await self._value(instance, key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
-        """As `SecretPersistenceProvider.delete_secret`."""
+        """Remove a secret; silent if it is absent."""
         async with self._turns.of((instance, key)):
             await self._inner.delete_object(instance, self._kind, key)
 
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
-        """As `SecretPersistenceProvider.list_secrets`."""
+        """Return the keys of all secrets, never a value."""
         found = await self._inner.get_all_objects(instance, self._kind)
         return [objects.key_of("", obj["metadata"]["name"]) for obj in found]
 
     async def rotate(self, instance: str) -> RotationReport:
-        """As `SecretPersistenceProvider.rotate`."""
+        """Seal with the active key what is sealed with another; may be cut and called again."""
         rewritten = current = left = 0
         for key in await self.list_secrets(instance):
             try:
-                done = await self._rotate(instance, key)
+                async with self._turns.of((instance, key)):
+                    done = await self._anew(instance, key)
             except (CorruptObject, VersionConflict):
                 left += 1
                 continue
@@ -194,15 +139,11 @@ class SecretStore:
     async def close(self) -> None:
         """As `PersistenceProvider.close`."""
         self._closed = True
-        await self._writes.none()
+        await self._turns.idle()
         await self._inner.close()
 
-    async def _rotate(self, instance: str, key: ObjectKey) -> bool:
-        """Write one anew; False: it needs none, or is gone."""
-        async with self._turns.of((instance, key)):
-            return await self._anew(instance, key)
-
     async def _anew(self, instance: str, key: ObjectKey) -> bool:
+        """Write a secret anew; False: it needs that not, or is gone."""
         has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
         if has_versions:
             found = await self._inner.get_versioned(instance, self._kind, key)
@@ -235,6 +176,9 @@ class SecretStore:
 
     async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
         raise NotImplementedError
+
+
+SECRET_METHODS = tuple(name for name in vars(SecretStore) if not name.startswith("_"))
 
 
 class EncryptedSecretStore(SecretStore):

@@ -45,38 +45,30 @@ class Store(Protocol):
     @property
     def capabilities(self) -> frozenset[str]:
         """As found by `open`."""
-        ...
 
     async def open(self, claim: Claim) -> None:
         """Make it ready, see that it can be written, remove what an earlier end left over.
 
         Called again after it failed with `BackendUnavailable`.
         """
-        ...
 
     async def probe(self) -> None:
         """Whether it works now."""
-        ...
 
     async def read(self, place: Place) -> Record | None:
         """What is there."""
-        ...
 
     async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
         """Replace what is there, durably; the version as the store has it."""
-        ...
 
     async def remove(self, place: Place, epoch: int) -> None:
         """Remove what is there, durably; silent when it is absent."""
-        ...
 
     def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """All of a kind, page by page."""
-        ...
 
     async def close(self) -> None:
         """Let go of everything; nothing is under way. Called once, also if `open` failed."""
-        ...
 
 
 def check_expected(expect: Expected, found: Version | None) -> None:

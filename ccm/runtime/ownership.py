@@ -22,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ccm.base import clock
 from ccm.kube.errors import KubeError, NotFound
-from ccm.kube.informer import View
+from ccm.kube.informer import Store
 from ccm.kube.resources import Kind
 from ccm.model.meta import KubeObject, OwnerReference
 from ccm.model.owners import adoption_patch, as_controller, controller_uid, release_patch
@@ -265,7 +265,7 @@ class Expectations:
             self._met(token)
         self._doubtful.pop(owner, None)
 
-    async def look_up(self, owner: str, api: Reads[T], cache: View[T]) -> int:
+    async def look_up(self, owner: str, api: Reads[T], cache: Store[T]) -> int:
         """Look up what the cache should have shown long since; how much of it is still to come.
 
         Raises:
@@ -308,7 +308,7 @@ class Expectations:
                 del self._doubtful[owner]
 
 
-def _shows(cache: View[T], one: _Awaited) -> bool:
+def _shows(cache: Store[T], one: _Awaited) -> bool:
     """Whether the cache shows the change; who was not told of it asks here."""
     found = cache.get(f"{one.namespace}/{one.name}")
     if not one.uid:

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, NotFound
-from ccm.kube.informer import View
+from ccm.kube.informer import Store
 from ccm.model import ObjectReference
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch, StaleObject
@@ -100,7 +100,7 @@ class Writer(Generic[T]):
         self,
         api: Writes[T],
         *,
-        cache: View[T] | None = None,
+        cache: Store[T] | None = None,
         strategic: bool = True,
         attempts: int = ATTEMPTS,
         pause_s: float = 0.0,

@@ -11,8 +11,8 @@ runs, further calls about the same subject are refused, and so are all of its op
 everything goes on by itself when the old calls end; one that never ends keeps its subject from
 being served until the daemon is started anew, which a log line says.
 
-User data that a cloud quotes in an error are masked: they hold a bootstrap token, and the text of an
-error goes to the Machine's status, to Events, to the log and to `explain`.
+User data that a cloud quotes in an error are masked: they hold a bootstrap token, and the text of
+an error goes to the Machine's status, to Events, to the log and to `explain`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ccm.gardener import members
 from ccm.gardener.arrivals import Arrivals
 from ccm.gardener.sets import MachineSet
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound, ServerError
-from ccm.kube.informer import View
+from ccm.kube.informer import Store
 from ccm.model import OwnerReference
 from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
@@ -51,7 +51,7 @@ class Creator:
     def __init__(
         self,
         machines: Creates,
-        cache: View[Machine],
+        cache: Store[Machine],
         expect: Expectations,
         rng: random.Random,
         arrivals: Arrivals,

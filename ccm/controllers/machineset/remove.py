@@ -9,7 +9,7 @@ from ccm.base import log
 from ccm.controllers.machineset import bursts
 from ccm.gardener.sets import MachineSet
 from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
-from ccm.kube.informer import View
+from ccm.kube.informer import Store
 from ccm.model.machines import Machine, Phase
 from ccm.runtime.ownership import Expectations
 
@@ -40,7 +40,7 @@ class Remover:
         expect: what the cache does not show yet.
     """
 
-    def __init__(self, machines: Deletes, cache: View[Machine], expect: Expectations) -> None:
+    def __init__(self, machines: Deletes, cache: Store[Machine], expect: Expectations) -> None:
         self._machines = machines
         self._cache = cache
         self._expect = expect

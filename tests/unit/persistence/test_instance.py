@@ -54,7 +54,7 @@ async def test_waiting_for_its_turn_counts() -> None:
     await asyncio.wait({asyncio.get_running_loop().create_task(put()) for _ in range(3)})
 
     assert one.status.mean_persist_latency == pytest.approx(2.0)
-    assert len(one._turns) == 0
+    assert len(one._turns._locks) == 0
 
 
 async def test_what_prometheus_is_told() -> None:

@@ -211,7 +211,7 @@ async def test_rotation_may_be_cut_and_goes_on() -> None:
         wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
     async with sealed(store, NEW, OLD) as between:
         for key in wanted[:2]:
-            await between._rotate(NAME, key)
+            await between._anew(NAME, key)
     async with sealed(store, NEW, OLD) as after:
         assert await after.rotate(NAME) == RotationReport(rewritten=4, current=2)
         assert await after.rotate(NAME) == RotationReport(current=6)
