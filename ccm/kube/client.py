@@ -132,17 +132,21 @@ class Resource(Generic[T]):
     watch without one covers all namespaces.
     """
 
-    def __init__(self, client: Client, kind: Kind[T]) -> None:
+    def __init__(
+        self, client: Client, kind: Kind[T], *, namespace: str = "", field_selector: str = ""
+    ) -> None:
         self._client = client
+        self._namespace = namespace
+        self._field_selector = field_selector
         self.kind = kind
 
-    def within(self, namespace: str) -> Within[T]:
-        """The objects of one namespace, to be listed and watched."""
-        return Within(self, namespace)
+    def within(self, namespace: str) -> Resource[T]:
+        """Return the objects of one namespace, to be listed and watched."""
+        return Resource(self._client, self.kind, namespace=namespace)
 
-    def where(self, field_selector: str) -> Within[T]:
-        """The objects with these fields, in all namespaces, to be listed and watched."""
-        return Within(self, "", field_selector)
+    def where(self, field_selector: str) -> Resource[T]:
+        """Return the objects with these fields, in all namespaces, to be listed and watched."""
+        return Resource(self._client, self.kind, field_selector=field_selector)
 
     async def get(self, name: str, *, namespace: str = "") -> T:
         """Read one object as it is now."""
@@ -164,8 +168,9 @@ class Resource(Generic[T]):
             continue_: the token of the page before; empty for the first.
             field_selector: as in kubectl.
         """
-        query = {"limit": str(limit), "continue": continue_, "fieldSelector": field_selector}
-        path = self.kind.path(namespace=namespace)
+        fields = field_selector or self._field_selector
+        query = {"limit": str(limit), "continue": continue_, "fieldSelector": fields}
+        path = self.kind.path(namespace=namespace or self._namespace)
         body = await self._client.raw("GET", path, query=_filled(query))
         return decode.decode_page(self.kind, body)
 
@@ -301,7 +306,7 @@ class Resource(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_s),
             "resourceVersion": resource_version,
-            "fieldSelector": field_selector,
+            "fieldSelector": field_selector or self._field_selector,
         }
         query = _filled(query)
         if send_initial_events:
@@ -311,7 +316,7 @@ class Resource(Generic[T]):
                 "resourceVersionMatch": "NotOlderThan",
             }
         idle = timeout_s + IDLE_GRACE_S if idle_timeout_s is None else idle_timeout_s
-        path = self.kind.path(namespace=namespace)
+        path = self.kind.path(namespace=namespace or self._namespace)
         async with (
             self._client.lines(path, query=query, idle_timeout_s=idle) as lines,
             contextlib.aclosing(self._events(lines)) as events,
@@ -350,42 +355,6 @@ class Resource(Generic[T]):
         if self.kind.namespaced != bool(namespace):
             word = "needs a" if self.kind.namespaced else "has no"
             raise ValueError(f"a {self.kind.kind} {word} namespace")
-
-
-class Within(Generic[T]):
-    """What an informer needs of a part of a `Resource`; build it with `within` or `where`."""
-
-    def __init__(self, resource: Resource[T], namespace: str, field_selector: str = "") -> None:
-        self._resource = resource
-        self._namespace = namespace
-        self._field_selector = field_selector
-
-    async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
-        """See `Resource.list_page`."""
-        return await self._resource.list_page(
-            namespace=self._namespace,
-            limit=limit,
-            continue_=continue_,
-            field_selector=self._field_selector,
-        )
-
-    def watch(
-        self,
-        *,
-        resource_version: str = "",
-        timeout_s: int,
-        send_initial_events: bool = False,
-        idle_timeout_s: float | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
-        """See `Resource.watch`."""
-        return self._resource.watch(
-            namespace=self._namespace,
-            resource_version=resource_version,
-            timeout_s=timeout_s,
-            send_initial_events=send_initial_events,
-            idle_timeout_s=idle_timeout_s,
-            field_selector=self._field_selector,
-        )
 
 
 def _filled(query: Mapping[str, str]) -> dict[str, str]:

@@ -16,11 +16,11 @@ import random
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from ccm.base import clock, metrics, redact, tasks
 from ccm.base.log import Outage, logger
 from ccm.base.throttle import Bucket
 from ccm.kube import errors
+from ccm.kube.client import Resource
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.model.times import format_time
@@ -211,18 +212,6 @@ _outcomes = metrics.counter(
 _OUTCOMES = ("created", "counted", "spam", "overflow", "rejected", "undelivered")
 
 
-class Sink(Protocol):
-    """What the recorder needs of the resource of Events."""
-
-    async def create(self, obj: Event, *, namespace: str) -> Event:
-        """Create an Event."""
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, namespace: str
-    ) -> Event:
-        """Patch an Event."""
-
-
 class EventRecorder:
     """Records events in the name of one component.
 
@@ -232,7 +221,9 @@ class EventRecorder:
         rng: where the first pause comes from.
     """
 
-    def __init__(self, sink: Sink, *, component: str, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, sink: Resource[Event], *, component: str, rng: random.Random | None = None
+    ) -> None:
         self._sink = sink
         self._component = component
         self._rng = rng or random.Random()

@@ -7,12 +7,11 @@ client-go, times are not compared in whole seconds: a leader that renews more of
 second would be taken for silent up to a second early.
 
 `LeaderElector` is the loop around it. Standing by: try, then wait for the first of three. The
-Lease is watched, and an empty holder or a missing Lease is tried at once; a holder that falls silent
-is challenged at the moment
-its lease runs out; and where the watch says nothing, the Lease is read again every
-retry period, stretched by a random factor in [1, 2.2). Leading: renew every retry
-period; without a success for the renew deadline the leadership is lost, whatever the API
-server is doing meanwhile.
+Lease is watched, and an empty holder or a missing Lease is tried at once. A holder that falls
+silent is challenged at the moment its lease runs out. Where the watch says nothing, the Lease is
+read again every retry period, stretched by a random factor in [1, 2.2). Leading: renew every retry
+period; without a success for the renew deadline the leadership is lost, whatever the API server is
+doing meanwhile.
 
 Counterpart in client-go: tools/leaderelection. Beyond it: the lease is given back when
 the work has ended in an orderly way, standbys watch, the renew deadline is counted from
@@ -29,11 +28,10 @@ import asyncio
 import math
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -41,7 +39,9 @@ from ccm.base import clock, metrics, tasks
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.log import Outage, logger
 from ccm.kube import errors
+from ccm.kube.client import Resource
 from ccm.kube.decode import WatchEvent
+from ccm.kube.events import EventRecorder
 from ccm.model import names
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Lease, LeaseSpec
@@ -121,19 +121,6 @@ def new_identity(hostname: str) -> str:
     return f"{hostname}_{uuid.uuid4()}"
 
 
-class Leases(Protocol):
-    """What the lock needs of the resource of Leases."""
-
-    async def get(self, name: str, *, namespace: str) -> Lease:
-        """Read a Lease."""
-
-    async def create(self, obj: Lease, *, namespace: str) -> Lease:
-        """Create a Lease."""
-
-    async def replace(self, obj: Lease) -> Lease:
-        """Write a Lease, guarded by its resourceVersion."""
-
-
 class LeaseLock:
     """What this replica knows of the Lease, and its tries to hold it.
 
@@ -142,7 +129,7 @@ class LeaseLock:
         config: which Lease, for how long, and who we are.
     """
 
-    def __init__(self, leases: Leases, config: LeaderElectionConfig) -> None:
+    def __init__(self, leases: Resource[Lease], config: LeaderElectionConfig) -> None:
         self._leases = leases
         self._namespace = config.namespace
         self._name = config.name
@@ -343,22 +330,6 @@ class LostLease(Exception):
     """We led and could not renew; another replica may lead now."""
 
 
-class WatchedLeases(Leases, Protocol):
-    """What the elector needs of the resource of Leases."""
-
-    def watch(
-        self, *, namespace: str, timeout_s: int, field_selector: str, idle_timeout_s: float | None
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[Lease]]]:
-        """Follow one Lease."""
-
-
-class Recorder(Protocol):
-    """Who tells people (an `EventRecorder`)."""
-
-    def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
-        """Record an event; never blocks."""
-
-
 class LeaderElector:
     """Competes for a Lease and works while it holds it.
 
@@ -379,10 +350,10 @@ class LeaderElector:
 
     def __init__(
         self,
-        leases: WatchedLeases,
+        leases: Resource[Lease],
         config: LeaderElectionConfig,
         *,
-        recorder: Recorder,
+        recorder: EventRecorder,
         on_renewed: Callable[[float], object],
         on_lost: Callable[[], object],
         before_release: Callable[[], Awaitable[bool]],

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ccm.base import log, tasks
-from ccm.kube import reflector
+from ccm.kube import informer as informers
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
@@ -45,7 +45,7 @@ async def main(server: str, token: str, ca_file: str, mode: str) -> None:
         informer = Informer(
             Client(transport, name="stall").resource(NODES),
             resource="nodes",
-            settings=reflector.Settings(watch_list=mode == "watch-list"),
+            settings=informers.Settings(watch_list=mode == "watch-list"),
         )
         queue: WorkQueue[str] = WorkQueue("stall")
         informer.add_handler(name="queue", on_add=lambda node, _: queue.add(node.key))

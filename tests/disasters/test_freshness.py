@@ -27,7 +27,7 @@ from ccm.cloud.lookup import InstanceLookup, Ownership, SharedInventory
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.service import controller as service_controller
 from ccm.controllers.service.members import LONGEST_WAVE_S
-from ccm.kube.reflector import Reflector
+from ccm.kube.informer import Reflector
 from ccm.model import names
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
@@ -206,7 +206,7 @@ async def test_a_bookmark_in_the_middle_of_a_list_is_no_place_to_go_on_from() ->
     rest: list[Step] = [added(node("a", 1)), added(node("b", 2)), bookmark(9, end=True), FOREVER]
     server = Server(watches=[[added(node("a", 1)), bookmark(9), refused()], rest])
     sink = Recorder()
-    reflector = Reflector(server, sink, resource="nodes", settings=LISTED, rng=random.Random(1))
+    reflector = Reflector(server, sink, resource="nodes", settings=LISTED, rng=random.Random(1))  # type: ignore[arg-type]
     async with running(reflector.run()):
         await advance(30)
 

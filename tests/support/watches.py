@@ -12,7 +12,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
-from ccm.kube.reflector import Settings
+from ccm.kube.informer import Settings
 from ccm.model import Node
 from ccm.model.meta import KubeObject
 from ccm.testing import builders

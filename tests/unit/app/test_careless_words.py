@@ -96,7 +96,7 @@ def _logged(fmt: log.Format, said: str) -> str:
 
 
 def _event(said: str) -> str:
-    recorder = EventRecorder(SimpleNamespace(), component="x")
+    recorder = EventRecorder(SimpleNamespace(), component="x")  # type: ignore[arg-type]
     recorder.event(ObjectReference(name="n"), "Warning", "Failed", said)
     event = recorder._queue.get_nowait()
     assert len(event.message.encode()) <= redact.PUBLIC_BYTES

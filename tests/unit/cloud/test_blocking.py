@@ -12,11 +12,8 @@ import pytest
 
 from ccm.base import clock, metrics
 from ccm.base.lease_guard import Lapsed, LeaseGuard
-from ccm.cloud import Status
 from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
-from ccm.cloud.calls.handle import Handle
 from tests.handclock import HandClock
-from tests.support.calls import cloud, ensure
 from tests.waiting import DEADLINE_S
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -30,13 +27,6 @@ async def until(happened: threading.Event) -> None:
 async def test_result_and_arguments_pass() -> None:
     assert await blocking(divmod, 7, 2) == (3, 1)
     assert await blocking(int, "11", base=2) == 3
-
-
-async def test_it_runs_in_a_thread_with_the_context_of_the_caller() -> None:
-    WHO.set("caller")
-
-    assert await blocking(WHO.get) == "caller"
-    assert await blocking(threading.get_ident) != threading.get_ident()
 
 
 async def test_threads_are_bounded() -> None:
@@ -86,18 +76,6 @@ async def test_threads_of_one_kind_that_hang_do_not_hold_up_the_others() -> None
             assert await blocking(int, "11", base=2) == 3
 
 
-async def test_a_call_of_the_daemon_uses_the_threads_of_its_kind() -> None:
-    seen: list[str] = []
-
-    async def synchronous() -> Status:
-        await blocking(lambda: seen.append(threading.current_thread().name))
-        return Status()
-
-    await ensure(Handle(cloud("threads", synchronous)), "uid-1")
-
-    assert [name.rpartition("_")[0] for name in seen] == ["cloud-ensure_load_balancer"]
-
-
 async def test_it_is_told_for_how_long_no_thread_became_free(hand: HandClock) -> None:
     def free() -> float | None:
         labels = {"operation": "told"}
@@ -117,25 +95,6 @@ async def test_it_is_told_for_how_long_no_thread_became_free(hand: HandClock) ->
         release.set()
 
     assert (exhausted(), free()) == ({}, THREADS)
-
-
-async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
-    started, release, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        started.set()
-        release.wait(DEADLINE_S)
-        ended.set()
-
-    call = asyncio.ensure_future(blocking(work))
-    await until(started)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-    assert not ended.is_set()
-    release.set()
-    assert await blocking(ended.wait, DEADLINE_S)
 
 
 async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -135,18 +134,6 @@ async def test_without_a_recorded_creation_a_name_says_nothing() -> None:
     assert (origin.vms, origin.asked) == ({"m-1": "acme://theirs"}, [])
 
 
-async def test_with_a_provider_id_nothing_else_is_asked_for() -> None:
-    origin = Origin()
-    origin.vms["m-1"] = "acme://7"
-    driver, req = from_gardener(origin), asking(provider_id="acme://7", last_known_state="x")
-
-    assert (await driver.get_machine_status(req)).provider_id == "acme://7"
-    await driver.delete_machine(req)
-
-    assert origin.vms == {}
-    assert {one.machine.spec.provider_id for _, one in origin.asked if one.machine} == {"acme://7"}
-
-
 @pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
 async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
     listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
@@ -225,28 +212,6 @@ async def test_a_listing_that_is_none_is_a_fault() -> None:
         await from_gardener(broken).list_machines(
             ListMachinesRequest(cluster="c1", pool="p", provider_spec={}, credentials=SECRET)
         )
-
-
-async def test_a_plain_method_may_answer_an_awaitable() -> None:
-    async def later() -> dict[str, str]:
-        await asyncio.sleep(0)
-        return {"provider_id": "acme://9"}
-
-    found = await from_gardener(
-        SimpleNamespace(get_machine_status=lambda _: later())
-    ).get_machine_status(STARTED)
-
-    assert found.provider_id == "acme://9"
-
-
-async def test_an_error_of_our_tree_keeps_what_it_carries() -> None:
-    def create(_: object) -> None:
-        raise errors.Unavailable("x").carrying(MachineInfo(last_known_state="nic"))
-
-    with pytest.raises(errors.Unavailable) as raised:
-        await from_gardener(SimpleNamespace(create_machine=create)).create_machine(STARTED)
-
-    assert known(raised.value).last_known_state == "nic"
 
 
 @pytest.mark.parametrize(

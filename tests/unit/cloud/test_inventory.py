@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from ccm.base import metrics
 from ccm.cloud import (
     InstanceListing,
     InstanceMetadata,
@@ -74,23 +73,6 @@ async def waiting(inventory: SharedInventory, listings: Listings) -> asyncio.Tas
     asked = asyncio.ensure_future(inventory.find(known("a"), single_requests=5))
     await settle()
     return asked
-
-
-async def test_one_listing_answers_everybody_who_waits() -> None:
-    listings = Listings(map(str, range(100)))
-    inventory = shared(listings)
-    listings.free.clear()
-
-    asked = [
-        asyncio.ensure_future(inventory.find(known(str(n)), single_requests=100))
-        for n in range(100)
-    ]
-    await settle()
-    listings.free.set()
-    found = await asyncio.gather(*asked)
-
-    assert [each.name for each in found if each] == [str(n) for n in range(100)]
-    assert listings.fetched == 1
 
 
 async def test_a_listing_is_used_until_it_is_too_old() -> None:
@@ -266,22 +248,6 @@ async def test_closing_ends_a_listing_under_way() -> None:
     await settle()
 
     assert asyncio.all_tasks() == before
-
-
-async def test_listings_and_lookups_are_counted() -> None:
-    def value(name: str, **labels: str) -> float:
-        return metrics.REGISTRY.get_sample_value(f"ccm_cloud_inventory_{name}_total", labels) or 0
-
-    inventory = shared(Listings())
-    listed, single = value("lookups", source="listing"), value("lookups", source="single")
-    listings = value("listings", outcome="success")
-
-    await inventory.find(known("a"), single_requests=5)
-    await inventory.find(known("nobody"), single_requests=5)
-
-    assert value("listings", outcome="success") == listings + 1
-    assert value("lookups", source="listing") == listed + 1
-    assert value("lookups", source="single") == single + 1
 
 
 def listing(size: int, *, requests: int = 1, kind: type[FakeCloud] = FakeStateCloud) -> FakeCloud:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -305,18 +304,6 @@ async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool
 async def test_a_cloud_without_instances_says_so(ask: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(Unimplemented):
         await ask(InstanceLookup(Handle(Cloud(name="bare"))), WITH_ID)
-
-
-async def test_cancellation_is_no_reason_to_fall_back() -> None:
-    fake = old(addresses=A3, delay_s=60.0)
-    call = asyncio.ensure_future(lookup(fake).addresses(WITH_ID))
-    await asyncio.sleep(0)
-
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-    assert fake.calls == []
 
 
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])

@@ -23,7 +23,6 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.machines import check_owner, found, is_owner, known
-from ccm.cloud.operation import DECLARED
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 
@@ -49,30 +48,6 @@ def test_credentials_are_their_content() -> None:
     assert len({one, same, pickle.loads(pickle.dumps(one))}) == 1
     assert dict(one) == {"a": b"1", "b": b"2"}
     assert len(one) == 2
-
-
-@pytest.mark.parametrize(
-    "other", [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}]
-)
-def test_digests_tell_credentials_apart(other: dict[str, bytes]) -> None:
-    one = Credentials({"a": b"1", "b": b"2"})
-
-    assert Credentials(other).digest != one.digest
-    assert Credentials(other) != one
-
-
-@pytest.mark.parametrize(
-    ("asked", "subject"),
-    [
-        (request(provider_id="a://1"), "u-1"),
-        (request(Identity(cluster="", pool="", name="m", uid=""), provider_id="a://1"), "a://1"),
-        (request(Identity(cluster="", pool="", name="m", uid="")), "m"),
-    ],
-)
-def test_calls_about_one_vm_have_one_subject(asked: MachineRequest, subject: str) -> None:
-    about = {name: DECLARED[name].subject for name in ("create_machine", "delete_machine")}
-
-    assert {name: of(req=asked) for name, of in about.items()} == dict.fromkeys(about, subject)
 
 
 @pytest.mark.parametrize(

@@ -131,13 +131,6 @@ def test_every_type_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "retries: null\nbalancers: ~\nimages:\n"])
-def test_what_is_missing_is_its_default(text: str) -> None:
-    found = read(f"url: http://x\napiToken: t\n{text}")
-
-    assert found == Config(url="http://x", api_token="t")
-
-
 def test_every_fault_comes_in_one_message() -> None:
     assert faults(
         """
@@ -180,14 +173,6 @@ def test_a_rule_about_several_settings_is_the_structs_own() -> None:
     )
 
 
-@pytest.mark.parametrize("value", ["soon", "[]", "{}", "true", "nan", "1e999", "'1_0'"])
-def test_what_is_no_number_is_a_fault(value: str) -> None:
-    (fault,) = faults(f"url: http://x\napiToken: t\nshare: {value}")
-
-    assert fault.startswith("share is ")
-    assert fault.endswith("; it must be a number")
-
-
 def test_no_secret_is_shown_or_logged() -> None:
     found = read(GOOD)
 
@@ -225,27 +210,6 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
 )
 def test_a_secret_is_given_once_and_readable(text: str, fault: str) -> None:
     assert faults(f"url: http://x\n{text}")[0].startswith(fault)
-
-
-class Sections(msgspec.Struct, rename="lower"):
-    Acme: Image
-    Limits: Balancers = Balancers()
-
-
-@pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("YAML", "acme: {name: debian}"),
-        ("YAML", '{"acme": {"name": "debian"}}'),
-        ("JSON", '{"acme": {"name": "debian"}}'),
-        ("TOML", '[acme]\nname = "debian"'),
-        ("INI", "[acme]\nname = debian"),
-    ],
-)
-def test_each_form_is_read(form: config.Form, text: str) -> None:
-    found = cloud.Context(config=text.encode()).settings(Sections, form=form)
-
-    assert found == Sections(Acme=Image(name="debian"))
 
 
 def test_what_msgspec_has_and_a_file_has_not_is_a_mistake_of_the_author() -> None:
@@ -400,21 +364,6 @@ def test_each_format_gives_the_same_values(form: str) -> None:
     assert fields.boolean("verify", True) is False
     assert fields.duration("timeout", SECOND) == timedelta(seconds=30)
     fields.done()
-
-
-def test_what_a_merge_brings_may_be_given_once_more() -> None:
-    config = b"all: {b: &b {<<: &a {x: 1}, x: 2}, c: {<<: *b, x: 3}}"
-    found = Context(config=config)._parsed("YAML")
-
-    assert found == {"all": {"b": {"x": 2}, "c": {"x": 3}}}
-
-
-def test_a_fault_in_a_section_names_the_section() -> None:
-    fields = Context(config=b"[acme]\nretries = many\n").ini()["acme"]
-    fields.integer("retries", 1)
-
-    with pytest.raises(ConfigError, match=r"^acme\.retries is 'many'; it must be a whole number$"):
-        fields.done()
 
 
 WRONG: list[tuple[Any, object, str, list[object]]] = [

@@ -16,7 +16,6 @@ from ccm.cloud import (
     add_to_node_addresses,
     address,
     format_provider_id,
-    is_foreign,
     parse_provider_id,
 )
 from ccm.cloud.lookup import Ownership
@@ -40,24 +39,6 @@ def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
         parse_provider_id(provider_id, "acme")
 
     assert repr(provider_id) in str(caught.value)
-
-
-def test_another_scheme_is_refused() -> None:
-    with pytest.raises(InvalidArgument):
-        parse_provider_id("acme2://i-1", "acme")
-
-
-@pytest.mark.parametrize(
-    ("provider_id", "foreign"),
-    [("acme://1", False), ("old-acme://1", False), ("", False), ("i-1", False), ("aws://1", True)],
-)
-def test_only_another_scheme_is_foreign(provider_id: str, foreign: bool) -> None:
-    assert is_foreign(provider_id, ("acme", "old-acme")) is foreign
-
-
-def test_the_name_is_the_scheme_unless_told_otherwise() -> None:
-    assert Cloud(name="acme").provider_schemes == ("acme",)
-    assert Cloud(name="acme", schemes=("acme", "old")).provider_schemes == ("acme", "old")
 
 
 def test_a_deadline_of_no_operation_is_refused_with_those_there_are() -> None:
@@ -151,16 +132,6 @@ def test_a_service_without_the_annotation_has_the_default() -> None:
     assert SIZE.read(builders.service()) == 3
 
 
-def test_a_wrong_value_is_told_in_the_same_words_when_read_and_when_checked() -> None:
-    words = "annotation acme.example/size: 'seven' is not understood; expected a number"
-
-    with pytest.raises(cloud.InvalidArgument) as raised:
-        SIZE.read(builders.service(annotations={SIZE.name: "seven"}))
-
-    assert str(raised.value) == words
-    assert SIZE.fault("seven") == words
-
-
 @pytest.mark.parametrize("text", ["9" * 14, "9" * 5000, "²"])
 def test_a_number_out_of_range_is_no_value(text: str) -> None:
     """`timedelta` raises OverflowError, which is no ValueError."""
@@ -176,13 +147,6 @@ def test_a_number_out_of_range_is_no_value(text: str) -> None:
     assert "expected seconds" in lasting.fault(text)
     with pytest.raises(cloud.InvalidArgument, match="expected seconds"):
         lasting.read(builders.service(annotations={lasting.name: text}))
-
-
-def test_a_long_value_is_cut_in_the_message() -> None:
-    fault = SIZE.fault("x" * 10_000)
-
-    assert "x...'" in fault
-    assert len(fault) < 200
 
 
 @pytest.mark.parametrize(

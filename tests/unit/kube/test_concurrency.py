@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from ccm.base.tasks import cancel_and_join, spawn
-from ccm.kube.connections import CONCURRENCY, PATIENCE_S, ConcurrencyLimiter
-from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.base.tasks import spawn
+from ccm.kube.connections import CONCURRENCY, ConcurrencyLimiter
+from ccm.testing.clock import elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -48,28 +48,6 @@ async def test_a_busy_server_gets_no_more() -> None:
     traffic = Traffic()
     await traffic.send(1000, 0.03)
     assert traffic.most == CONCURRENCY
-
-
-async def test_when_the_rush_is_over_there_are_few_again() -> None:
-    traffic = Traffic()
-    await traffic.send(100, 1.0)
-    traffic.most = 0
-    await traffic.send(40, 0.001)
-    assert traffic.most == CONCURRENCY
-
-
-async def test_who_gives_up_takes_no_slot() -> None:
-    traffic = Traffic()
-    first = [spawn(traffic.request(n, 100.0), name="first") for n in range(CONCURRENCY)]
-    await settle()
-    late = spawn(traffic.request(99, 1.0), name="late")
-    await settle()
-    await cancel_and_join(late)
-    await advance(10 * PATIENCE_S)
-    assert traffic.order == list(range(CONCURRENCY))
-    await cancel_and_join(*first)
-    await traffic.send(1, 0.0)
-    assert traffic.order[-1] == 0
 
 
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:

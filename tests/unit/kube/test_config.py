@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.base.files import signature
 from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
 from ccm.kube.credentials import TlsSettings
@@ -116,19 +115,6 @@ def test_without_the_clusters_authority_the_systems_are_trusted(
     assert config.load(environ=POD, service_account=account).tls.authorities is None
 
 
-async def test_what_was_loaded_stays_when_its_files_change(account: Path) -> None:
-    """Whoever follows them sees that they changed, and tries what is there now."""
-    found = config.load(environ=POD, service_account=account)
-    authority = (account / "ca.crt").read_bytes()
-
-    for file in found.files:
-        file.write_text("something else")
-
-    assert await _header(found) == "Bearer pod-token"
-    assert found.tls.authorities == authority
-    assert all(signature(path) != before for path, before in found.files.items())
-
-
 async def test_a_master_alone_is_reached_anonymously() -> None:
     found = config.load("", "127.0.0.1:8080", environ={})
 
@@ -225,12 +211,6 @@ def test_what_is_not_honoured_is_refused_by_name(
 
     name = {"cluster": "cluster 'c'", "context": "context 'main'", "user": "user 'u'"}[part]
     assert str(caught.value) == f"{path}: {name}: {field}: is not supported"
-
-
-def test_an_empty_field_is_no_setting(write: Any) -> None:
-    found = config.load(write(cluster={"proxy-url": ""}, user={"as-groups": [], "token": "t"}))
-
-    assert found.server == "https://api:6443"
 
 
 @pytest.mark.parametrize(

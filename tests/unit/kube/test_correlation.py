@@ -47,32 +47,6 @@ class Stream:
         self.now += timedelta(seconds=seconds)
 
 
-def test_the_same_event_is_counted_up_under_its_first_name() -> None:
-    stream = Stream()
-    first = stream.expect()
-    assert (first.repeated, first.event.count) == (False, 1)
-    stream.wait(5)
-    second = stream.expect()
-    assert (second.repeated, second.event.count) == (True, 2)
-    assert second.event.name == first.event.name
-    assert second.event.first_timestamp == "2026-01-01T00:00:00Z"
-    assert second.event.last_timestamp == "2026-01-01T00:00:05Z"
-
-
-def test_the_tenth_different_message_combines_them() -> None:
-    stream = Stream()
-    single = [stream.expect(f"message {number}") for number in range(9)]
-    assert all(verdict.event.message.startswith("message") for verdict in single)
-    tenth = stream.expect("message 9")
-    assert tenth.event.message == COMBINED_PREFIX + "message 9"
-    assert not tenth.repeated
-    eleventh = stream.expect("message 10")
-    assert eleventh.repeated
-    assert eleventh.event.count == 2
-    assert eleventh.event.name == tenth.event.name
-    assert eleventh.event.message == COMBINED_PREFIX + "message 10"
-
-
 def test_ten_quiet_minutes_end_the_combining() -> None:
     stream = Stream()
     for number in range(9):

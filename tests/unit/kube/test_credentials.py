@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 
 import pytest
 
 from ccm.base import redact
 from ccm.kube import credentials
-from ccm.kube.credentials import Credential, Fixed
+from ccm.kube.credentials import Credential
 
 
 @pytest.mark.parametrize(
@@ -20,22 +19,6 @@ def test_a_credential_that_no_header_can_carry_is_refused(secret: str) -> None:
         credentials.bearer(secret)
 
     assert "hunter2" not in str(caught.value)
-
-
-def test_a_password_of_any_letters_is_taken_and_no_book() -> None:
-    assert credentials.basic("me", "pä\nss").header
-    with pytest.raises(ValueError, match="has 4000"):
-        credentials.basic("me", "x" * 300_000)
-
-
-async def test_a_fixed_credential_never_changes() -> None:
-    source = Fixed(credentials.basic("user", "pa:ss"))
-
-    credential = await source.current()
-
-    assert credential.header is not None
-    assert base64.b64decode(credential.header.removeprefix("Basic ")) == b"user:pa:ss"
-    assert not await source.rejected(credential, 0.0)
 
 
 def test_a_credential_is_not_printed() -> None:

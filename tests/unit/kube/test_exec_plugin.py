@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.kube import exec_plugin
 from ccm.kube.errors import NoCredentials
 from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
 from tests.handclock import HandClock
@@ -50,21 +48,6 @@ def _settings(tmp_path: Path, *answers: str, **changes: Any) -> ExecSettings:
 
 def _calls(tmp_path: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("call-*"))]
-
-
-@pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
-async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
-    settings = _settings(tmp_path, _answer(version, token="t1"), api_version=version)
-    plugin = ExecPlugin(settings)
-
-    credentials = await asyncio.gather(*(plugin.current() for _ in range(3)))
-    credentials.append(await plugin.current())
-
-    assert {credential.header for credential in credentials} == {"Bearer t1"}
-    assert _calls(tmp_path) == [
-        {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    ]
-    assert (tmp_path / "environ").read_text() == "vanilla"
 
 
 async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path: Path) -> None:
@@ -199,15 +182,6 @@ async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, giv
         await _gone(pid)
 
 
-async def test_a_program_that_leaves_a_child_behind_has_answered(tmp_path: Path) -> None:
-    script = f"sleep 60 & echo $! > {tmp_path / 'pid'}; echo '{_answer(token='t1')}'"
-    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
-
-    assert (await ExecPlugin(settings).current()).header == "Bearer t1"
-
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-
 async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
     script = f"echo $$ > {tmp_path / 'pid'}; head -c 50000000 /dev/zero; echo > {tmp_path / 'end'}"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
@@ -217,20 +191,6 @@ async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
 
     await _gone(int((tmp_path / "pid").read_text()))
     assert not (tmp_path / "end").exists()
-
-
-async def test_a_program_may_print_much_and_complain_more(tmp_path: Path) -> None:
-    script = (
-        "import sys; sys.stderr.write('no ' * 2_000_000 + 'last words'); sys.stderr.flush();"
-        f"print({_answer(token='t1')!r} + ' ' * 1_000_000); sys.exit(int(sys.argv[1]))"
-    )
-    well = ExecPlugin(_settings(tmp_path, args=("-c", script, "0")))
-    ill = ExecPlugin(_settings(tmp_path, args=("-c", script, "3")))
-
-    assert (await well.current()).header == "Bearer t1"
-    with pytest.raises(NoCredentials, match=r"code 3: .*no no last words$") as caught:
-        await ill.current()
-    assert len(str(caught.value)) < 500
 
 
 def _noted(note: Path) -> list[int]:

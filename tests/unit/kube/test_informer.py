@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import random
@@ -11,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from ccm.base import clock
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
-from ccm.kube.informer import Informer, Informers
-from ccm.kube.reflector import Reflector, Settings
+from ccm.kube.informer import Informer, Informers, Reflector, Settings
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node
 from ccm.testing.clock import advance, elapsed_s
@@ -50,7 +46,7 @@ async def following(
     server: Server, settings: Settings
 ) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
     sink = Recorder()
-    reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))
+    reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))  # type: ignore[arg-type]
     async with running(reflector.run()):
         yield reflector, sink
     assert server.open_watches == 0
@@ -102,14 +98,6 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
         assert server.versions == ["", "5", "9"]
         assert [call.initial for call in server.of("watch")] == [True, False, False]
         assert sink.removed == [("b", None)]
-
-
-async def test_a_kind_that_is_not_there_yet_is_asked_for_by_watch_list_again() -> None:
-    server = Server(watches=[api_error(404), [*initial(node("a", 1), version=5), FOREVER]])
-    async with following(server, LISTED) as (_, sink):
-        await advance(60)
-        assert sink.upserts == ["a@1"]
-        assert [call.initial for call in server.calls] == [True, True]
 
 
 CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
@@ -202,33 +190,12 @@ async def test_failures_back_off_and_watches_resume(
         assert set(server.versions[:-1]) == {"10"}
 
 
-async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
-    server = Server(lists=[page([], 10) for _ in range(100)], watches=[[] for _ in range(300)])
-    async with following(server, PAGES):
-        await advance(5)
-        assert len(server.of("watch")) <= 4
-        await advance(595)
-        assert min(gaps(server)[10:]) == pytest.approx(30)
-
-
 async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
     async with following(server, PAGES) as (_, sink):
         await advance(30)
         assert server.versions == ["10", "10", "10", "90"]
         assert sink.removed == [("a", None)]
-
-
-async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
-    server = Server(lists=[page([], 10), page([], 4)])
-    body = (
-        b'{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",'
-        b'"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}'
-    )
-    server.watches = [errors.from_response(504, {}, body), [FOREVER]]
-    async with following(server, PAGES):
-        await advance(5)
-        assert server.versions == ["10", "4"]
 
 
 async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
@@ -289,37 +256,6 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
         assert reflector.version == "20"
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == []
-
-
-async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
-    server = Server(
-        lists=[page([node(f"n{n}", n + 1) for n in range(5000)], 6000)],
-        watches=[[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]],
-    )
-    sink = Recorder()
-    reflector = Reflector(server, sink, resource="nodes", settings=PAGES)
-    worker = spawn(reflector.run(), name="reflector")
-    turns = 0
-    while len(sink.upserts) < 7000:
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns >= 7000 / 500
-    await cancel_and_join(worker)
-
-
-async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
-    server = Server(
-        lists=[page([], 10)], watches=[[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
-    )
-    async with following(server, PAGES) as (reflector, _):
-        start = clock.monotonic()
-        assert reflector.last_contact == start
-        await advance(4)
-        assert reflector.last_contact == start + 4
-        await advance(1.5)
-        assert reflector.trouble_since == start + 5
-        await advance(4)
-        assert reflector.trouble_since is None
 
 
 async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
@@ -460,20 +396,6 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
         assert deaf == []
 
 
-async def test_a_resync_delivers_everything_again_from_the_store() -> None:
-    server = Server(lists=[page([node(f"n{n}", n + 1) for n in range(1200)], 2000)])
-    informer = informer_of(server, settings=PAGED, resync_s=600)
-    listener = listen(informer)
-    async with running(informer.run()):
-        listener.heard.clear()
-        await advance(599)
-        assert listener.heard == []
-        await advance(601)
-        assert len(listener.heard) == 1200
-        assert listener.heard[0] == "update n0@1->1"
-        assert len(server.of("list")) == 1
-
-
 class Client:
     """Hands out one scripted server per kind."""
 
@@ -489,7 +411,7 @@ class Client:
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     server = Server(lists=[page([node("a", 1)], 10), page([node("b", 1)], 10)])
     client = Client(server)
-    informers = Informers(client, settings=PAGED)
+    informers = Informers(client, settings=PAGED)  # type: ignore[arg-type]
     async with running(informers.run()):
         first = informers.of(NODES)
         assert informers.of(NODES) is first

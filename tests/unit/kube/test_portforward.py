@@ -115,16 +115,6 @@ async def test_what_speaks_no_websocket_is_no_way() -> None:
                 pass
 
 
-async def test_a_server_that_is_not_there_is_unreachable() -> None:
-    async with api_server(Kubelet().of_api_server) as config:
-        pass
-
-    with pytest.raises(errors.Unreachable) as caught:
-        async with way(config, 1):
-            pass
-    assert caught.value.kind == "refused"
-
-
 async def test_an_error_inside_is_raised_as_it_is() -> None:
     async with echo() as port, api_server(Kubelet().of_api_server) as config:
         with pytest.raises(KeyError):

@@ -18,7 +18,7 @@ from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.serviceaccount import ServiceAccount
 from ccm.model.times import format_time
 from tests.handclock import HandClock
-from tests.unit.kube.proxy import Answer, Server, connect, cuts, refuses, says
+from tests.unit.kube.proxy import Answer, Server, connect, refuses, says
 
 ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 TOKEN = f"{ACCOUNTS}/node-controller/token"
@@ -102,17 +102,6 @@ async def test_a_token_that_cannot_be_renewed_stays_in_use(
 
     assert (kept, renewed) == (["Bearer first"] * 3, "Bearer second")
     assert len(server.seen) == 3
-
-
-async def test_the_first_token_is_tried_for_a_while(
-    server: Server, account: ServiceAccount, hand: HandClock
-) -> None:
-    failed: list[Answer] = [refuses(500, "InternalError"), says({}), cuts]
-    server.will(*failed, token(hand, "theirs"))
-
-    assert (await account.current()).header == "Bearer theirs"
-
-    assert hand.naps == [0.5, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(

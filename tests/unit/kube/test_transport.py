@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -42,7 +41,6 @@ from tests.unit.kube.proxy import (
     server_context,
     streams,
 )
-from tests.waiting import DEADLINE_S
 
 
 def _metric(name: str, **labels: str) -> float:
@@ -119,16 +117,6 @@ async def test_no_proxy_of_the_environment_is_used(
     assert len(server.seen) == 2
 
 
-async def test_a_redirect_is_not_followed(server: Server) -> None:
-    server.will(says({}, status=302, Location="/elsewhere"))
-
-    with pytest.raises(errors.ApiError) as caught:
-        await server.transport.do("GET", "/")
-
-    assert caught.value.status == 302
-    assert len(server.seen) == 1
-
-
 async def test_429_with_retry_after_is_repeated_once_after_that_time(
     hand: HandClock, server: Server
 ) -> None:
@@ -179,16 +167,6 @@ async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Ser
     assert caught.value.retry_after == 2
     assert len(server.seen) == 11
     assert hand.naps == [2] * 10
-
-
-@pytest.mark.usefixtures("hand")
-async def test_a_caller_may_forbid_repetition(server: Server) -> None:
-    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-
-    with pytest.raises(errors.TooManyRequests):
-        await server.transport.do("POST", "/x", retry=False)
-
-    assert len(server.seen) == 1
 
 
 async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
@@ -389,13 +367,6 @@ async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, .
     assert await _read(server.transport) == [b"one", b"two", b"three"]
 
 
-async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
-    line = b"x" * (2 * 1024 * 1024 + 1000)
-    server.will(streams(b"first\n" + line + b"\nlast\n"))
-
-    assert await _read(server.transport) == [b"first", line, b"last"]
-
-
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -421,43 +392,6 @@ async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> N
         await _read(server.transport)
     with pytest.raises(errors.ServerError):
         await _read(server.transport)
-
-
-async def test_a_server_that_never_begins_its_answer_times_out(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(request: web.BaseRequest) -> web.StreamResponse:
-        await asyncio.sleep(3600)
-        return web.Response()
-
-    monkeypatch.setattr(transport, "WATCH_START_TIMEOUT_S", 0.1)
-    server.will(never)
-
-    with no_answer("timeout"):
-        await _read(server.transport, idle_timeout_s=20)
-
-
-async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
-    ended = asyncio.Event()
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await response.write(b"tick\n")
-                if request.transport is None or request.transport.is_closing():
-                    break
-                await asyncio.sleep(0.01)
-        ended.set()
-        return response
-
-    server.will(answer)
-
-    async with server.transport.stream("/", idle_timeout_s=5) as lines:
-        assert await anext(lines) == b"tick"
-    async with asyncio.timeout(DEADLINE_S):
-        await ended.wait()
 
 
 async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
@@ -560,16 +494,6 @@ async def test_a_header_never_ends_its_line(server: Server, end: str) -> None:
     assert server.seen == []
 
 
-async def test_what_is_no_http_is_said_in_one_line() -> None:
-    async with _talking(Line(b"SSH-2.0-OpenSSH\r\n\r\n")) as transport:
-        with pytest.raises(errors.Unreachable) as caught:
-            await transport.do("PATCH", "/x")
-
-    assert str(caught.value).endswith(
-        ": Bad status line: Expected HTTP/, RTSP/ or ICE/: b'SSH-2.0-OpenSSH'"
-    )
-
-
 def _trusting(authority: str, **settings: Any) -> TlsSettings:
     return TlsSettings(authorities=(CERTS / f"{authority}.pem").read_bytes(), **settings)
 
@@ -648,12 +572,6 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
 
 
-async def test_unusable_settings_are_an_error() -> None:
-    async with connect("https://127.0.0.1:1", tls=TlsSettings(authorities=b"none")) as transport:
-        with no_answer("tls"):
-            await transport.do("GET", "/")
-
-
 class _Changing:
     """Credentials whose certificate is replaced by the test."""
 
@@ -677,13 +595,6 @@ async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on
         await server.transport.do("GET", "/")
 
     assert server.peers == ["daemon-a", "daemon-b"]
-
-
-def test_a_key_that_does_not_fit_is_an_error() -> None:
-    certificate = KeyPair(chain=_client("client-a").chain, key=_client("client-b").key)
-
-    with pytest.raises(ssl.SSLError):
-        credentials.build_context(TlsSettings(certificate=certificate))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")

@@ -96,20 +96,6 @@ async def test_metrics_count_as_in_client_go() -> None:
     queue.shut_down()
 
 
-def test_histogram_borders_are_those_of_client_go() -> None:
-    Queue("borders")
-    borders = [
-        sample.labels["le"]
-        for family in REGISTRY.collect()
-        if family.name == "workqueue_work_duration_seconds"
-        for sample in family.samples
-        if sample.name.endswith("_bucket") and sample.labels["name"] == "borders"
-    ]
-    assert [float(border) for border in borders[:-1]] == pytest.approx(
-        [10.0**power for power in range(-8, 2)]
-    )
-
-
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["add", "after", "advance"]),
@@ -163,44 +149,6 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
 BACKGROUND = {"background": True}
 
 
-@pytest.mark.parametrize(
-    ("in_work", "added", "order"),
-    [
-        ("", [("a", BACKGROUND), ("b", BACKGROUND), ("c", {})], "cab"),
-        ("", [("a", BACKGROUND), ("b", BACKGROUND), ("b", {}), ("b", BACKGROUND)], "ba"),
-        ("a", [("a", BACKGROUND), ("b", {})], "ba"),
-        ("a", [("a", BACKGROUND), ("a", {}), ("done", {}), ("b", {})], "ab"),
-    ],
-    ids=["waits for others", "comes forward", "in work: waits", "in work, both ways: does not"],
-)
-async def test_a_key_in_work_that_is_added_both_ways_does_not_wait(
-    queue: Queue, in_work: str, added: list[tuple[str, dict[str, bool]]], order: str
-) -> None:
-    for key in in_work:
-        queue.add(key)
-        assert await queue.get() == key
-    for key, how in added:
-        if key == "done":
-            queue.done(in_work)
-            in_work = ""
-        else:
-            queue.add(key, **how)
-    for key in in_work:
-        queue.done(key)
-    assert len(queue) == len(order)
-    assert await take_all(queue) == list(order)
-
-
-async def test_what_was_delayed_waits_in_the_background(queue: Queue) -> None:
-    for key in "abc":
-        queue.add_after(key, 1)
-    queue.add_after("d", 0)
-    await advance(1)
-    for key in "vwxya":
-        queue.add(key)
-    assert await take_all(queue) == ["v", "w", "x", "d", "y", "a", "b", "c"]
-
-
 @pytest.mark.parametrize("lane", [{}, BACKGROUND], ids=["foreground", "background"])
 async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
     """However fast keys come back to one lane, the other has its turn."""
@@ -231,20 +179,6 @@ async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> N
     queue.add("a")
     queue.done("a")
     assert await take_all(queue) == ["a", "b"]
-
-
-async def test_the_namespaces_take_turns(queue: Queue) -> None:
-    """Within each, the first comes first."""
-    for space in ("", "a/", "b/"):
-        for number in range(50):
-            queue.add(f"{space}{number:02}")
-
-    found = [await queue.get() for _ in range(30)]
-
-    for space in ("", "a", "b"):
-        theirs = [key for key in found if key.rpartition("/")[0] == space]
-        assert 8 <= len(theirs) <= 12
-        assert theirs == sorted(theirs)
 
 
 async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(

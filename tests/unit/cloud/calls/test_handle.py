@@ -13,15 +13,11 @@ import pytest
 from ccm.base import clock, metrics, redact
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Lapsed, LeaseGuard
-from ccm.base.tasks import cancel_and_join, spawn
-from ccm.base.throttle import bucket
 from ccm.cloud import (
     Cloud,
     Credentials,
     Identity,
-    InstanceListing,
     InstancesV2,
-    Inventory,
     Limits,
     ListMachinesRequest,
     LoadBalancer,
@@ -36,12 +32,11 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls import history, responses
 from ccm.cloud.calls.handle import OUTCOMES, Handle
-from ccm.cloud.calls.history import Call, History
+from ccm.cloud.calls.history import History
 from ccm.cloud.operation import DECLARED, Operation, operation
 from ccm.testing.builders import node, service
-from ccm.testing.clock import advance, elapsed_s, settle
-from tests.support.calls import Counting, Provider, cloud
-from tests.support.fakecloud import FakeCloud
+from ccm.testing.clock import advance, elapsed_s
+from tests.support.calls import Provider, cloud
 
 pytestmark = pytest.mark.virtual_time
 
@@ -183,29 +178,6 @@ async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
     assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
 
 
-async def test_waiting_for_the_rate_does_not_count_towards_the_deadline() -> None:
-    limits = Limits(rate=Rate(qps=0.01, burst=1), deadlines_s={"instance_exists": 1.0})
-    handle = Handle(cloud("patient", yes, limits=limits))
-    await handle.call(EXISTS, NODE)
-
-    assert await handle.call(EXISTS, NODE)
-    assert elapsed_s() == pytest.approx(100)
-
-
-async def test_a_limiter_of_the_daemon_wins() -> None:
-    limiter = Counting()
-    slow = cloud("forced", yes, limits=Limits(rate=Rate(qps=0.001, burst=1)))
-    handle = Handle(slow, limiter=limiter)
-
-    for _ in range(3):
-        await handle.call(EXISTS, NODE)
-    handle.swap(slow)
-    for _ in range(3):
-        await handle.call(EXISTS, NODE)
-
-    assert limiter.taken == 6
-
-
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -255,18 +227,6 @@ async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials(
     assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")
 
 
-async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
-    original, foreign, wrapping = errors.Unavailable("x"), KeyError("y"), ValueError("wrapped")
-    wrapping.__cause__ = within = errors.RetryAfter("wait", seconds=3)
-    cases = [(original, original, None), (foreign, None, foreign), (wrapping, within, None)]
-
-    for error, found, cause in cases:
-        with pytest.raises(errors.CloudError) as caught:
-            await Handle(cloud("errors", raising(error))).call(EXISTS, NODE)
-        assert found is None or caught.value is found
-        assert caught.value.__cause__ is cause
-
-
 async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_for() -> None:
     stopping, seen = Drain(), []
     stopping.govern()
@@ -309,22 +269,6 @@ async def translate() -> bool:
     return True
 
 
-@pytest.mark.parametrize("act", [hang, swallow, translate])
-async def test_cancellation_is_counted_and_passed_on(act: Callable[[], Awaitable[Any]]) -> None:
-    seen: list[tuple[str, str]] = []
-    name = f"cancelled-{act.__name__}"
-    handle = Handle(cloud(name, act)).observe(lambda *told: seen.append(told))
-    call = asyncio.ensure_future(handle.call(EXISTS, NODE))
-    await asyncio.sleep(0)
-
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-    assert count(name, "instance_exists", "canceled") == 1
-    assert seen == [("instance_exists", "canceled")]
-
-
 async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
     """Something of the provider's own was cancelled, not us."""
     with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
@@ -347,18 +291,6 @@ async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
         await Handle(cloud("fatal", raising(error))).call(EXISTS, NODE)
 
     assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
-async def test_each_call_asks_its_namesake(method: Callable[..., Any]) -> None:
-    provider = Provider(raising(errors.NotFound("x")))
-
-    with pytest.raises(errors.NotFound):
-        await call(Handle(provider.cloud("asks")), method)
-    with pytest.raises(errors.Unimplemented, match="this cloud does not offer"):
-        await call(Handle(Cloud(name="bare")), method)
-
-    assert provider.asked == [method.__name__]
 
 
 @pytest.mark.parametrize(
@@ -517,27 +449,3 @@ async def test_a_secret_is_not_kept_and_not_cut_in_half() -> None:
 
     (call,) = kept.of(("node", "n1"))
     assert SECRET[:4] not in call.text
-
-
-async def test_a_call_is_there_while_it_waits_and_while_it_runs() -> None:
-    """Through the handle, which outlives the exchange of its provider."""
-
-    class Slow(FakeCloud):
-        async def list_instances(self) -> InstanceListing:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    slow = Slow(listing=InstanceListing(instances=()))
-    handle = Handle(slow.cloud(), limiter=bucket(0.1, 1), deadline_s=100.0)
-    calls = [spawn(handle.call(Inventory.list_instances), name="call") for _ in range(2)]
-    await settle()
-    states = [call.state for call in handle.history.of(history.NOBODY)]
-    await advance(10.0)
-    later: list[Call] = [*handle.history.of(history.NOBODY)]
-    handle.swap(FakeCloud().cloud())
-    await cancel_and_join(*calls)
-
-    assert states == ["running", "waiting"]
-    assert [call.began for call in later][1] - later[0].began == 10.0
-    (last,) = handle.history.of(history.NOBODY)
-    assert (last.state, last.times) == ("canceled", 2)

@@ -91,40 +91,6 @@ async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
     assert sample("abandoned_total", "s1") == 1
 
 
-async def test_a_call_that_cleans_up_in_time_is_waited_for() -> None:
-    cleaned = []
-
-    async def tidy() -> None:
-        try:
-            await asyncio.sleep(1e6)
-        finally:
-            await asyncio.sleep(GRACE_S / 2)
-            cleaned.append(elapsed_s())
-
-    handle = Handle(cloud("s2", tidy))
-    with pytest.raises(errors.DeadlineExceeded):
-        await handle.call(InstancesV2.instance_exists, node("n"))
-
-    assert cleaned == [elapsed_s()]
-    assert handle.abandoned_calls == 0
-    assert sample("abandoned_total", "s2", "instance_exists") == 0
-
-
-async def test_a_cancelled_caller_ends_after_the_grace() -> None:
-    """Lost leadership and a stop do not wait for a provider either."""
-    provider = Stubborn()
-    handle = Handle(cloud("s3", provider))
-    caller = asyncio.ensure_future(ensure(handle))
-    await settle()
-
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-
-    assert elapsed_s() == pytest.approx(GRACE_S)
-    assert handle.abandoned_calls == 1
-
-
 async def test_those_that_may_still_change_something_are_told_apart() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)

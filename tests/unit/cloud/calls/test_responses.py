@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import functools
 import ipaddress
 import json
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from ccm.cloud import (
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
-    InstancesByPower,
     InstanceState,
     InstanceStates,
     InstancesV2,
@@ -399,67 +397,3 @@ class Unensured(Balancers):
 )
 def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
     assert [told for told in incomplete(cloud) if told.endswith(fault)]
-
-
-def test_all_faults_are_told_at_once() -> None:
-    cloud = of("routes", object)
-
-    assert incomplete(cloud) == [
-        f"routes: Acme.{method} is missing; write it"
-        for method in ("create_route", "delete_route", "list_routes")
-    ]
-
-
-class OldPower(InstancesByPower):
-    async def instance_power(self, node: Node) -> Any: ...
-
-    async def instance_metadata(self, node: Node) -> None: ...
-
-
-def decorated(act: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """As a decorator of a vendor does it: the outer function is not async."""
-
-    @functools.wraps(act)
-    def outer(*given: Any, **named: Any) -> Awaitable[Any]:
-        return act(*given, **named)
-
-    return outer
-
-
-def in_thread(act: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """The other way about."""
-
-    @functools.wraps(act)
-    async def outer(*given: Any, **named: Any) -> Any:
-        return act(*given, **named)
-
-    return outer
-
-
-class Question:
-    async def __call__(self, node: Node) -> Any: ...
-
-
-@pytest.mark.parametrize(
-    "cloud",
-    [
-        Cloud(name="bare"),
-        of("instances", OldPower),
-        of(
-            "instances",
-            OldInstances,
-            instance_exists=decorated(OldInstances.instance_exists),
-        ),
-        of("instances", OldInstances, instance_exists=in_thread(answers)),
-        of("instances", OldInstances, instance_state=Question()),
-        of(
-            "instances",
-            OldInstances,
-            instance_state=staticmethod(functools.partial(named, 0, "")),
-        ),
-        of("clusters", object),
-    ],
-    ids=["bare", "by power", "decorated", "in thread", "object", "partial", "not called"],
-)
-def test_what_can_be_called_is_complete(cloud: Cloud) -> None:
-    assert incomplete(cloud) == []
