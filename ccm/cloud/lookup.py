@@ -278,130 +278,6 @@ def _enter(index: dict[str, InstanceRecord | None], key: str, record: InstanceRe
 T = TypeVar("T")
 
 
-class LegacyInstances:
-    """Answers as `InstancesV2` and `InstanceStates` do, by asking `Instances` and `Zones`.
-
-    Args:
-        caller: puts the questions.
-    """
-
-    def __init__(self, caller: Caller) -> None:
-        self._ask = caller.call
-        self._caller = caller
-
-    async def instance_exists(self, node: Node) -> bool:
-        """See `InstancesV2.instance_exists`."""
-        return await self._existing(node) is not None
-
-    async def instance_state(self, node: Node) -> InstanceState:
-        """See `InstanceStates.instance_state`."""
-        provider_id = await self._existing(node)
-        if provider_id is None:
-            return InstanceState(exists=False)
-        off = await self._is_off(provider_id)
-        return InstanceState(exists=True, power=Power.SHUTDOWN if off else Power.RUNNING)
-
-    async def instance_metadata(self, node: Node) -> InstanceMetadata:
-        """See `InstancesV2.instance_metadata`."""
-        provider_id = node.provider_id
-        if not provider_id:
-            try:
-                provider_id = await self._provider_id(node)
-            except Unimplemented:
-                _warn("provider cannot tell instance IDs", node)
-        addresses = await self._addresses(provider_id, node.name)
-        instance_type = await self._first_of(
-            lambda: self._ask(Instances.instance_type_by_provider_id, provider_id),
-            lambda: self._ask(Instances.instance_type, node.name),
-            what="instance type",
-        )
-        zone = Zone()
-        if self._caller.offers(Zones):
-            zone = await self._first_of(
-                lambda: self._ask(Zones.get_zone_by_provider_id, provider_id),
-                lambda: self._ask(Zones.get_zone_by_node_name, node.name),
-                what="zone",
-            )
-        return InstanceMetadata(
-            provider_id=provider_id,
-            instance_type=instance_type,
-            addresses=addresses,
-            zone=zone.failure_domain,
-            region=zone.region,
-        )
-
-    async def addresses(self, node: Node) -> Sequence[NodeAddress]:
-        """The addresses alone, which the old interface answers for less than all metadata."""
-        return await self._addresses(node.provider_id, node.name)
-
-    async def _existing(self, node: Node) -> str | None:
-        """The provider ID of an instance that exists; None when it does not."""
-        provider_id = node.provider_id
-        if not provider_id:
-            try:
-                provider_id = await self._provider_id(node)
-            except NotFound:
-                return None
-        # A NotFound from here on is an ordinary error: only the boolean says "gone".
-        try:
-            exists = await self._ask(Instances.instance_exists_by_provider_id, provider_id)
-        except NotFound as error:
-            raise FailedPrecondition(f"existence of {provider_id} is unclear: {error}") from error
-        return provider_id if exists else None
-
-    async def _is_off(self, provider_id: str) -> bool:
-        try:
-            return await self._ask(Instances.instance_shutdown_by_provider_id, provider_id)
-        except Unimplemented:
-            return False
-
-    async def _addresses(self, provider_id: str, name: str) -> Sequence[NodeAddress]:
-        return await self._first_of(
-            lambda: self._ask(Instances.node_addresses_by_provider_id, provider_id),
-            lambda: self._ask(Instances.node_addresses, name),
-            what="addresses",
-        )
-
-    async def _provider_id(self, node: Node) -> str:
-        instance_id = await self._ask(Instances.instance_id, node.name)
-        return format_provider_id(self._caller.name, instance_id)
-
-    async def _first_of(
-        self, first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[T]], *, what: str
-    ) -> T:
-        try:
-            return await first()
-        except CloudError as by_id:
-            try:
-                return await second()
-            except CloudError as by_name:
-                text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
-                raise _retold(by_name, text) from by_name
-
-
-def _retold(error: CloudError, text: str) -> CloudError:
-    """The same error with another text: its class and facts stay, so its policy holds.
-
-    A copy, because a provider may raise one object again and again.
-    """
-    kind = type(error)
-    copied = kind.__new__(kind, text)
-    copied.__dict__.update(error.__dict__)
-    return copied
-
-
-def _warn(message: str, node: Node) -> None:
-    # Loaded here, because importing the SDK must not load a logging library.
-    from ccm.base import log
-
-    log.logger("lookup").warning(message, node=node.name)
-
-
-GONE = InstanceState(exists=False)
-RUNNING = InstanceState(exists=True, power=Power.RUNNING)
-SHUTDOWN = InstanceState(exists=True, power=Power.SHUTDOWN)
-
-
 class InstanceLookup:
     """Answers about the instance behind a node.
 
@@ -413,7 +289,6 @@ class InstanceLookup:
     def __init__(self, handle: Caller, inventory: SharedInventory | None = None) -> None:
         self._handle = handle
         self._inventory = inventory
-        self._legacy = LegacyInstances(handle)
 
     @property
     def by_node(self) -> bool:
@@ -454,7 +329,7 @@ class InstanceLookup:
             metadata = await self.metadata(node, waiting=waiting)
             return None if metadata is None else metadata.addresses
         opening = self.opening
-        addresses = await self._legacy.addresses(node)
+        addresses = await self._old_addresses(node.provider_id, node.name)
         self._note(node, opening, exists=bool(addresses))
         return addresses
 
@@ -476,12 +351,12 @@ class InstanceLookup:
             CloudError: it is not known; the node must be kept.
         """
         if not self.by_node:
-            return not await self._legacy.instance_exists(node)
+            return await self._existing(node) is None
         return not await self._handle.call(InstancesV2.instance_exists, node)
 
     async def _state(self, node: Node, waiting: int) -> InstanceState:
         if not self.by_node:
-            return await self._legacy.instance_state(node)
+            return await self._old_state(node)
         combined = self._handle.offers(InstanceStates)
         record = await self._listed(node, single_requests=waiting * (1 if combined else 2))
         if record is not None:
@@ -498,7 +373,7 @@ class InstanceLookup:
 
     async def _metadata(self, node: Node, waiting: int) -> InstanceMetadata | None:
         if not self.by_node:
-            return await self._legacy.instance_metadata(node)
+            return await self._old_metadata(node)
         record = await self._listed(node, single_requests=waiting)
         if record is not None:
             return record.metadata
@@ -513,3 +388,102 @@ class InstanceLookup:
         if self._inventory is None:
             return None
         return await self._inventory.find(node, single_requests=single_requests)
+
+    async def _old_state(self, node: Node) -> InstanceState:
+        provider_id = await self._existing(node)
+        if provider_id is None:
+            return GONE
+        try:
+            off = await self._handle.call(Instances.instance_shutdown_by_provider_id, provider_id)
+        except Unimplemented:
+            return RUNNING
+        return SHUTDOWN if off else RUNNING
+
+    async def _old_metadata(self, node: Node) -> InstanceMetadata:
+        provider_id = node.provider_id
+        if not provider_id:
+            try:
+                provider_id = await self._provider_id(node)
+            except Unimplemented:
+                _warn("provider cannot tell instance IDs", node)
+        addresses = await self._old_addresses(provider_id, node.name)
+        instance_type = await self._first_of(
+            lambda: self._handle.call(Instances.instance_type_by_provider_id, provider_id),
+            lambda: self._handle.call(Instances.instance_type, node.name),
+            what="instance type",
+        )
+        zone = Zone()
+        if self._handle.offers(Zones):
+            zone = await self._first_of(
+                lambda: self._handle.call(Zones.get_zone_by_provider_id, provider_id),
+                lambda: self._handle.call(Zones.get_zone_by_node_name, node.name),
+                what="zone",
+            )
+        return InstanceMetadata(
+            provider_id=provider_id,
+            instance_type=instance_type,
+            addresses=addresses,
+            zone=zone.failure_domain,
+            region=zone.region,
+        )
+
+    async def _existing(self, node: Node) -> str | None:
+        """The provider ID of an instance that exists; None when it does not."""
+        provider_id = node.provider_id
+        if not provider_id:
+            try:
+                provider_id = await self._provider_id(node)
+            except NotFound:
+                return None
+        # A NotFound from here on is an ordinary error: only the boolean says "gone".
+        try:
+            exists = await self._handle.call(Instances.instance_exists_by_provider_id, provider_id)
+        except NotFound as error:
+            raise FailedPrecondition(f"existence of {provider_id} is unclear: {error}") from error
+        return provider_id if exists else None
+
+    async def _old_addresses(self, provider_id: str, name: str) -> Sequence[NodeAddress]:
+        return await self._first_of(
+            lambda: self._handle.call(Instances.node_addresses_by_provider_id, provider_id),
+            lambda: self._handle.call(Instances.node_addresses, name),
+            what="addresses",
+        )
+
+    async def _provider_id(self, node: Node) -> str:
+        instance_id = await self._handle.call(Instances.instance_id, node.name)
+        return format_provider_id(self._handle.name, instance_id)
+
+    async def _first_of(
+        self, first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[T]], *, what: str
+    ) -> T:
+        try:
+            return await first()
+        except CloudError as by_id:
+            try:
+                return await second()
+            except CloudError as by_name:
+                text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
+                raise _retold(by_name, text) from by_name
+
+
+def _retold(error: CloudError, text: str) -> CloudError:
+    """The same error with another text: its class and facts stay, so its policy holds.
+
+    A copy, because a provider may raise one object again and again.
+    """
+    kind = type(error)
+    copied = kind.__new__(kind, text)
+    copied.__dict__.update(error.__dict__)
+    return copied
+
+
+def _warn(message: str, node: Node) -> None:
+    # Loaded here, because importing the SDK must not load a logging library.
+    from ccm.base import log
+
+    log.logger("lookup").warning(message, node=node.name)
+
+
+GONE = InstanceState(exists=False)
+RUNNING = InstanceState(exists=True, power=Power.RUNNING)
+SHUTDOWN = InstanceState(exists=True, power=Power.SHUTDOWN)

@@ -17,78 +17,72 @@ _BYTES = (
     64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
 )  # fmt: skip
 
-request_duration = cache(
-    metrics.histogram(
-        "rest_client_request_duration_seconds",
-        "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
-        ("verb", "host"),
-        buckets=_SECONDS,
-    ).labels
+_request_duration = metrics.histogram(
+    "rest_client_request_duration_seconds",
+    "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
+    ("verb", "host"),
+    buckets=_SECONDS,
 )
+_limiter_duration = metrics.histogram(
+    "rest_client_rate_limiter_duration_seconds",
+    "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
+    ("verb", "host"),
+    buckets=_SECONDS,
+)
+_request_size = metrics.histogram(
+    "rest_client_request_size_bytes",
+    "[ALPHA] Request size in bytes. Broken down by verb and host.",
+    ("verb", "host"),
+    buckets=_BYTES,
+)
+_response_size = metrics.histogram(
+    "rest_client_response_size_bytes",
+    "[ALPHA] Response size in bytes. Broken down by verb and host.",
+    ("verb", "host"),
+    buckets=_BYTES,
+)
+_requests = metrics.counter(
+    "rest_client_requests_total",
+    "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+    ("code", "method", "host"),
+)
+_retries = metrics.counter(
+    "rest_client_request_retries_total",
+    "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
+    ("code", "verb", "host"),
+)
+_writes = metrics.counter(
+    "ccm_kube_writes_total",
+    "Calls that change something, by the resource they are about; repetitions count once.",
+    ("resource",),
+)
+_malformed = metrics.counter(
+    "ccm_kube_malformed_objects_total",
+    "Objects from the API server that could not be decoded and were left out.",
+    ("resource",),
+)
+
+
+request_duration = cache(_request_duration.labels)
 """(verb, host): seconds from sending a request to its whole answer."""
 
-limiter_duration = cache(
-    metrics.histogram(
-        "rest_client_rate_limiter_duration_seconds",
-        "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
-        ("verb", "host"),
-        buckets=_SECONDS,
-    ).labels
-)
+limiter_duration = cache(_limiter_duration.labels)
 """(verb, host): seconds a request waited for its rate limiter."""
 
-request_size = cache(
-    metrics.histogram(
-        "rest_client_request_size_bytes",
-        "[ALPHA] Request size in bytes. Broken down by verb and host.",
-        ("verb", "host"),
-        buckets=_BYTES,
-    ).labels
-)
+request_size = cache(_request_size.labels)
 """(verb, host): bytes of request bodies."""
 
-response_size = cache(
-    metrics.histogram(
-        "rest_client_response_size_bytes",
-        "[ALPHA] Response size in bytes. Broken down by verb and host.",
-        ("verb", "host"),
-        buckets=_BYTES,
-    ).labels
-)
+response_size = cache(_response_size.labels)
 """(verb, host): bytes of answer bodies, uncompressed."""
 
-requests = cache(
-    metrics.counter(
-        "rest_client_requests_total",
-        "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
-        ("code", "method", "host"),
-    ).labels
-)
+requests = cache(_requests.labels)
 """(code, method, host): attempts, the first of a call and its repetitions."""
 
-retries = cache(
-    metrics.counter(
-        "rest_client_request_retries_total",
-        "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
-        ("code", "verb", "host"),
-    ).labels
-)
+retries = cache(_retries.labels)
 """(code, verb, host): attempts after the first one of a call, by their own outcome."""
 
-writes = cache(
-    metrics.counter(
-        "ccm_kube_writes_total",
-        "Calls that change something, by the resource they are about; repetitions count once.",
-        ("resource",),
-    ).labels
-)
-"""(resource): calls that change something about a resource."""
-
-malformed = cache(
-    metrics.counter(
-        "ccm_kube_malformed_objects_total",
-        "Objects from the API server that could not be decoded and were left out.",
-        ("resource",),
-    ).labels
-)
+malformed = cache(_malformed.labels)
 """(resource): objects that were left out because they could not be decoded."""
+
+writes = cache(_writes.labels)
+"""(resource): calls that change something about a resource."""

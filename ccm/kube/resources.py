@@ -171,51 +171,38 @@ class Kind(Generic[T]):
         return "/".join(parts)
 
 
-NODES = Kind(plural="nodes", kind="Node", namespaced=False, type=Node)
-SERVICES = Kind(plural="services", kind="Service", namespaced=True, type=Service)
-LEASES = Kind(
-    group="coordination.k8s.io",
-    plural="leases",
-    kind="Lease",
-    namespaced=True,
-    type=Lease,
-    complete=True,
-)
-CONFIG_MAPS = Kind(plural="configmaps", kind="ConfigMap", namespaced=True, type=ConfigMap)
-EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
-NAMESPACES = Kind(plural="namespaces", kind="Namespace", namespaced=False, type=Namespace)
-SECRETS = Kind(plural="secrets", kind="Secret", namespaced=True, type=Secret)
-NODE_VOLUMES = Kind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
-"""Nodes again, for those who look at the volumes of one."""
+def _kind(
+    type_: type[T], plural: str, *, group: str = "", namespaced: bool = True, complete: bool = False
+) -> Kind[T]:
+    """Return the kind that has the name of its type."""
+    return Kind(
+        group=group,
+        plural=plural,
+        kind=type_.__name__,
+        namespaced=namespaced,
+        type=type_,
+        complete=complete,
+    )
 
-PODS = Kind(plural="pods", kind="Pod", namespaced=True, type=Pod)
-CLAIMS = Kind(
-    plural="persistentvolumeclaims",
-    kind="PersistentVolumeClaim",
-    namespaced=True,
-    type=PersistentVolumeClaim,
-)
-VOLUMES = Kind(
-    plural="persistentvolumes", kind="PersistentVolume", namespaced=False, type=PersistentVolume
-)
-ATTACHMENTS = Kind(
-    group="storage.k8s.io",
-    plural="volumeattachments",
-    kind="VolumeAttachment",
-    namespaced=False,
-    type=VolumeAttachment,
-)
-BUDGETS = Kind(
-    group="policy",
-    plural="poddisruptionbudgets",
-    kind="PodDisruptionBudget",
-    namespaced=True,
-    type=PodDisruptionBudget,
-)
-CRDS = Kind(
+
+NODES = _kind(Node, "nodes", namespaced=False)
+SERVICES = _kind(Service, "services")
+LEASES = _kind(Lease, "leases", group="coordination.k8s.io", complete=True)
+CONFIG_MAPS = _kind(ConfigMap, "configmaps")
+EVENTS = _kind(Event, "events")
+NAMESPACES = _kind(Namespace, "namespaces", namespaced=False)
+SECRETS = _kind(Secret, "secrets")
+NODE_VOLUMES = Kind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
+"""Nodes again, with the volumes of each."""
+
+PODS = _kind(Pod, "pods")
+CLAIMS = _kind(PersistentVolumeClaim, "persistentvolumeclaims")
+VOLUMES = _kind(PersistentVolume, "persistentvolumes", namespaced=False)
+ATTACHMENTS = _kind(VolumeAttachment, "volumeattachments", group="storage.k8s.io", namespaced=False)
+BUDGETS = _kind(PodDisruptionBudget, "poddisruptionbudgets", group="policy")
+CRDS = _kind(
+    CustomResourceDefinition,
+    "customresourcedefinitions",
     group="apiextensions.k8s.io",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
     namespaced=False,
-    type=CustomResourceDefinition,
 )

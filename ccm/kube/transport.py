@@ -232,12 +232,13 @@ class Transport:
                     answer = await self._exchange(call, credential, is_retry=attempt > 0)
             except errors.Unreachable as cut:
                 problem = cut
-                delay = cut_delay(call.method, cut)
+                delay = CUT_RETRY_S if call.method == "GET" and cut.kind == "reset" else None
             else:
                 if answer.status < 300:
                     return answer
                 problem = errors.from_response(answer.status, answer.headers, answer.body)
-                delay = answer_delay(answer.status, answer.headers)
+                may_repeat = answer.status == 429 or answer.status >= 500
+                delay = errors.retry_after_seconds(answer.headers) if may_repeat else None
             if not renewed and await self._renewed(problem, credential, sent_at):
                 renewed = True
                 attempt += 1
@@ -274,7 +275,16 @@ class Transport:
         answer: _Answer | None = None
         try:
             async with _limit(call):
-                response = await self._send(pooled.connections, call, credential)
+                headers = call.headers
+                if credential.header is not None:
+                    headers = {**headers, "Authorization": credential.header}
+                response = await pooled.connections.send(
+                    call.method,
+                    call.path + call.query,
+                    headers,
+                    call.body,
+                    silence_s=call.silence_s,
+                )
                 code = str(response.status)
                 self.clock.note(response.headers.get("Date"))
                 answer = await self._receive(call, response, pooled)
@@ -285,17 +295,6 @@ class Transport:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
             if answer is None or answer.pooled is None:
                 await self._sessions.release(pooled)
-
-    async def _send(
-        self, connections: Connections, call: _Call, credential: Credential
-    ) -> Response:
-        headers = call.headers
-        if credential.header is not None:
-            headers = {**headers, "Authorization": credential.header}
-        target = call.path + call.query
-        return await connections.send(
-            call.method, target, headers, call.body, silence_s=call.silence_s
-        )
 
     async def _receive(
         self,
@@ -365,18 +364,6 @@ def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
     """The limit of one attempt: what changes something ends with our lease too."""
     free = call.urgent or call.method == "GET"
     return asyncio.timeout(call.timeout_s) if free else lease_guard.limit(call.timeout_s)
-
-
-def answer_delay(status: int, headers: Mapping[str, str]) -> float | None:
-    """Seconds before an answer may be tried again; None: not at all."""
-    if status != 429 and status < 500:
-        return None
-    return errors.retry_after_seconds(headers)
-
-
-def cut_delay(method: str, problem: errors.Unreachable) -> float | None:
-    """Seconds before a request without an answer may be tried again; None: not at all."""
-    return CUT_RETRY_S if method == "GET" and problem.kind == "reset" else None
 
 
 def trouble_kind(problem: BaseException) -> Trouble:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ccm.kube import errors
-from ccm.kube.informer import Informer, Informers, Reflector, Settings
+from ccm.kube.informer import Informer, Informers, Reflector, Settings, Store
 from ccm.kube.resources import NODES, Kind
-from ccm.model import Node
+from ccm.model import Node, Service
+from ccm.testing.builders import service
 from ccm.testing.clock import advance, elapsed_s
 from tests.support.watches import (
     LISTED,
@@ -426,3 +427,17 @@ async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
         assert [obj.name for obj in second.store.list()] == ["b"]
         assert informers.all == (first, second)
     assert server.open_watches == 0
+
+
+def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
+    store: Store[Service] = Store()
+    first, second, other = service("a"), service("a"), service("a", namespace="other")
+    for obj in (first, second, other):
+        store.put(obj)
+    listed = store.list()
+    assert store.get("default/a") is second
+    assert store.pop("default/a") is second
+    assert store.pop("default/a") is None
+    assert (len(store), list(store), list(store.keys())) == (1, [other], ["other/a"])
+    assert "default/a" not in store
+    assert listed == [second, other]

@@ -139,6 +139,7 @@ async def test_429_with_retry_after_is_repeated_once_after_that_time(
         ("PATCH", 429, {}),
         ("PATCH", 500, {}),
         ("PUT", 409, {"Retry_After": "1"}),
+        ("GET", 302, {"Location": "/elsewhere"}),
     ],
 )
 async def test_other_answers_are_final(

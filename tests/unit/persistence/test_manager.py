@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import AsyncMock
@@ -12,9 +12,10 @@ from unittest.mock import AsyncMock
 import pytest
 
 from ccm.base import clock
+from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import Group
 from ccm.persistence import errors
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Writer
 from ccm.persistence.interface import GVK, ObjectKey, Stamped
 from ccm.persistence.manager import Backend, Manager
@@ -358,21 +359,8 @@ async def test_writes_to_one_object_end_alike_everywhere() -> None:
                 group.start(manager.put_object(thing(size=at)), name=f"put-{at}")
         await rounds()
         key = ObjectKey("default/one")
-        found = [await member.read((KIND, key)) for member in places(manager)]
-        assert {one.obj["spec"]["size"] for one in found} == {49}
-
-
-def places(manager: Manager) -> Sequence[Any]:
-    from ccm.persistence.objects import Place
-
-    class Reader:
-        def __init__(self, member: Any) -> None:
-            self.member = member
-
-        async def read(self, at: Any) -> Any:
-            return await self.member.read(Place(*at))
-
-    return [Reader(member) for member in manager.members]
+        found = [await member.read(Place(KIND, key)) for member in manager.members]
+        assert {one.obj["spec"]["size"] for one in found if one and one.obj} == {49}
 
 
 class Half:
@@ -415,3 +403,61 @@ def test_backend_without_stamps_may_only_be_alone() -> None:
     Manager([backend(1)])
     with pytest.raises(errors.BackendDead, match="'plain' lacks the method write_stamped"):
         Manager([backend(1), backend(2)])
+
+
+PLACE = Place(GVK("", "v1", "Kind"), ObjectKey("_/a"))
+
+
+def instance() -> Instance:
+    return Instance("memory", "memory-0123456789abcdef", MemoryStore(), deadline_s=60)
+
+
+async def fail(one: Instance) -> None:
+    async with one.operation("put", PLACE):
+        await asyncio.sleep(7)
+        raise errors.BackendUnavailable("no")
+
+
+async def test_waiting_for_its_turn_counts() -> None:
+    one = instance()
+
+    async def put() -> None:
+        async with one.operation("put", PLACE):
+            await asyncio.sleep(1)
+
+    await asyncio.wait({asyncio.get_running_loop().create_task(put()) for _ in range(3)})
+
+    assert one.status.mean_persist_latency == pytest.approx(2.0)
+    assert len(one._turns._locks) == 0
+
+
+async def test_what_prometheus_is_told() -> None:
+    one = Instance("memory", "memory-00000000000000aa", MemoryStore(), deadline_s=60)
+
+    def told(name: str, **labels: str) -> float | None:
+        return REGISTRY.get_sample_value(
+            f"ccm_persistence_{name}", {"instance": one.name, **labels}
+        )
+
+    async with one.operation("put", PLACE):
+        await asyncio.sleep(2)
+    assert told("instance_up") == 1
+    with pytest.raises(errors.BackendUnavailable):
+        await fail(one)
+    one.corrupt()
+
+    put = {"backend": "memory", "operation": "put"}
+    assert told("operations_total", result="ok", **put) == 1
+    assert told("operations_total", result="BackendUnavailable", **put) == 1
+    assert told("operation_duration_seconds_sum", **put) == pytest.approx(9)
+    assert told("mean_persist_latency_seconds") == pytest.approx(2)
+    assert told("instance_up") == 0
+    assert told("corrupt_objects_total") == 1
+
+
+async def test_what_never_ends_is_ended() -> None:
+    one = instance()
+    with pytest.raises(errors.BackendUnavailable, match="in time"):
+        async with one.operation("get"):
+            await asyncio.sleep(3600)
+    assert not one.is_up
