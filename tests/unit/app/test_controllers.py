@@ -500,7 +500,7 @@ async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> No
 async def test_whose_nodes_the_provider_is_told_of(
     words: list[str], others: list[str], wanted: str | None
 ) -> None:
-    made: dict[str, Any] = {name: Informers(_Client()) for name in ("own", *others)}
+    made: dict[str, Any] = {name: Informers(_Client()) for name in ("own", *others)}  # type: ignore[arg-type]
     unused: Any = None
     contexts = {
         name: ClusterContext(client=unused, recorder=unused, informers=made[name])
