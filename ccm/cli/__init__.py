@@ -1,8 +1,9 @@
 """The `kube-ccm` command: for people who try, inspect or develop, never for production.
 
-Each subcommand is a module with two functions: `add` describes its arguments, and the
-function it registers runs them and returns the exit status. A subcommand imports what
-it needs when it runs, so that `--help` and `--version` answer at once.
+Each subcommand is a module whose `add` describes its arguments and registers the function that
+runs them and returns the exit status; those that take the daemon's flags do so by a
+`command.Command`. A subcommand imports what it needs when it runs, so that `--help` and `--version`
+answer at once.
 
 What may enter: reading the command line and the environment, one clear message for
 each mistake in them. What must never enter: the work itself.
@@ -94,13 +95,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    sandbox.add(commands)
-    providers.add(commands)
-    doctor.add(commands)
-    plan.add(commands)
-    explain.add(commands)
-    orphans.add(commands)
-    rollout.add(commands)
-    new_provider.add(commands)
-    completion.add(commands)
+    for each in (
+        sandbox,
+        providers,
+        doctor,
+        plan,
+        explain,
+        orphans,
+        rollout,
+        new_provider,
+        completion,
+    ):
+        each.add(commands)
     return parser

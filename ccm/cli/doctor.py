@@ -7,23 +7,20 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags, screen
+from ccm.base import flags as checks
+from ccm.base.flags import Section
+from ccm.cli import command
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
+from ccm.doctor import LIMIT_S
 
 if TYPE_CHECKING:
-    from ccm.app.options import Options
-    from ccm.base.flags import Flag
-    from ccm.doctor.case import Case
+    from ccm.doctor.case import Result
     from ccm.doctor.examination import Check
-    from ccm.doctor.finding import Result
-
-NAME = "doctor"
-
-SUMMARY = "look for what keeps the daemon from working, and say what to do about it"
 
 _INTRODUCTION = """\
 Looks at the API server, the permissions, the daemon's Deployment and who leads, the provider, the
@@ -47,215 +44,137 @@ exit status: 0 no failure, 1 a failure, 2 the command line is wrong
 
 """
 
-EXIT_OK = daemon_flags.EXIT_OK
-EXIT_FAILED = 1
-EXIT_USAGE = daemon_flags.EXIT_USAGE
+NAME = "doctor"
 
-_UNSET = "none"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _SHOW_CURSOR = "\x1b[?25h"
+_SECTION = Section(NAME, ours=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the command line asks for.
-
-    Attributes:
-        options: the daemon's settings, those of its `--config` included.
-        output: `table` or `json`.
-        limit_s: longest time of one check, in seconds.
-        account: whose permissions are asked about; empty: our own.
-    """
-
-    options: Options
-    output: str = "table"
-    limit_s: float
-    account: str = ""
-
-
-def own_flags() -> Mapping[str, Flag]:
-    """The flags that the daemon does not have."""
-    from ccm.base.flags import (
-        Section,
-        positive,
-        table,
+@dataclass(frozen=True)
+class _Own:
+    output: str = command.output(_SECTION, "table")
+    timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
+        timedelta(seconds=LIMIT_S),
+        "Longest time that one check may take.",
+        check=checks.positive,
     )
-    from ccm.doctor import LIMIT_S
-
-    section = Section("doctor", ours=True)
-
-    @dataclass(frozen=True)
-    class Own:
-        output: str = daemon_flags.output(section, "table")
-        timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
-            timedelta(seconds=LIMIT_S),
-            "Longest time that one check may take.",
-            check=positive,
-        )
-        as_: str = section.flag(
-            "",
-            "Ask about the permissions of this user, such as "
-            "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
-            "Needs the right to ask about others.",
-        )
-
-    return table(Own)
-
-
-def read(words: Sequence[str]) -> Wanted:
-    """Turn the words behind `kube-ccm doctor` into what is wanted.
-
-    Raises:
-        UsageError: they cannot be used; every fault is named.
-    """
-    options, chosen = daemon_flags.read(
-        words,
-        own_flags(),
-        # A missing provider is found by the examination, whose other checks are made all the same.
-        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or _UNSET),
-    )
-    return Wanted(
-        options=options,
-        output=chosen["output"],
-        limit_s=chosen["timeout"].total_seconds(),
-        account=chosen["as"],
+    as_: str = _SECTION.flag(
+        "",
+        "Ask about the permissions of this user, such as "
+        "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
+        "Needs the right to ask about others.",
     )
 
 
 async def answer(
-    wanted: Wanted,
+    request: Request,
     out: TextIO,
     *,
     environ: Mapping[str, str] = os.environ,
     watch: Callable[[str], None] = lambda _name: None,
 ) -> int:
-    """Make all checks and show what they found; the exit status.
+    """Make all checks and show their findings; return the exit status.
 
     Args:
-        wanted: what the command line asks for.
+        request: the command line.
         out: where findings go.
         environ: the environment, for kubeconfig and exec plugins.
-        watch: told the name of each check before it is made.
+        watch: called with the name of each check before it is made.
     """
-    from ccm.doctor import finding
-    from ccm.doctor.case import Case
+    from ccm.base import terminal
+    from ccm.doctor import case, examination
 
-    case = Case(
-        options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
+    examined = case.Case(
+        options=request.options,
+        environ=environ,
+        account=request.own["as"],
+        limit_s=request.own["timeout"].total_seconds(),
     )
-    results = await _examine(case, wanted.output, out, watch)
-    if wanted.output == "json":
-        screen.show_json(out, finding.document(results))
-    else:
-        screen.show(out, [finding.summary(results)])
-    out.flush()
-    return EXIT_FAILED if finding.failed(results) else EXIT_OK
-
-
-async def _examine(
-    case: Case, output: str, out: TextIO, watch: Callable[[str], None]
-) -> list[Result]:
-    """Make all checks, and show each as it comes where people read."""
-    from ccm.doctor import examination
-
-    progress = _Progress(sys.stderr)
+    is_json = request.own["output"] == "json"
+    console = terminal.console(sys.stderr, os.environ)
+    progress = console.status("") if console is not None else None
 
     def about_to(check: Check) -> None:
         watch(check.name)
-        progress.start(check)
+        if progress is not None:
+            progress.update(f"{check.name}: {check.title}")
+            progress.start()
+
+    def clear() -> None:
+        if progress is not None:
+            progress.stop()
 
     results = []
     try:
-        async with contextlib.aclosing(examination.examine(case, about_to)) as coming:
+        async with contextlib.aclosing(examination.examine(examined, about_to)) as coming:
             async for result in coming:
-                progress.clear()
+                clear()
                 results.append(result)
-                if output == "table":
+                if not is_json:
                     _show(result, out)
     finally:
-        progress.clear()
-    return results
+        clear()
+    if is_json:
+        command.show_json(out, case.document(results))
+    else:
+        command.show(out, [case.summary(results)])
+    return EXIT_FAILED if case.failed(results) else EXIT_OK
 
 
-class Watchman:
-    """Ends the process when a check does not, although its time is over long ago.
+def _show(result: Result, out: TextIO) -> None:
+    from ccm.base import terminal
+    from ccm.doctor import case
 
-    A provider may block the event loop or shrug off its cancellation; a thread sees to it.
+    lines = list(case.text(result))
+    console = terminal.console(out, os.environ)
+    if lines and console is not None:
+        verdict, lines[0] = lines[0][:4], lines[0][4:]
+        console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
+    command.show(out, lines)
 
-    Args:
-        limit_s: longest time of one check, in seconds.
+
+@contextlib.contextmanager
+def _watchdog(limit_s: float) -> Iterator[Callable[[str], None]]:
+    """Yield a function that starts the time of a check; end the process where one hangs.
+
+    A provider may block the event loop or ignore its cancellation; a thread notices that.
     """
+    timers: list[threading.Timer] = []
 
-    def __init__(self, limit_s: float) -> None:
-        self._patience_s = 2 * limit_s + 1.0
-        self._timer: threading.Timer | None = None
-
-    def watch(self, name: str) -> None:
-        """From now on this check is the one that has to end."""
-        self.close()
-        self._timer = threading.Timer(self._patience_s, self._end, (name,))
-        self._timer.daemon = True
-        self._timer.start()
-
-    def close(self) -> None:
-        """No check has to end any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _end(self, name: str) -> None:
+    def give_up(name: str) -> None:
         shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
         text = f"{shown}kube-ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
         os.write(sys.stderr.fileno(), text.encode())
         os._exit(EXIT_FAILED)
 
+    def watch(name: str) -> None:
+        stop()
+        timers.append(threading.Timer(2 * limit_s + 1.0, give_up, (name,)))
+        timers[0].daemon = True
+        timers[0].start()
 
-class _Progress:
-    """Says on a terminal what is being looked at, on a line that goes away."""
+    def stop() -> None:
+        if timers:
+            timers.pop().cancel()
 
-    def __init__(self, out: TextIO) -> None:
-        from ccm.base import terminal
-
-        console = terminal.console(out, os.environ)
-        self._status = console.status("") if console is not None else None
-
-    def start(self, check: Check) -> None:
-        if self._status is not None:
-            self._status.update(f"{check.name}: {check.title}")
-            self._status.start()
-
-    def clear(self) -> None:
-        if self._status is not None:
-            self._status.stop()
+    try:
+        yield watch
+    finally:
+        stop()
 
 
-def _show(result: Result, out: TextIO) -> None:
-    from ccm.base import terminal
-    from ccm.doctor import finding
-
-    lines = list(finding.text(result))
-    if not lines:
-        return
-    first, *others = lines
-    console = terminal.console(out, os.environ)
-    if console is not None:
-        verdict, first = first[:4], first[4:]
-        console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
-    screen.show(out, (first, *others))
-    out.flush()
+def _act(request: Request, out: TextIO) -> int:
+    with _watchdog(request.own["timeout"].total_seconds()) as watch:
+        return asyncio.run(answer(request, out, watch=watch))
 
 
-def _then(wanted: Wanted, out: TextIO) -> int:
-    with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
-        return asyncio.run(answer(wanted, out, watch=watchman.watch))
-
-
-_COMMAND = daemon_flags.Command(
+COMMAND = command.Command(
     name=NAME,
-    summary=SUMMARY,
+    summary="look for what keeps the daemon from working, and say what to do about it",
     introduction=_INTRODUCTION,
-    own=own_flags,
-    read=read,
-    then=_then,
+    own=_Own,
+    act=_act,
+    needs_provider=False,  # a check finds that, and the other checks are made all the same
 )
-
-add, run = _COMMAND.add, _COMMAND.run
+add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

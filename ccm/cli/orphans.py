@@ -8,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ccm.cli import daemon_flags, screen
+from ccm.base.flags import Section
+from ccm.cli import command
+from ccm.cli.command import EXIT_OK, Request
+from ccm.doctor import Refused
 
 if TYPE_CHECKING:
-    from ccm.app.options import Options
-    from ccm.base.flags import Flag
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.types import LoadBalancerRecord
     from ccm.doctor.case import Case
     from ccm.model import Service
-
-NAME = "orphans"
-
-SUMMARY = "show load balancers of this cluster that belong to no Service, or delete one"
 
 _INTRODUCTION = """\
 Shows the load balancers that the cloud has for this cluster and that belong to no Service. The
@@ -39,55 +36,19 @@ exit status: 0 done, 1 not possible, 2 the command line is wrong
 
 """
 
-EXIT_OK = daemon_flags.EXIT_OK
-EXIT_FAILED = 1
-EXIT_USAGE = daemon_flags.EXIT_USAGE
+NAME = "orphans"
+_SECTION = Section(NAME, ours=True)
 
 
-class Refused(Exception):
-    """It cannot be done; the message says why, and what to do."""
+@dataclass(frozen=True)
+class _Own:
+    delete: str = _SECTION.flag(
+        "", "Delete the load balancer of this name, if it belongs to no Service."
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the command line asks for.
-
-    Attributes:
-        options: the daemon's settings, those of its `--config` included.
-        delete: the name of the load balancer to delete; empty: show them.
-    """
-
-    options: Options
-    delete: str = ""
-
-
-def own_flags() -> Mapping[str, Flag]:
-    """The flags that the daemon does not have."""
-    from ccm.base.flags import Section, table
-
-    section = Section(NAME, ours=True)
-
-    @dataclass(frozen=True)
-    class Own:
-        delete: str = section.flag(
-            "", "Delete the load balancer of this name, if it belongs to no Service."
-        )
-
-    return table(Own)
-
-
-def read(words: Sequence[str]) -> Wanted:
-    """Turn the words behind `kube-ccm orphans` into what is wanted.
-
-    Raises:
-        UsageError: they cannot be used; every fault is named.
-    """
-    options, chosen = daemon_flags.read(words, own_flags())
-    return Wanted(options=options, delete=chosen["delete"])
-
-
-async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
-    """Show them, or delete one.
+async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+    """Show the orphans, or delete one.
 
     Raises:
         Refused: it cannot be done.
@@ -97,34 +58,34 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
     from ccm.doctor.case import Case
     from ccm.kube.errors import KubeError
 
-    case = Case(options=wanted.options, environ=environ)
+    case = Case(options=request.options, environ=environ)
+    name = request.own["delete"]
     try:
         handle = await _opened(case)
-        found = await _orphans(case, handle)
-        if wanted.delete:
-            await _delete(handle, wanted.delete, found)
-            screen.show(out, [f"{wanted.delete} is deleted"])
-        for one in () if wanted.delete else found:
-            where = ", ".join(entry.ip or entry.hostname for entry in one.status.ingress)
-            screen.show(out, [f"{one.name}  {where or '-'}"])
-        if not (found or wanted.delete):
-            screen.show(out, ["every load balancer of this cluster belongs to a Service"])
+        orphans = await _orphans(case, handle)
+        if name:
+            await _delete(handle, name, orphans)
+            lines = [f"{name} is deleted"]
+        else:
+            lines = [
+                f"{one.name}  {', '.join(at.ip or at.hostname for at in one.status.ingress) or '-'}"
+                for one in orphans
+            ]
+        command.show(out, lines or ["every load balancer of this cluster belongs to a Service"])
     except (CloudError, KubeError) as error:
         raise Refused(redact.words(f"{type(error).__name__}: {error}")) from error
     finally:
         await case.exits.aclose()
+    return EXIT_OK
 
 
 async def _opened(case: Case) -> Handle:
-    """The way to the cloud; the API server is reached through `case` then."""
+    """Return the way to the cloud; the API server is reached through `case` then."""
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor import provider
 
-    try:
-        await provider.opened(case)
-    except provider.NotOpened as error:
-        raise Refused(str(error)) from error
+    await provider.opened(case)
     handle = Handle(case.cloud, cluster_name=case.options.cluster_name)
     if not handle.offers(LoadBalancerDigests):
         raise Refused(f"provider {handle.name} cannot list load balancers")
@@ -137,7 +98,7 @@ async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
     from ccm.kube.resources import SERVICES
 
     listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)
-    # Read after it: what is listed belongs to a Service that is there by now.
+    # Read after the listing: a listed load balancer belongs to a Service that exists by now.
     services: list[Service] = []
     async for page in case.client.resource(SERVICES).pages():
         services += page.items
@@ -147,10 +108,10 @@ async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
     return unowned(handle, listing, services)
 
 
-async def _delete(handle: Handle, name: str, found: Sequence[LoadBalancerRecord]) -> None:
+async def _delete(handle: Handle, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
     from ccm.cloud.interface import LoadBalancerRemoval
 
-    if name not in {one.name for one in found}:
+    if name not in {one.name for one in orphans}:
         raise Refused(f"{name} is no load balancer of this cluster, or belongs to a Service")
     if not handle.offers(LoadBalancerRemoval):
         raise Refused(
@@ -160,22 +121,11 @@ async def _delete(handle: Handle, name: str, found: Sequence[LoadBalancerRecord]
     await handle.call(LoadBalancerRemoval.delete_load_balancer, handle.cluster_name, name)
 
 
-def _then(wanted: Wanted, out: TextIO) -> int:
-    try:
-        asyncio.run(answer(wanted, out))
-    except Refused as error:
-        screen.fail(NAME, str(error))
-        return EXIT_FAILED
-    return EXIT_OK
-
-
-_COMMAND = daemon_flags.Command(
+COMMAND = command.Command(
     name=NAME,
-    summary=SUMMARY,
+    summary="show load balancers of this cluster that belong to no Service, or delete one",
     introduction=_INTRODUCTION,
-    own=own_flags,
-    read=read,
-    then=_then,
+    own=_Own,
+    act=lambda request, out: asyncio.run(answer(request, out)),
 )
-
-add, run = _COMMAND.add, _COMMAND.run
+add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from ccm.cli import daemon_flags, screen
-
-if TYPE_CHECKING:
-    from ccm.app.options import Options
-    from ccm.base.flags import Flag
-    from ccm.planning.forecast import Forecast
-
-NAME = "plan"
-
-SUMMARY = "show what the daemon would do to this cluster and its cloud, and do nothing of it"
+from ccm.base.flags import Section
+from ccm.cli import command
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
 
 _INTRODUCTION = """\
 Shows what the daemon would change if it were started now with these flags: nodes, Services, load
@@ -73,111 +66,65 @@ exit status: 0 nothing to do, 2 changes, 1 an error: the plan is missing or not 
 
 """
 
-EXIT_NOTHING = daemon_flags.EXIT_OK
-EXIT_FAILED = 1
+NAME = "plan"
+
 EXIT_CHANGES = 2
 
 _STYLES = {"+": "green", "~": "yellow", "-": "red", "!": "bold magenta"}
+_SECTION = Section(NAME, ours=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the command line asks for.
-
-    Attributes:
-        options: the daemon's settings, those of its `--config` included.
-        output: `text` or `json`.
-        wait: whether to wait for the second answers about nodes.
-    """
-
-    options: Options
-    output: str = "text"
-    wait: bool = False
+@dataclass(frozen=True)
+class _Own:
+    output: str = command.output(_SECTION, "text")
+    wait: bool = _SECTION.flag(
+        False,
+        "Wait for the monitor period (--node-monitor-period) and ask the cloud again about the "
+        "nodes that it denies, as the daemon does before it deletes them.",
+    )
 
 
-def own_flags() -> Mapping[str, Flag]:
-    """The flags that the daemon does not have."""
-    from ccm.base.flags import Section, table
-
-    section = Section(NAME, ours=True)
-
-    @dataclass(frozen=True)
-    class Own:
-        output: str = daemon_flags.output(section, "text")
-        wait: bool = section.flag(
-            False,
-            "Wait for the monitor period (--node-monitor-period) and ask the cloud again about the "
-            "nodes that it denies, as the daemon does before it deletes them.",
-        )
-
-    return table(Own)
-
-
-def read(words: Sequence[str]) -> Wanted:
-    """Turn the words behind `kube-ccm plan` into what is wanted.
+async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+    """Show the plan; return the exit status.
 
     Raises:
-        UsageError: they cannot be used; every fault is named.
+        Refused: there is no plan.
     """
-    options, chosen = daemon_flags.read(words, own_flags())
-    return Wanted(options=options, output=chosen["output"], wait=chosen["wait"])
-
-
-async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
-    """Show the plan; the exit status.
-
-    Raises:
-        NotOpened: there is none.
-    """
-    from ccm.doctor import outlook
-    from ccm.planning import report
-
-    found = await outlook.forecast_of(wanted.options, environ, wait=wanted.wait)
-    if wanted.output == "json":
-        screen.show_json(out, report.document(found))
-    else:
-        _show(found, out)
-    out.flush()
-    if found.failures:
-        return EXIT_FAILED
-    return EXIT_CHANGES if found.changes else EXIT_NOTHING
-
-
-def _show(found: Forecast, out: TextIO) -> None:
     from ccm.base import terminal
     from ccm.base.log_render import visible
-    from ccm.planning import report
+    from ccm.doctor import outlook
+    from ccm.planning import changes
 
-    console = terminal.console(out, os.environ)
-    for line in report.lines(found):
-        style = _STYLES.get(line.lstrip()[:1])
-        if console is not None and style is not None:
-            console.print(visible(line), style=style, soft_wrap=True)
-        else:
-            screen.show(out, [line])
-    screen.show(out, [report.summary(found)])
+    forecast = await outlook.forecast_of(request.options, environ, wait=request.own["wait"])
+    if request.own["output"] == "json":
+        command.show_json(out, changes.document(forecast))
+    else:
+        console = terminal.console(out, os.environ)
+        for line in changes.lines(forecast):
+            style = _STYLES.get(line.lstrip()[:1])
+            if console is not None and style is not None:
+                console.print(visible(line), style=style, soft_wrap=True)
+            else:
+                command.show(out, [line])
+        command.show(out, [changes.summary(forecast)])
+    if forecast.failures:
+        return EXIT_FAILED
+    return EXIT_CHANGES if forecast.changes else EXIT_OK
 
 
-def _then(wanted: Wanted, out: TextIO) -> int:
-    from ccm.doctor.provider import NotOpened
+def _act(request: Request, out: TextIO) -> int:
     from ccm.planning.timeloop import HurryingLoop
 
-    try:
-        with asyncio.Runner(loop_factory=HurryingLoop) as runner:
-            return runner.run(answer(wanted, out))
-    except NotOpened as error:
-        screen.fail(NAME, str(error))
-        return EXIT_FAILED
+    with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+        return runner.run(answer(request, out))
 
 
-_COMMAND = daemon_flags.Command(
+COMMAND = command.Command(
     name=NAME,
-    summary=SUMMARY,
+    summary="show what the daemon would do to this cluster and its cloud, and do nothing of it",
     introduction=_INTRODUCTION,
-    own=own_flags,
-    read=read,
-    then=_then,
-    wrong=EXIT_FAILED,
+    own=_Own,
+    act=_act,
+    exit_usage=EXIT_FAILED,  # 2 stands for changes
 )
-
-add, run = _COMMAND.add, _COMMAND.run
+add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

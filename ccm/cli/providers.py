@@ -1,20 +1,25 @@
-"""`kube-ccm providers`: which providers are installed, and what each offers and reads."""
+"""`kube-ccm providers`: which providers are installed, and what each offers and reads.
+
+Without a configuration a provider is described by its declaration in the registry; with one it is
+opened, and knows better what it offers.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from ccm.cli import screen
+from ccm.cli import command
+from ccm.cli.command import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
-    from ccm.doctor.catalogue import Description, Installed
-
-EXIT_OK = 0
-EXIT_FAILED = 1
+    from ccm.cloud import registry
+    from ccm.cloud.interface import Cloud
 
 _DESCRIPTION = """\
 Without a name: the installed providers, where they come from, and whether they load.
@@ -34,6 +39,8 @@ exit status: 0, or 1 when there is no such provider or it cannot be used
 """
 
 _WIDTH = 98
+
+Document = Mapping[str, Any]
 
 
 def add(commands: Any) -> None:
@@ -64,89 +71,146 @@ def add(commands: Any) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from ccm.base import redact
+
     if options.cloud_config and not options.name:
         parser.error("--cloud-config needs the NAME of a provider")
+    document: Document | Sequence[Document]
     if options.name:
-        return _describe(options.name, options.cloud_config, options.output)
-    from ccm.doctor import catalogue
-
-    found = catalogue.installed()
+        try:
+            document = asyncio.run(describe(options.name, cloud_config=options.cloud_config))
+        except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+            command.fail("providers", redact.words(str(error) or type(error).__name__))
+            return EXIT_FAILED
+        lines = _page(document)
+    else:
+        document = installed()
+        lines = _listing(document)
     if options.output == "json":
-        screen.show_json(sys.stdout, [catalogue.plain(one) for one in found])
+        command.show_json(sys.stdout, document)
     else:
-        _write(_listing(found))
+        command.show(sys.stdout, lines)
     return EXIT_OK
 
 
-def _describe(name: str, cloud_config: str, output: str) -> int:
-    import asyncio
+def installed() -> list[Document]:
+    """Return every provider, by name; those that cannot be used with the fault."""
+    from ccm.cloud import registry
 
-    from ccm.base import redact
-    from ccm.doctor import catalogue
+    found = map(_installed, entry_points(group=registry.GROUP))
+    by_name = {(one["name"], one["package"], one["target"]): one for one in found}
+    return [one for _, one in sorted(by_name.items())]
 
+
+def _installed(entry: EntryPoint) -> Document:
+    from ccm.cloud import registry
+
+    fault = ""
     try:
-        told = asyncio.run(catalogue.describe(name, cloud_config=cloud_config))
-    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        screen.fail("providers", redact.words(str(error) or type(error).__name__))
-        return EXIT_FAILED
-    if output == "json":
-        screen.show_json(sys.stdout, catalogue.document(told))
-    else:
-        _write(_page(told))
-    return EXIT_OK
+        registry.load(entry.name)
+    except registry.ProviderError as error:
+        fault = str(error)
+    return {
+        "name": entry.name,
+        "package": f"{entry.dist.name} {entry.dist.version}" if entry.dist else "",
+        "target": entry.value,
+        "usable": not fault,
+        "fault": fault,
+    }
 
 
-def _listing(found: Sequence[Installed]) -> Iterator[str]:
-    if not found:
+async def describe(name: str, *, cloud_config: str = "") -> Document:
+    """Return what a provider says about itself.
+
+    Args:
+        name: of the provider.
+        cloud_config: file with which it is opened; empty: it is not opened.
+
+    Raises:
+        ProviderError: it cannot be used.
+        Misconfigured: it refuses the configuration.
+        Exception: whatever else keeps it from opening.
+    """
+    import dataclasses
+    import inspect
+
+    from ccm.app.provider import context, opened_once
+    from ccm.cloud import registry, settings
+    from ccm.doctor.provider import OFFERS, offers
+
+    opener = registry.load(name)
+    declared = registry.declared(opener)
+    offered = declared.offers and [OFFERS.get(one, one) for one in declared.offers]
+    source: registry.provider | Cloud = declared
+    if cloud_config:
+        given = context(file=cloud_config, cluster_name="kubernetes", clients=None)
+        async with opened_once(name, opener, given) as source:
+            offered = offers(source)
+    about = inspect.getdoc(inspect.getmodule(inspect.unwrap(opener))) or ""
+    prefixes = source.service_annotations
+    return {
+        **next(one for one in installed() if one["name"] == name),
+        "sdk": declared.sdk,
+        "about": " ".join(about.partition("\n\n")[0].split()),
+        "opened": bool(cloud_config),
+        "offers": None if offered is None else list(offered),
+        "cloudConfig": {
+            "format": declared.form if declared.config else "",
+            "settings": [
+                dataclasses.asdict(one)
+                for one in (settings.table(declared.config) if declared.config else ())
+            ],
+        },
+        "serviceAnnotationPrefixes": None if prefixes is None else list(prefixes),
+        "serviceAnnotations": [
+            {"name": one.name, "expects": one.expects, "default": one.shown, "help": one.help}
+            for one in source.service_annotation_schema
+        ],
+    }
+
+
+def _listing(providers: Sequence[Document]) -> Iterator[str]:
+    if not providers:
         yield "no provider is installed; install a package that offers one"
         return
-    rows = [(one.name, one.package or "-", one.fault or "ok") for one in found]
+    rows = [(one["name"], one["package"] or "-", one["fault"] or "ok") for one in providers]
     yield from _table(("NAME", "PACKAGE", "STATUS"), rows)
 
 
-def _page(told: Description) -> Iterator[str]:
-    origin = f", of {told.installed.package}" if told.installed.package else ""
-    yield f"{told.installed.name}: {told.installed.target}{origin}, written for SDK {told.sdk}"
-    if told.about:
-        yield from ("", *textwrap.wrap(told.about, _WIDTH))
-    yield from ("", *_offers(told))
-    yield from ("", *_settings(told))
-    yield from ("", *_annotations(told))
-
-
-def _offers(told: Description) -> Iterator[str]:
-    yield f"offers, {'asked when open' if told.opened else 'as its source says'}:"
-    if told.offers is None:
+def _page(of: Document) -> Iterator[str]:
+    origin = f", of {of['package']}" if of["package"] else ""
+    yield f"{of['name']}: {of['target']}{origin}, written for SDK {of['sdk']}"
+    if of["about"]:
+        yield from ("", *textwrap.wrap(of["about"], _WIDTH))
+    yield from ("", f"offers, {'asked when open' if of['opened'] else 'as its source says'}:")
+    if of["offers"] is None:
         yield "  the source does not tell; --cloud-config FILE opens the provider and asks it"
-        return
-    yield from (f"  {words}" for words in told.offers or ("nothing",))
-
-
-def _settings(told: Description) -> Iterator[str]:
-    if not told.settings:
+    else:
+        yield from (f"  {offer}" for offer in of["offers"] or ("nothing",))
+    yield ""
+    if settings := of["cloudConfig"]["settings"]:
+        yield f"cloud config, {of['cloudConfig']['format']}:"
+        rows = [
+            (one["name"], one["kind"], "required" if one["required"] else one["default"] or "-")
+            for one in settings
+        ]
+        head, *lines = _table(("NAME", "VALUE", "DEFAULT"), rows)
+        yield f"  {head}"
+        for line, one in zip(lines, settings, strict=True):
+            yield f"  {line}"
+            yield from _explanation(one["help"])
+    else:
         yield "cloud config: the provider does not say what it reads; see its documentation"
-        return
-    yield f"cloud config, {told.form}:"
-    rows = [
-        (one.name, one.kind, "required" if one.required else one.default or "-")
-        for one in told.settings
-    ]
-    head, *lines = _table(("NAME", "VALUE", "DEFAULT"), rows)
-    yield f"  {head}"
-    for line, one in zip(lines, told.settings, strict=True):
-        yield f"  {line}"
-        yield from _explanation(one.help)
-
-
-def _annotations(told: Description) -> Iterator[str]:
-    if not told.annotations:
-        prefixes = "any" if told.prefixes is None else ", ".join(told.prefixes) or "none"
-        yield f"annotations of Services: {prefixes}"
-        return
-    yield "annotations of Services:"
-    for one in told.annotations:
-        yield f"  {one.name}: {one.expects}, default {one.shown}"
-        yield from _explanation(one.help)
+    yield ""
+    if annotations := of["serviceAnnotations"]:
+        yield "annotations of Services:"
+        for one in annotations:
+            yield f"  {one['name']}: {one['expects']}, default {one['default']}"
+            yield from _explanation(one["help"])
+    else:
+        prefixes = of["serviceAnnotationPrefixes"]
+        shown = "any" if prefixes is None else ", ".join(prefixes) or "none"
+        yield f"annotations of Services: {shown}"
 
 
 def _explanation(text: str) -> list[str]:
@@ -158,7 +222,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in (head, *rows):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
-
-
-def _write(lines: Iterator[str]) -> None:
-    screen.show(sys.stdout, lines)

@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.cli import daemon_flags, screen
+from ccm.base import flags as checks
+from ccm.base.flags import Section
+from ccm.cli import command
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
+from ccm.doctor import Refused
 
 if TYPE_CHECKING:
-    from ccm.app.options import Options
-    from ccm.base.flags import Flag
-    from ccm.doctor.case import Case
     from ccm.gardener.sets import MachineDeployment
-    from ccm.kube.client import Resource
-
-NAME = "rollout"
-
-SUMMARY = "show how far a MachineDeployment is rolled out; pause, resume or undo it"
+    from ccm.kube.client import Client, Resource
 
 _INTRODUCTION = """\
 Shows how the machines of a MachineDeployment are exchanged for new ones, as kubectl rollout does
@@ -49,8 +46,7 @@ exit status: 0 done, or rolled out; 1 it does not move on, is not done in time, 
 
 """
 
-EXIT_OK = daemon_flags.EXIT_OK
-EXIT_FAILED = 1
+NAME = "rollout"
 
 ACTIONS = {
     "status": "how far it is",
@@ -60,159 +56,100 @@ ACTIONS = {
 }
 
 _KINDS = ("machinedeployment", "machinedeployments", "mcd", "machinedeployment.machine.sapcloud.io")
-
-_USED = ("kubeconfig", "master", "namespace", "v")
-"""Of the daemon's flags those that this command goes by; it takes the others too."""
-
 _REQUEST_S = 15.0
 _WATCH_S = 60
+_SECTION = Section(NAME, ours=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the command line asks for.
-
-    Attributes:
-        options: the daemon's settings, as far as they were given.
-        action: one of `ACTIONS`.
-        name: of the deployment.
-        watch: whether to wait until it is rolled out.
-        timeout_s: longest time to wait, in seconds; 0 = for ever.
-        revision: to go back to; 0 = the one before.
-    """
-
-    options: Options
-    action: str
-    name: str
-    watch: bool
-    timeout_s: float
-    revision: int
-
-
-def own_flags() -> Mapping[str, Flag]:
-    """The flags that the daemon does not have."""
-    from ccm.base.flags import (
-        Section,
-        not_negative,
-        table,
+@dataclass(frozen=True)
+class _Own:
+    watch: bool = _SECTION.flag(True, "Wait until it is rolled out (status).", short="w")
+    timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
+        timedelta(0),
+        "Longest time to wait (status). 0 means for ever.",
+        check=checks.not_negative,
+    )
+    to_revision: int = _SECTION.flag(
+        0,
+        "Revision to go back to (undo). 0 means the one before.",
+        check=lambda value: "" if value >= 0 else "must be 0 or more",
     )
 
-    section = Section(NAME, ours=True)
 
-    @dataclass(frozen=True)
-    class Own:
-        watch: bool = section.flag(True, "Wait until it is rolled out (status).", short="w")
-        timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
-            timedelta(0),
-            "Longest time to wait (status). 0 means for ever.",
-            check=not_negative,
-        )
-        to_revision: int = section.flag(
-            0,
-            "Revision to go back to (undo). 0 means the one before.",
-            check=lambda value: "" if value >= 0 else "must be 0 or more",
-        )
-
-    return table(Own)
+def target(words: Sequence[str]) -> tuple[str, str]:
+    """Return the action and the name of the deployment; empty where the words make no sense."""
+    action, *objects = words or ("",)
+    kind, _, name = "/".join(objects).partition("/")
+    if action not in ACTIONS or kind not in _KINDS or "/" in name or len(objects) > 2:
+        return "", ""
+    return action, name
 
 
-def read(words: Sequence[str]) -> Wanted:
-    """Turn the words behind `kube-ccm rollout` into what is wanted.
+def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
+    if not target(words)[1]:
+        shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
+        yield f"say what: one of {actions}, then machinedeployment/NAME, not {shown!r}"
+
+
+async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+    """Show or steer the rollout; return the exit status.
 
     Raises:
-        UsageError: they cannot be used; every fault is named.
+        Refused: it cannot be done, does not move on, or is not done in time.
     """
-    objects: list[str] = []
-
-    def faults(given: Sequence[str]) -> Iterator[str]:
-        objects.extend(given)
-        if len(given) == 3 and given[1] in _KINDS:
-            objects[1:] = [f"{given[1]}/{given[2]}"]
-        kind, _, name = objects[1].partition("/") if len(objects) == 2 else ("", "", "")
-        if len(objects) != 2 or objects[0] not in ACTIONS or kind not in _KINDS or not name:
-            shown = " ".join(given) or "nothing"
-            actions = ", ".join(ACTIONS)
-            yield f"say what: one of {actions}, then machinedeployment/NAME, not {shown!r}"
-
-    options, chosen = daemon_flags.read(
-        words,
-        own_flags(),
-        complete=daemon_flags.of_no_cloud,
-        arguments=faults,
-    )
-    return Wanted(
-        options=options,
-        action=objects[0],
-        name=objects[1].partition("/")[2],
-        watch=chosen["watch"],
-        timeout_s=chosen["timeout"].total_seconds(),
-        revision=chosen["to-revision"],
-    )
-
-
-async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
-    """Do it; the exit status."""
     from ccm.base import redact
     from ccm.doctor import reach
     from ccm.doctor.case import Case
-    from ccm.doctor.finding import Verdict
     from ccm.gardener.rolloutstatus import CannotBeDone
     from ccm.kube.errors import KubeError
 
-    case = Case(options=wanted.options, environ=environ, limit_s=_REQUEST_S)
+    case = Case(options=request.options, environ=environ, limit_s=_REQUEST_S)
     try:
-        finding = await reach.kubeconfig(case)
-        if finding.verdict is Verdict.FAIL:
-            return _failed("; ".join((finding.found, *finding.details, *finding.advice)))
-        if wanted.action == "status":
-            return await _status(case, wanted, out)
-        return await _steer(case, wanted, out)
+        await reach.connected(case)
+        if target(request.words)[0] == "status":
+            return await _status(case.client, request, out)
+        return await _steer(case.client, request, out)
     except CannotBeDone as error:
-        return _failed(str(error))
+        raise Refused(str(error)) from error
     except KubeError as error:
-        return _failed(redact.words(f"{case.cluster.server}: {error}"))
+        raise Refused(redact.words(f"{case.cluster.server}: {error}")) from error
     finally:
         await case.exits.aclose()
 
 
-def _failed(text: str) -> int:
-    screen.fail(NAME, text)
-    return EXIT_FAILED
-
-
-async def _status(case: Case, wanted: Wanted, out: TextIO) -> int:
+async def _status(client: Client, request: Request, out: TextIO) -> int:
     from ccm.gardener.rolloutstatus import progress_of
 
-    limit_s = wanted.timeout_s or None
+    limit_s = request.own["timeout"].total_seconds()
+    _, name = target(request.words)
     text = ""
     try:
-        async with asyncio.timeout(limit_s):
-            async for obj in _states(case, wanted):
-                found = progress_of(obj)
-                if found.failed:
-                    return _failed(found.text)
-                if found.text != text:
-                    screen.show(out, [found.text])
-                    out.flush()
-                text = found.text
-                if found.done or not wanted.watch:
+        async with asyncio.timeout(limit_s or None):
+            async for obj in _states(_deployments(client), request, name):
+                progress = progress_of(obj)
+                if progress.failed:
+                    raise Refused(progress.text)
+                if progress.text != text:
+                    command.show(out, [progress.text])
+                text = progress.text
+                if progress.done or not request.own["watch"]:
                     return EXIT_OK
-    except TimeoutError:
-        return _failed(f"not done within {wanted.timeout_s:g}s; it goes on nevertheless")
-    return _failed(f'"{wanted.name}" was deleted')
+    except TimeoutError as error:
+        raise Refused(f"not done within {limit_s:g}s; it goes on nevertheless") from error
+    raise Refused(f'"{name}" was deleted')
 
 
-async def _states(case: Case, wanted: Wanted) -> AsyncIterator[MachineDeployment]:
-    """The deployment as it is, and after each change; ends when it is deleted. Raises KubeError."""
-    deployments, namespace = _deployments(case), wanted.options.namespace
+async def _states(
+    deployments: Resource[MachineDeployment], request: Request, name: str
+) -> AsyncIterator[MachineDeployment]:
+    """Yield the deployment now, and after each change until its deletion. Raises KubeError."""
+    namespace = request.options.namespace
     while True:
-        yield await deployments.get(wanted.name, namespace=namespace)
-        if not wanted.watch:
+        yield await deployments.get(name, namespace=namespace)
+        if not request.own["watch"]:
             return
         watching = deployments.watch(
-            namespace=namespace,
-            timeout_s=_WATCH_S,
-            field_selector=f"metadata.name={wanted.name}",
+            namespace=namespace, timeout_s=_WATCH_S, field_selector=f"metadata.name={name}"
         )
         async with watching as events:
             async for event in events:
@@ -222,56 +159,47 @@ async def _states(case: Case, wanted: Wanted) -> AsyncIterator[MachineDeployment
                     yield event.object
 
 
-async def _steer(case: Case, wanted: Wanted, out: TextIO) -> int:
+async def _steer(client: Client, request: Request, out: TextIO) -> int:
     from ccm.gardener import rolloutstatus
-    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
+    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
+    from ccm.model.owners import controller_uid
 
-    deployments, namespace = _deployments(case), wanted.options.namespace
-    obj = await deployments.get(wanted.name, namespace=namespace)
-    said = f"{MACHINE_DEPLOYMENTS.kind.lower()}.{MACHINE_DEPLOYMENTS.group}/{wanted.name}"
-    if wanted.action == "undo":
-        found = rolloutstatus.way_back(obj, await _sets(case, obj), wanted.revision)
-        if found.is_same:
-            screen.show(out, [f"{said} stays as it is: {found.why_not}"])
+    deployments, namespace = _deployments(client), request.options.namespace
+    action, name = target(request.words)
+    obj = await deployments.get(name, namespace=namespace)
+    shown = f"{MACHINE_DEPLOYMENTS.kind.lower()}.{MACHINE_DEPLOYMENTS.group}/{name}"
+    if action == "undo":
+        pages = client.resource(MACHINE_SETS).pages(namespace=obj.namespace)
+        sets = [one async for page in pages for one in page.items if controller_uid(one) == obj.uid]
+        revert = rolloutstatus.way_back(obj, sets, request.own["to-revision"])
+        if revert.is_same:
+            command.show(out, [f"{shown} stays as it is: {revert.why_not}"])
             return EXIT_OK
-        patch = rolloutstatus.rollback_patch(obj, found.revision)
-        done = f"goes back to revision {found.revision}"
+        patch = rolloutstatus.rollback_patch(obj, revert.revision)
+        done = f"goes back to revision {revert.revision}"
     else:
-        patch = rolloutstatus.pause_patch(obj, paused=wanted.action == "pause")
-        done = "paused" if wanted.action == "pause" else "resumed"
-    await deployments.patch_merge(wanted.name, patch, namespace=namespace)
-    screen.show(out, [f"{said} {done}"])
+        patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
+        done = "paused" if action == "pause" else "resumed"
+    await deployments.patch_merge(name, patch, namespace=namespace)
+    command.show(out, [f"{shown} {done}"])
     return EXIT_OK
 
 
-async def _sets(case: Case, obj: MachineDeployment) -> Sequence[Any]:
-    from ccm.gardener.kinds import MACHINE_SETS
-    from ccm.model.owners import controller_uid
-
-    pages = case.client.resource(MACHINE_SETS).pages(namespace=obj.namespace)
-    found = [one async for page in pages for one in page.items]
-    return [one for one in found if controller_uid(one) == obj.uid]
-
-
-def _deployments(case: Case) -> Resource[MachineDeployment]:
+def _deployments(client: Client) -> Resource[MachineDeployment]:
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
 
-    return case.client.resource(MACHINE_DEPLOYMENTS)
+    return client.resource(MACHINE_DEPLOYMENTS)
 
 
-def _then(wanted: Wanted, out: TextIO) -> int:
-    return asyncio.run(answer(wanted, out))
-
-
-_COMMAND = daemon_flags.Command(
+COMMAND = command.Command(
     name=NAME,
-    summary=SUMMARY,
+    summary="show how far a MachineDeployment is rolled out; pause, resume or undo it",
     introduction=_INTRODUCTION,
-    own=own_flags,
-    read=read,
-    then=_then,
-    used=_USED,
-    wrong=EXIT_FAILED,
+    own=_Own,
+    act=lambda request, out: asyncio.run(answer(request, out)),
+    used=("kubeconfig", "master", "namespace", "v"),
+    needs_provider=False,
+    faults=_faults,
+    exit_usage=EXIT_FAILED,
 )
-
-add, run = _COMMAND.add, _COMMAND.run
+add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

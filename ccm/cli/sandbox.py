@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ccm import sandbox as settings
 from ccm.base import parsing
 from ccm.base.parsing import parse_digits
-from ccm.sandbox import settings
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """Names a folder with real kube-apiserver and etcd programs (kubebuilder's convention)."""
@@ -191,19 +191,17 @@ def _add_acts(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(name: str, options: argparse.Namespace) -> int:
-    """Do something to a machine of a running sandbox; the exit status."""
+    """Do something to a machine of a running sandbox; return the exit status."""
     import asyncio
 
-    from ccm.sandbox import cloud, running
+    from ccm.sandbox import cloud
 
     try:
-        told = running.find(options.folder, os.environ.get("KUBECONFIG", ""))
-        print(asyncio.run(running.carry_out(name, options.node, told)))
-    except (running.NoSandbox, running.Refused) as error:
-        print(f"kube-ccm sandbox {name}: {error}", file=sys.stderr)
-        return 1
-    except cloud.CloudTrouble as error:
-        print(f"kube-ccm sandbox {name}: the simulated cloud: {error}", file=sys.stderr)
+        told = cloud.find(options.folder, os.environ.get("KUBECONFIG", ""))
+        print(asyncio.run(cloud.carry_out(name, options.node, told)))
+    except (cloud.Refused, cloud.CloudTrouble) as error:
+        whose = "the simulated cloud: " if isinstance(error, cloud.CloudTrouble) else ""
+        print(f"kube-ccm sandbox {name}: {whose}{error}", file=sys.stderr)
         return 1
     return 0
 
@@ -256,14 +254,14 @@ def _read_provider(
     if options.latency is not None:
         refuse("--latency slows the simulated cloud, and with --cloud-provider there is none")
     from ccm.cloud import registry
-    from ccm.sandbox import fakes
+    from ccm.sandbox import cluster
 
     try:
         opener = registry.load(options.provider)
     except registry.ProviderError as error:
         refuse(f"--cloud-provider: {error}")
     offers = registry.declared(opener).offers
-    fake = fakes.module_of(opener) if file is None else ""
+    fake = cluster.fake_of(opener) if file is None else ""
     if options.routes and offers is not None and "routes" not in offers:
         refuse(f"--routes: the provider {options.provider} says that it has none")
     if options.machines and offers is not None and "machines" not in offers:

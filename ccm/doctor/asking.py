@@ -1,27 +1,37 @@
-"""Finds the daemon that leads and asks it, as the caller: with the kubeconfig's own credentials.
+"""Gathers the facts about one object: from the cluster, and from the daemon that leads.
 
-The way is a port-forward to the Pod that holds the Lease, so that nobody needs to reach the Pod's
-network. TLS goes all the way to the daemon: a token is shown to the daemon, to which it was sent,
-and a client certificate works too. By default a daemon's certificate vouches for itself; through
-the port-forward it is not verified, as the way there is the API server's.
+The daemon is asked as the caller, with the kubeconfig's own credentials. The way is a port-forward
+to the Pod that holds the Lease, so that nobody needs to reach the Pod's network. TLS goes all the
+way to the daemon: a token is shown to the daemon, to which it was sent, and a client certificate
+works too. By default a daemon's certificate vouches for itself; through the port-forward it is not
+verified, as the way there is the API server's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from ccm.app.options import Options
 from ccm.base.parsing import UNDECODABLE
-from ccm.doctor import leases
+from ccm.cloud.lookup import Ownership
+from ccm.controllers.service import plan
+from ccm.doctor import daemons
 from ccm.doctor.case import Case
+from ccm.doctor.explain import NODE, SERVICE, Object, Silence, Subject
+from ccm.gardener import served
+from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import TlsSettings
 from ccm.kube.portforward import LOOPBACK, forwarded
+from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.transport import Transport
+from ccm.model import Node, Service
 from ccm.runtime.account import PATH, Answer
 
 _RIGHT = (
@@ -34,49 +44,79 @@ _FORWARD_RIGHT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """Why no daemon answered.
+async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSettings) -> Subject:
+    """Return all that is known about an object. `case` knows the cluster. Raises KubeError.
 
-    Attributes:
-        why: a phrase.
-        advice: what to do about it.
-        is_leaderless: whether no daemon works; else one may, and could not be asked.
+    Args:
+        case: the way to the cluster.
+        kind: one of `explain`.
+        name: of the object; without a namespace it is in that of the kubeconfig.
+        address: `host:port` of the daemon; empty: it is reached by a port-forward.
+        trust: how the daemon at the address is verified.
     """
-
-    why: str
-    advice: str
-    is_leaderless: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """A daemon that can be reached without a port-forward.
-
-    Attributes:
-        address: `host:port` of its HTTPS server; empty: there is no such way.
-        authorities: who certifies it, PEM; None: the system's.
-        insecure: do not verify it.
-    """
-
-    address: str = ""
-    authorities: bytes | None = None
-    insecure: bool = False
-
-    @property
-    def tls(self) -> TlsSettings:
-        """What a connection there needs."""
-        return TlsSettings(authorities=self.authorities, insecure=self.insecure)
-
-
-async def ask(case: Case, kind: str, name: str, door: Door) -> Answer | Silence:
-    """What the daemon says about an object, or why it says nothing. `case` knows the cluster."""
+    if kind != NODE and "/" not in name:
+        name = f"{case.cluster.namespace}/{name}"
+    namespace, _, bare = name.rpartition("/")
+    kinds = (NODES, SERVICES, MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
+    of: Any = next(each for each in kinds if each.kind.lower() == kind)
+    found: Object | None = None
+    is_served = True
     try:
-        if door.address:
-            return await _asked(case, f"https://{door.address}", door.tls, kind, name)
+        found = await case.client.resource(of).get(bare, namespace=namespace)
+    except errors.NotFound:
+        if kind not in (NODE, SERVICE):
+            is_served = f"{kind}s" in await served.resources(case.client)
+    answer = await ask(case, kind, name, address, trust)
+    try:
+        pages = case.client.resource(EVENTS).pages(
+            namespace=namespace or "default",
+            field_selector=f"involvedObject.name={bare},type=Warning",
+        )
+        warnings = [event async for page in pages for event in page.items]
+    except errors.KubeError:
+        warnings = []  # the object is explained without them
+    return Subject(
+        kind=kind,
+        name=name,
+        found=found,
+        is_served=is_served,
+        answer=None if isinstance(answer, Silence) else answer,
+        silence=answer if isinstance(answer, Silence) else None,
+        foreign=_foreign(found, case.options),
+        warnings=sorted(warnings, key=lambda each: each.last_timestamp or ""),
+    )
+
+
+def _foreign(found: Object | None, options: Options) -> str:
+    """Return why it is another's by the flags that were given, where no daemon says it."""
+    if isinstance(found, Service):
+        given = found.spec.load_balancer_class
+        is_foreign = plan.is_foreign(found, options.load_balancer_classes)
+        return f"it asks for a load balancer of class {given}" if is_foreign else ""
+    if not isinstance(found, Node):
+        return ""
+    ours = Ownership.of((), options.own_nodes)
+    if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
+        return f"its labels are not those of --own-nodes={options.own_nodes}"
+    return ""
+
+
+async def ask(
+    case: Case, kind: str, name: str, address: str, trust: TlsSettings
+) -> Answer | Silence:
+    """Return the daemon's answer about an object, or why there is none."""
+    try:
+        if address:
+            return await _asked(case, f"https://{address}", trust, kind, name)
         return await _ask_leader(case, kind, name)
     except errors.Unauthorized:
-        return Silence(why="it does not accept your credentials (401)", advice=_who(case))
+        source = case.cluster.source
+        return Silence(
+            why="it does not accept your credentials (401)",
+            advice=f"use a user of this cluster ({Path(source).name or source} is not one for the "
+            "daemon): a token, an exec plugin or a client certificate; the daemon needs "
+            "--authentication-kubeconfig, or to run inside the cluster, to know callers",
+        )
     except errors.Forbidden as error:
         return Silence(why=f"you may not ask it (403: {error})", advice=_RIGHT)
     except errors.NotFound:
@@ -88,14 +128,14 @@ async def ask(case: Case, kind: str, name: str, door: Door) -> Answer | Silence:
 
 
 async def _ask_leader(case: Case, kind: str, name: str) -> Answer | Silence:
-    finding = await leases.lease(case)
+    finding = await daemons.lease(case)
     namespace = case.options.leader_elect_resource_namespace
-    pods = await leases.managers_of(case, namespace)
-    found = leases.pod_of(case.holder or "", pods or ())
+    pods = await daemons.managers_of(case, namespace)
+    pod = daemons.pod_of(case.holder or "", pods or ())
     if not case.holder and pods:
-        # Nobody leads; any of them can say what keeps it from that.
-        found = found or pods[0]
-    if found is None:
+        # Without a leader, any of them can say what keeps it from that.
+        pod = pod or pods[0]
+    if pod is None:
         advice = "; ".join(finding.advice) or "ask it directly with --address=HOST:10258"
         if not case.holder:
             return Silence(why=finding.found, advice=advice, is_leaderless=True)
@@ -104,28 +144,26 @@ async def _ask_leader(case: Case, kind: str, name: str) -> Answer | Silence:
             advice="ask it directly with --address=HOST:10258, if it is no Pod of "
             f"{namespace} or its Pods may not be listed",
         )
-    answer = await _ask_pod(case, namespace, found, kind, name)
+    answer = await _ask_pod(case, namespace, pod, kind, name)
     if isinstance(answer, Answer) and not (answer.leads or answer.opening):
         return Silence(why=finding.found, advice="; ".join(finding.advice), is_leaderless=True)
     return answer
 
 
 async def _ask_pod(
-    case: Case, namespace: str, manager: leases.Manager, kind: str, name: str
+    case: Case, namespace: str, manager: daemons.Manager, kind: str, name: str
 ) -> Answer | Silence:
     port = case.options.secure_port if "secure-port" in case.options.explicit else manager.port
-    insecure = TlsSettings(insecure=True)
     try:
         async with forwarded(
             case.cluster, namespace=namespace, pod=manager.pod, port=port
         ) as forward:
             try:
                 url = f"https://{LOOPBACK}:{forward.port}"
-                return await _asked(case, url, insecure, kind, name)
+                return await _asked(case, url, TlsSettings(insecure=True), kind, name)
             except errors.Unreachable as error:
-                said = "; ".join(forward.troubles) or str(error)
                 return Silence(
-                    why=f"Pod {manager.pod}, port {port}: {said}",
+                    why=f"Pod {manager.pod}, port {port}: {'; '.join(forward.troubles) or error}",
                     advice="look at the Pod and its --secure-port and --bind-address: a "
                     "port-forward comes over the loopback of the Pod",
                 )
@@ -144,11 +182,7 @@ async def _asked(case: Case, url: str, trust: TlsSettings, kind: str, name: str)
     there = ClusterConfig(
         server=url,
         credentials=ours.credentials,
-        tls=TlsSettings(
-            authorities=trust.authorities,
-            insecure=trust.insecure,
-            certificate=ours.tls.certificate,
-        ),
+        tls=replace(trust, certificate=ours.tls.certificate),
         disable_compression=True,
         source=ours.source,
     )
@@ -161,12 +195,3 @@ async def _asked(case: Case, url: str, trust: TlsSettings, kind: str, name: str)
         raise errors.Unreachable(f"what answers at {url} is no such daemon", kind="garbage") from (
             error
         )
-
-
-def _who(case: Case) -> str:
-    where = Path(case.cluster.source).name or case.cluster.source
-    return (
-        f"use a user of this cluster ({where} is not one for the daemon): a token, an exec plugin "
-        "or a client certificate; the daemon needs --authentication-kubeconfig, or to run inside "
-        "the cluster, to know callers"
-    )

@@ -1,18 +1,22 @@
-"""What the checks know together: each adds what it learnt for those that come after it."""
+"""One examination: the facts that its checks share, and the findings of the checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from ccm.app.options import Options
 from ccm.cloud.interface import Cloud
 from ccm.cloud.registry import Opener
 from ccm.cloud.types import InstanceListing
 from ccm.doctor import LIMIT_S
-from ccm.doctor.finding import Finding
 from ccm.kube.client import Client
 from ccm.kube.config import SERVICE_ACCOUNT, ClusterConfig
 from ccm.kube.resources import NODES
@@ -20,11 +24,81 @@ from ccm.model import Node
 from ccm.model.meta import Wire
 
 PROGRAM = "ccm-doctor"
-"""What the API server's logs call us."""
+"""Our name in the API server's logs."""
+
+SHOWN = 5
+"""How many of many names are told before the rest is only counted."""
+
+
+class Verdict(Enum):
+    """How serious a finding is.
+
+    WARN: the daemon works, but an operator should look at it. FAIL: the daemon cannot do its work,
+    or a part of it. SKIP: not looked at, because something is missing that the check needs.
+    """
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes:
+        verdict: how serious it is.
+        found: what was found, one line.
+        details: more about it, a line each.
+        advice: what to do next, a line each; empty when nothing has to be done.
+        cause: the check whose finding keeps this one from being made; empty if none does.
+        without: the checks that are not made because of this finding.
+    """
+
+    verdict: Verdict
+    found: str
+    details: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    cause: str = ""
+    without: tuple[str, ...] = ()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether checks that build on this one can be made."""
+        return self.verdict in (Verdict.OK, Verdict.WARN)
+
+    def __str__(self) -> str:
+        return "; ".join((self.found, *self.details, *self.advice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A finding with the name of its check and the seconds it took."""
+
+    check: str
+    finding: Finding
+    seconds: float = 0.0
+
+
+def ok(found: str, *details: str) -> Finding:
+    return Finding(verdict=Verdict.OK, found=found, details=details)
+
+
+def warn(found: str, *advice: str, details: Sequence[str] = ()) -> Finding:
+    return Finding(verdict=Verdict.WARN, found=found, details=tuple(details), advice=advice)
+
+
+def fail(found: str, *advice: str, details: Sequence[str] = ()) -> Finding:
+    return Finding(verdict=Verdict.FAIL, found=found, details=tuple(details), advice=advice)
+
+
+def skip(found: str, *, cause: str = "") -> Finding:
+    return Finding(verdict=Verdict.SKIP, found=found, cause=cause)
 
 
 class User(Wire, frozen=True, kw_only=True):
-    """Who the API server takes somebody for."""
+    """The user that the API server takes a client for."""
 
     username: str = ""
     groups: list[str] | None = None
@@ -32,28 +106,28 @@ class User(Wire, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One examination.
+    """One examination; each check adds its facts for the checks after it.
 
     Attributes:
         options: the daemon's flags.
         environ: the environment, for kubeconfig and exec plugins.
-        account: whose permissions are asked about; empty: our own.
+        account: the user whose permissions are asked about; empty: our own.
         limit_s: longest time of one check.
         service_account: folder with the token of a Pod.
-        reads_only: the way to the API server refuses whatever is no GET; no review is possible.
+        reads_only: whether requests other than GET are refused; no review is possible then.
         exits: closes what the checks opened.
-        findings: what was found so far, by check.
+        findings: findings so far, by check.
         causes: check that cannot be made -> the one whose finding is the cause.
         cluster: where the API server is; set by `kubeconfig`.
         client: calls to it; set by `kubeconfig`.
-        user: who we are there; set by `identity`.
+        user: our user there; set by `identity`.
         skew_s: seconds that the API server's clock is ahead of ours; set by `clock`.
-        holder: who leads; empty: nobody; None: not known; set by `lease`.
+        holder: holder of the Lease; empty: none; None: not known; set by `lease`.
         opener: opens the provider; set by `provider`.
         cloud: the open provider; set by `cloud-config`.
         listing: all instances; None where the provider cannot list; set by `cloud`.
         without_instance: names of nodes -> why they have none; set by `instances`.
-        others: what a cluster beside ours is to controllers -> calls to it, see `reach.at`.
+        others: role of a cluster beside ours -> calls to it, see `reach.at`.
     """
 
     options: Options
@@ -81,11 +155,106 @@ class Case:
         """All nodes, asked for once. Raises KubeError."""
         if self._nodes is None:
             pages = self.client.resource(NODES).pages()
-            found = [node async for page in pages for node in page.items]
-            self._nodes = sorted(found, key=lambda node: node.name)
+            nodes = [node async for page in pages for node in page.items]
+            self._nodes = sorted(nodes, key=lambda node: node.name)
         return self._nodes
 
     def is_usable(self, check: str) -> bool:
         """Whether a check was made and left something to build on."""
         finding = self.findings.get(check)
         return finding is not None and finding.is_usable
+
+
+# --- objects of which only a few fields count ---------------------------------------------------
+
+
+async def read(client: Client, path: str, **query: str) -> Any:
+    """Return the decoded object or list at a path. Raises KubeError."""
+    return msgspec.json.decode(await client.raw("GET", path, query=query or None))
+
+
+async def items(client: Client, path: str, **query: str) -> Sequence[Any]:
+    """Return the decoded objects of the list at a path. Raises KubeError."""
+    return at(await read(client, path, **query), "items") or ()
+
+
+def at(obj: Any, path: str) -> Any:
+    """Return the field of a decoded object at a dotted path; None where a part is missing."""
+    for name in path.split("."):
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return obj
+
+
+def text_at(obj: Any, path: str) -> str:
+    """Return a field that is a text; empty where it is missing."""
+    return at(obj, path) or ""
+
+
+# --- findings in words --------------------------------------------------------------------------
+
+
+def failed(results: Sequence[Result]) -> bool:
+    """Return whether any check failed."""
+    return any(result.finding.verdict is Verdict.FAIL for result in results)
+
+
+def text(result: Result) -> Iterator[str]:
+    """Yield the lines for people, the verdict first; none for what its cause has told already."""
+    finding = result.finding
+    if finding.cause:
+        return
+    yield f"{finding.verdict.value:<4}  {result.check}: {finding.found}"
+    yield from (f"      {line}" for line in finding.details)
+    yield from (f"      next: {line}" for line in finding.advice)
+    if finding.without:
+        yield f"      not looked at without it: {', '.join(finding.without)}"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return one line about all of them."""
+    counts = Counter(result.finding.verdict for result in results)
+    parts = [f"{counts[Verdict.OK]} ok"]
+    for verdict, one, more in (
+        (Verdict.WARN, "warning", "warnings"),
+        (Verdict.FAIL, "failure", "failures"),
+        (Verdict.SKIP, "not made", "not made"),
+    ):
+        if counts[verdict]:
+            parts.append(count(counts[verdict], one, more))
+    return f"{count(len(results), 'check')}: {', '.join(parts)}"
+
+
+def document(results: Sequence[Result]) -> Mapping[str, object]:
+    """Return everything as plain values, for programs."""
+    return {
+        "healthy": not failed(results),
+        "checks": [
+            {
+                "check": result.check,
+                "verdict": result.finding.verdict.value,
+                "found": result.finding.found,
+                "details": list(result.finding.details),
+                "advice": list(result.finding.advice),
+                "cause": result.finding.cause,
+                "seconds": round(result.seconds, 3),
+            }
+            for result in results
+        ],
+    }
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the names, or the first few and how many more there are."""
+    if len(names) <= SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:SHOWN])} and {len(names) - SHOWN} more"
+
+
+def count(number: int, one: str, more: str = "") -> str:
+    """Return a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def which(number: int, whole: int, noun: str, one: str, more: str) -> str:
+    """Return `1 of 3 nodes has`, `2 of 3 nodes have`: a part of a whole, and its verb."""
+    return f"{number} of {count(whole, noun)} {one if number == 1 else more}"

@@ -12,20 +12,8 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import (
-    cluster,
-    deployment,
-    leases,
-    machines,
-    nodes,
-    outlook,
-    provider,
-    reach,
-    rights,
-    tokens,
-)
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, Result, Verdict, fail, skip, warn
+from ccm.doctor import cluster, daemons, machines, nodes, outlook, provider, reach, rights
+from ccm.doctor.case import Case, Finding, Result, Verdict, fail, skip, warn
 from ccm.kube import errors
 
 
@@ -48,8 +36,10 @@ class Check:
     told_by: tuple[str, ...] = ()
 
 
+_HERE, _THERE, _BOTH = ("identity",), ("cloud-config",), ("identity", "cloud-config")
+
 CHECKS = (
-    # What people have to know first. It goes its own way to the API server and to the cloud.
+    # What operators have to know first. It goes its own way to the API server and to the cloud.
     Check(
         "start",
         "what starting the daemon would delete",
@@ -58,50 +48,33 @@ CHECKS = (
     ),
     Check("flags", "the daemon's flags", provider.flags),
     Check("kubeconfig", "how to reach the API server", reach.kubeconfig),
-    Check("server", "whether the API server answers", reach.server, needs=("kubeconfig",)),
-    Check("identity", "who we are there", reach.identity, needs=("server",)),
-    Check("clock", "whether clocks agree", reach.clock, needs=("identity",)),
-    Check("permissions", "what the daemon may do", rights.permissions, needs=("identity",)),
-    Check("deployment", "the daemon's Pods", deployment.deployment, needs=("identity",)),
-    Check("secrets", "the Secrets they need", deployment.secrets, needs=("identity",)),
-    Check("lease", "who leads", leases.lease, needs=("identity",)),
-    Check("managers", "who else manages", leases.managers, needs=("identity",)),
-    Check("webhooks", "admission webhooks", cluster.webhooks, needs=("identity",)),
-    Check("deletions", "what is not deleted", cluster.deletions_held, needs=("identity",)),
+    Check("server", "whether the API server answers", reach.server, ("kubeconfig",)),
+    Check("identity", "who we are there", reach.identity, ("server",)),
+    Check("clock", "whether clocks agree", reach.clock, _HERE),
+    Check("permissions", "what the daemon may do", rights.permissions, _HERE),
+    Check("deployment", "the daemon's Pods", daemons.deployment, _HERE),
+    Check("secrets", "the Secrets they need", daemons.secrets, _HERE),
+    Check("lease", "who leads", daemons.lease, _HERE),
+    Check("managers", "who else manages", daemons.managers, _HERE),
+    Check("webhooks", "admission webhooks", cluster.webhooks, _HERE),
+    Check("deletions", "what is not deleted", cluster.deletions_held, _HERE),
     Check("provider", "the provider", provider.provider),
-    Check(
-        "cloud-config", "the provider's configuration", provider.cloud_config, needs=("provider",)
-    ),
-    Check(
-        "cluster-id",
-        "how the cloud knows the cluster",
-        provider.cluster_id,
-        needs=("cloud-config",),
-    ),
-    Check("cloud", "whether the cloud answers", provider.cloud, needs=("cloud-config",)),
-    Check("controllers", "which controllers work", provider.controllers, needs=("cloud-config",)),
-    Check("kubelets", "how nodes registered", nodes.kubelets, needs=("identity",)),
-    Check(
-        "provider-ids",
-        "whose the nodes are",
-        nodes.provider_ids,
-        needs=("identity", "cloud-config"),
-    ),
-    Check("instances", "the nodes' instances", nodes.instances, needs=("identity", "cloud")),
-    Check("taints", "nodes that wait", nodes.taints, needs=("identity",)),
-    Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
-    Check("persistence", "where copies are kept", cluster.persistence, needs=("identity",)),
-    Check("services", "unclaimed Services", cluster.unclaimed, needs=("identity", "cloud-config")),
-    Check("machines", "how Machines are", machines.machines, needs=("identity", "cloud-config")),
-    Check("machine-crds", "whether Machines stay", machines.crds, needs=("machines",)),
-    Check("machine-classes", "what Machines are made of", machines.classes, needs=("machines",)),
-    Check("machine-vms", "whose the VMs are", machines.vms, needs=("machines",)),
-    Check(
-        "bootstrap-tokens",
-        "which Secrets the daemon may write",
-        tokens.bootstrap_tokens,
-        needs=("identity",),
-    ),
+    Check("cloud-config", "the provider's configuration", provider.cloud_config, ("provider",)),
+    Check("cluster-id", "how the cloud knows the cluster", provider.cluster_id, _THERE),
+    Check("cloud", "whether the cloud answers", provider.cloud, _THERE),
+    Check("controllers", "which controllers work", provider.controllers, _THERE),
+    Check("kubelets", "how nodes registered", nodes.kubelets, _HERE),
+    Check("provider-ids", "whose the nodes are", nodes.provider_ids, _BOTH),
+    Check("instances", "the nodes' instances", nodes.instances, ("identity", "cloud")),
+    Check("taints", "nodes that wait", nodes.taints, _HERE),
+    Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, ("identity", "controllers")),
+    Check("persistence", "where copies are kept", cluster.persistence, _HERE),
+    Check("services", "unclaimed Services", cluster.unclaimed, _BOTH),
+    Check("machines", "how Machines are", machines.machines, _BOTH),
+    Check("machine-crds", "whether Machines stay", machines.crds, ("machines",)),
+    Check("machine-classes", "what Machines are made of", machines.classes, ("machines",)),
+    Check("machine-vms", "whose the VMs are", machines.vms, ("machines",)),
+    Check("bootstrap-tokens", "which Secrets the daemon may write", rights.bootstrap_tokens, _HERE),
 )
 """All of them, in order."""
 
@@ -114,31 +87,34 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
 
     Args:
         case: what is examined.
-        about_to: told before each check.
+        about_to: called before each check.
     """
+    fault: Finding | None = None
     try:
         for check in CHECKS:
             about_to(check)
-            yield await _timed(check, case)
+            began = clock.monotonic()
+            finding = _clean(await _make(check, case))
+            if not finding.is_usable and finding.cause in ("", HIDDEN):
+                finding = replace(finding, without=_lose(check.name, case))
+            case.findings[check.name] = finding
+            seconds = clock.monotonic() - began
+            yield Result(check=check.name, finding=finding, seconds=seconds)
         if hidden := [name for name, one in case.findings.items() if one.cause == HIDDEN]:
             yield Result(check=HIDDEN, finding=_hidden(case, hidden))
     finally:
-        fault = await _closed(case)
+        try:
+            async with asyncio.timeout(case.limit_s):
+                await case.exits.aclose()
+        except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+            text = f"the provider does not close well: {type(error).__name__}: {error}"
+            fault = _clean(warn(text))
     if fault is not None:
         yield Result(check="end", finding=fault)
 
 
-async def _timed(check: Check, case: Case) -> Result:
-    started = clock.monotonic()
-    finding = _clean(await _make(check, case))
-    if not finding.is_usable and finding.cause in ("", HIDDEN):
-        finding = replace(finding, without=_lose(check.name, case))
-    case.findings[check.name] = finding
-    return Result(check=check.name, finding=finding, seconds=clock.monotonic() - started)
-
-
 def _lose(name: str, case: Case) -> tuple[str, ...]:
-    """The checks that can no longer be made without one, each told of its first cause only."""
+    """Return the checks that can no longer be made without one, unless another is the cause."""
     lost = [name]
     for check in CHECKS:
         builds_on = (*check.needs, *check.told_by)
@@ -146,16 +122,6 @@ def _lose(name: str, case: Case) -> tuple[str, ...]:
             case.causes[check.name] = name
             lost.append(check.name)
     return tuple(lost[1:])
-
-
-async def _closed(case: Case) -> Finding | None:
-    """Close what was opened; what went wrong then."""
-    try:
-        async with asyncio.timeout(case.limit_s):
-            await case.exits.aclose()
-    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        return _clean(warn(f"the provider does not close well: {type(error).__name__}: {error}"))
-    return None
 
 
 async def _make(check: Check, case: Case) -> Finding:
@@ -170,22 +136,16 @@ async def _make(check: Check, case: Case) -> Finding:
             "see what is slow, or give it more time with --timeout",
         )
     except Exception as error:  # noqa: BLE001 - the other checks are made all the same
-        return _stumbled(error)
-
-
-def _stumbled(error: Exception) -> Finding:
-    """What a check could not foresee."""
-    causes = list(leaves(error))
-    for cause in causes:
-        if isinstance(cause, errors.Forbidden):
-            return skip(f"not looked at: {cause}", cause=HIDDEN)
-        if isinstance(cause, errors.KubeError):
-            return fail(f"the API server does not answer as it should: {cause}", "try again")
-        if isinstance(cause, cloud_errors.CloudError):
-            return fail(f"the cloud does not answer as it should: {cause}", "try again")
-    cause = causes[0]
+        causes = list(leaves(error))
+    for cause_ in causes:
+        if isinstance(cause_, errors.Forbidden):
+            return skip(f"not looked at: {cause_}", cause=HIDDEN)
+        if isinstance(cause_, errors.KubeError):
+            return fail(f"the API server does not answer as it should: {cause_}", "try again")
+        if isinstance(cause_, cloud_errors.CloudError):
+            return fail(f"the cloud does not answer as it should: {cause_}", "try again")
     return fail(
-        f"the check itself failed: {type(cause).__name__}: {cause}",
+        f"the check itself failed: {type(causes[0]).__name__}: {causes[0]}",
         "report this, it is a defect of this program or of the provider",
     )
 
@@ -206,14 +166,14 @@ def _hidden(case: Case, checks: list[str]) -> Finding:
 
 
 def _clean(finding: Finding) -> Finding:
-    """Without secrets, and each text on one line."""
+    """Return the finding without secrets, and each text on one line."""
+
+    def line(text: str) -> str:
+        return " ".join(redact.words(text).split())
+
     return replace(
         finding,
-        found=_line(finding.found),
-        details=tuple(map(_line, finding.details)),
-        advice=tuple(map(_line, finding.advice)),
+        found=line(finding.found),
+        details=tuple(map(line, finding.details)),
+        advice=tuple(map(line, finding.advice)),
     )
-
-
-def _line(text: str) -> str:
-    return " ".join(redact.words(text).split())

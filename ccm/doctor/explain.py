@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
-from ccm.doctor.asking import Silence
 from ccm.gardener import names as gardener
 from ccm.gardener import rolloutstatus
 from ccm.gardener.sets import MachineDeployment, MachineSet
@@ -95,6 +94,21 @@ _ALLOW = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Why no daemon answered.
+
+    Attributes:
+        why: a phrase.
+        advice: what to do about it.
+        is_leaderless: whether no daemon works; else one may, and could not be asked.
+    """
+
+    why: str
+    advice: str
+    is_leaderless: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """All that is known about one object.
 
@@ -130,22 +144,16 @@ class Verdict:
 
 def judge(subject: Subject) -> Verdict:
     """Return the cause."""
-    for rule in (_unusable, _gone, _of_controllers, _of_object):
+    is_of = state(subject)
+    if (hindrance := next(_hindrances(subject), None)) is not None:
+        return Verdict(said=f"{is_of}: {hindrance[0]}", advice=hindrance[1:])
+    for rule in (_gone, _of_controllers, _of_object):
         if (found := rule(subject)) is not None:
             return found
     doing = next((each for each in _accounts(subject) if each.plan), None)
     if doing is not None:
-        return Verdict(said=f"{state(subject)}: the daemon is about to {doing.plan}{_then(doing)}")
-    said = f"{state(subject)}, and there is nothing for the daemon to do"
-    return Verdict(said=said, is_well=True)
-
-
-def _unusable(subject: Subject) -> Verdict | None:
-    """The object is another's, or no daemon looks after such objects."""
-    cause, advice = next(_hindrances(subject), ("", ""))
-    if not cause:
-        return None
-    return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
+        return Verdict(said=f"{is_of}: the daemon is about to {doing.plan}{_then(doing)}")
+    return Verdict(said=f"{is_of}, and there is nothing for the daemon to do", is_well=True)
 
 
 def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
@@ -264,22 +272,19 @@ def _of_object(subject: Subject) -> Verdict | None:
             bad = [name for name in _CONDITIONS if name in known and known[name].status == "True"]
             if bad:
                 cause, advice = f"{bad[0]}: {known[bad[0]].message}", _CONDITIONS[bad[0]]
-            elif (cause := _progress(found)) == "":
-                return None
+            elif isinstance(found, MachineSet):
+                ready, replicas = found.status.ready_replicas, found.spec.replicas
+                if ready == replicas:
+                    return None
+                cause, advice = f"{ready} of {replicas} machines run", _MACHINES
             else:
-                advice = _MACHINES
+                progress = rolloutstatus.progress_of(found)
+                if progress.done and not progress.failed:
+                    return None
+                cause, advice = progress.text, _MACHINES
         case _:
             return None
     return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
-
-
-def _progress(found: MachineSet | MachineDeployment) -> str:
-    """Return what a set or deployment still waits for; empty = nothing."""
-    if isinstance(found, MachineSet):
-        ready, replicas = found.status.ready_replicas, found.spec.replicas
-        return "" if ready == replicas else f"{ready} of {replicas} machines run"
-    progress = rolloutstatus.progress_of(found)
-    return "" if progress.done and not progress.failed else progress.text
 
 
 def state(subject: Subject) -> str:

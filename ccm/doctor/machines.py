@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,11 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import (
     ListMachinesRequest,
     MachineDriver,
-    MachineRecord,
     MachineRequest,
 )
 from ccm.controllers.machine.manifest import MANIFEST
 from ccm.doctor import provider, reach, rights
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
-from ccm.doctor.rights import needs
+from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
 from ccm.gardener import codec, crdguard, names, served
 from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -54,6 +51,8 @@ _ASK = (
     "Machines of other namespaces may own them: they are left alone; the daemon deletes orphans "
     "among them once its account may list machines in all namespaces"
 )
+_LOST = "delete a Machine whose VM is gone: none is made again for it"
+_DISOWNED = "correct spec.providerID of these"
 _OFF = "no Machines are wanted: --controllers names no machine controller"
 
 
@@ -68,7 +67,11 @@ async def machines(case: Case) -> Finding:
             "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
         )
     every = await _machines(case)
-    bad = [one for one in every if _is_troubled(one)]
+    bad = [
+        one
+        for one in every
+        if (one.status.state == State.FAILED.value if one.is_deleting else one.phase in _TROUBLED)
+    ]
     if not bad:
         return ok(f"{count(len(every), 'Machine')}, none is in trouble")
     return warn(
@@ -109,17 +112,14 @@ async def crds(case: Case) -> Finding:
             f"{ANNOTATION_ALLOW_DELETION}",
             "take the annotation away, unless that is what you want",
         )
-    if unkept := [one.name for one in found if _is_deleted_by_helm(one)]:
+    by_helm = [one for one in found if one.labels.get(LABEL_MANAGED_BY) == "Helm"]
+    kept = names.KEPT_BY_HELM.items()
+    if unkept := [one.name for one in by_helm if not kept <= one.annotations.items()]:
         return warn(
             f"helm uninstall would delete all Machines, with {some(unkept)}",
             'see "From a chart that does not keep them" in manifests/README.md',
         )
     return ok(f"{count(len(found), 'CustomResourceDefinition')}, none is being deleted")
-
-
-def _is_deleted_by_helm(one: CustomResourceDefinition) -> bool:
-    by_helm = one.labels.get(LABEL_MANAGED_BY) == "Helm"
-    return by_helm and not names.KEPT_BY_HELM.items() <= one.annotations.items()
 
 
 async def classes(case: Case) -> Finding:
@@ -145,7 +145,7 @@ async def classes(case: Case) -> Finding:
 
 async def _may_write_tokens(case: Case) -> bool:
     """Whether the daemon may write bootstrap tokens; True where that cannot be asked."""
-    wanted = [one for one in needs(case.options) if one.optional and not one.cluster]
+    wanted = [one for one in rights.needs(case.options) if one.optional and not one.cluster]
     try:
         return all(
             [await rights.allowed(case.client, one, rights.subject(case, one)) for one in wanted]
@@ -158,39 +158,52 @@ async def vms(case: Case) -> Finding:
     """Compare the VMs that the cloud lists with the Machines."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    cluster = case.options.cluster_id or await _marker(case)
-    namespace, everywhere = case.options.namespace, await _everywhere(case)
-    if everywhere is None:
-        machines = await _machines(case)
-    else:
-        machines = [one for one in everywhere if namespace in ("", one.metadata.namespace)]
-    look = _Look(
-        cluster=cluster,
+    namespace = case.options.namespace
+    try:
+        everywhere: Sequence[Machine] | None = await _objects(case, MACHINES, "")
+    except Forbidden:
+        everywhere = None
+    machines = await _machines(case) if everywhere is None else everywhere
+    comparison = _Comparison(
+        cluster=case.options.cluster_id or await _marker(case),
         namespace=namespace,
-        machines=machines,
+        machines=[one for one in machines if namespace in ("", one.metadata.namespace)],
         everywhere=everywhere,
         handle=Handle(case.cloud),
         adopts_unmarked=case.options.adopt_unmarked_machines,
     )
-    for _, view in await _classes(case):
-        if not view.faults:
-            await look.over(view)
-    return look.judged()
+    unlisted = dict[str, str]()
+    for _, made_of in await _classes(case):
+        if not made_of.faults:
+            try:
+                await comparison.add(made_of)
+            except errors.CloudError as error:
+                unlisted[made_of.name] = redact.words(str(error))
+    troubles = comparison.troubles()
+    if not troubles and not unlisted:
+        seen = count(comparison.seen, "VM")
+        return ok(f"{seen}, each belongs to a Machine or to another cluster")
+    found = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
+    advice = [text for _, text in troubles]
+    if unlisted:
+        advice.append("look at the credentials in the Secrets of these classes, and the cloud")
+    details = [f"class {name} cannot be listed: {why}" for name, why in unlisted.items()]
+    is_failure = comparison.lost or comparison.disowned or unlisted
+    return (fail if is_failure else warn)(found, *advice, details=details)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Look:
-    """What was found among the VMs.
+class _Comparison:
+    """VMs beside Machines.
 
     Attributes:
-        cluster: the marker of this one's.
+        cluster: the marker of this cluster's VMs.
         namespace: of our Machines.
         machines: all of that namespace.
         everywhere: those of all namespaces; None: they may not be read.
         handle: the way to the driver.
         adopts_unmarked: the flag `--adopt-unmarked-machines`.
         seen: VMs that were listed.
-        unlisted: classes that could not be -> why.
         lost: keys of Machines whose VMs are gone.
         disowned: Machines whose provider ID names a VM that is not theirs, and why.
         ownerless: VMs with our marker and no Machine.
@@ -205,26 +218,21 @@ class _Look:
     handle: Handle
     adopts_unmarked: bool = False
     seen: int = 0
-    unlisted: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     disowned: list[str] = field(default_factory=list)
     ownerless: list[str] = field(default_factory=list)
     unconfirmed: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
 
-    async def over(self, made_of: ClassView) -> None:
-        """The VMs of one class."""
+    async def add(self, made_of: ClassView) -> None:
+        """Compare the VMs of one class. Raises CloudError if they cannot be listed."""
         request = ListMachinesRequest(
             cluster=self.cluster,
             pool=made_of.name,
             provider_spec=made_of.provider_spec,
             credentials=made_of.credentials,
         )
-        try:
-            records = await self.handle.call(MachineDriver.list_machines, request)
-        except errors.CloudError as error:
-            self.unlisted[made_of.name] = redact.words(str(error))
-            return
+        records = await self.handle.call(MachineDriver.list_machines, request)
         self.seen += len(records)
         owners = orphans.Owners(self.machines if self.everywhere is None else self.everywhere)
         for record in records:
@@ -235,11 +243,9 @@ class _Look:
             of = self.ownerless if marks.cluster else self.unmarked
             if marks.cluster and not marks.namespace and self.everywhere is None:
                 of = self.unconfirmed
-            of.append(_shown(record))
-        await self._look_up(made_of, {one.info.provider_id for one in records})
-
-    async def _look_up(self, made_of: ClassView, listed: set[str]) -> None:
-        """Ask about single VMs: an absence in a listing is never believed."""
+            of.append(f"{record.info.provider_id} ({marks.name})")
+        # An absence in a listing is never believed: the cloud is asked about each VM.
+        listed = {one.info.provider_id for one in records}
         unseen = [
             one
             for one in self.machines
@@ -266,51 +272,30 @@ class _Look:
 
         await bounded(unseen[:MOST_ASKED], look, limit=CONCURRENCY, name="machines")
 
-    def judged(self) -> Finding:
-        """What it comes to."""
-        troubles = [*self._troubles()]
-        details = [f"class {name} cannot be listed: {why}" for name, why in self.unlisted.items()]
-        if not troubles and not details:
-            return ok(f"{count(self.seen, 'VM')}, each belongs to a Machine or to another cluster")
-        told = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
-        advice = [one for _, one in troubles]
-        if details:
-            advice.append("look at the credentials in the Secrets of these classes, and the cloud")
-        if self.lost or self.disowned or details:
-            return fail(told, *advice, details=details)
-        return warn(told, *advice)
-
-    def _troubles(self) -> Iterator[tuple[str, str]]:
-        """What is wrong, and what to do about it."""
-        if self.lost:
-            told = f"{count(len(self.lost), 'Machine')} without VM: {some(sorted(self.lost))}"
-            yield told, "delete a Machine whose VM is gone: none is made again for it"
-        if self.disowned:
-            told = f"{count(len(self.disowned), 'Machine')} with the VM of another"
-            yield f"{told}: {some(sorted(self.disowned))}", "correct spec.providerID of these"
-        if self.ownerless:
-            many = f"{count(len(self.ownerless), 'VM')} of this cluster without Machine"
-            yield f"{many}: {some(self.ownerless)}", _RESTORE
-        if self.unconfirmed:
-            many = f"{count(len(self.unconfirmed), 'VM')} of this cluster without namespace"
-            yield f"{many}, and without Machine in {self.namespace}: {some(self.unconfirmed)}", _ASK
-        if self.unmarked:
-            many = f"{count(len(self.unmarked), 'VM')} without any marker"
-            yield f"{many}: {some(self.unmarked)}", _LEAVE
-
-
-def _is_troubled(machine: Machine) -> bool:
-    if machine.is_deleting:
-        return machine.status.state == State.FAILED.value
-    return machine.phase in _TROUBLED
-
-
-def _shown(record: MachineRecord) -> str:
-    return f"{record.info.provider_id} ({record.identity.name})"
+    def troubles(self) -> Sequence[tuple[str, str]]:
+        """Return what is wrong, each with advice."""
+        ours = "of this cluster without"
+        table = (
+            (sorted(self.lost), "Machine", "without VM", _LOST),
+            (sorted(self.disowned), "Machine", "with the VM of another", _DISOWNED),
+            (self.ownerless, "VM", f"{ours} Machine", _RESTORE),
+            (
+                self.unconfirmed,
+                "VM",
+                f"{ours} namespace, and without Machine in {self.namespace}",
+                _ASK,
+            ),
+            (self.unmarked, "VM", "without any marker", _LEAVE),
+        )
+        return [
+            (f"{count(len(of), noun)} {text}: {some(of)}", advice)
+            for of, noun, text, advice in table
+            if of
+        ]
 
 
 async def _marker(case: Case) -> str:
-    """The marker of a cluster that was given none."""
+    """Return the marker of a cluster that was given none."""
     control, target = await reach.at(case, CONTROL), None
     if case.options.target_kubeconfig != NO_TARGET:
         target = await reach.at(case, TARGET)
@@ -320,13 +305,6 @@ async def _marker(case: Case) -> str:
 async def _machines(case: Case) -> Sequence[Machine]:
     found = await _objects(case, MACHINES, case.options.namespace)
     return sorted(found, key=lambda one: one.key)
-
-
-async def _everywhere(case: Case) -> Sequence[Machine] | None:
-    try:
-        return await _objects(case, MACHINES, "")
-    except Forbidden:
-        return None
 
 
 async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:

@@ -10,12 +10,12 @@ from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.types import InstanceListing
 from ccm.controllers.route import plan as route_plan
 from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
-from ccm.doctor.leases import START
+from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
+from ccm.doctor.daemons import START
 from ccm.kube.errors import KubeError
 from ccm.kube.resources import EVENTS
 from ccm.model import Node, times
@@ -54,15 +54,17 @@ async def kubelets(case: Case) -> Finding:
 
 async def provider_ids(case: Case) -> Finding:
     """Find nodes of other clouds, and instances with two nodes."""
-    nodes = await case.nodes()
-    if shared := _shared(nodes):
+    nodes, owners = await case.nodes(), dict[str, list[str]]()
+    for node in nodes:
+        if node.provider_id:
+            owners.setdefault(node.provider_id, []).append(node.name)
+    if shared := [f"{one} ({some(names)})" for one, names in owners.items() if len(names) > 1]:
         return fail(
             f"{count(len(shared), 'provider ID')} of two nodes or more: {some(shared)}",
             "look which of the nodes runs on that instance, delete the others, and start their "
             "kubelets without --provider-id, or under the name that their own instance has",
         )
-    strangers = [node for node in nodes if _is_foreign(case, node)]
-    if strangers:
+    if strangers := [node for node in nodes if _is_foreign(case, node)]:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
         return warn(
             f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud "
@@ -70,7 +72,8 @@ async def provider_ids(case: Case) -> Finding:
             "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
             "let its kubelet register it again, without --provider-id: the field cannot be changed",
         )
-    return ok(f"no node belongs to another cloud or manager (ours: {', '.join(_schemes(case))}://)")
+    schemes = ", ".join(case.cloud.provider_schemes)
+    return ok(f"no node belongs to another cloud or manager (ours: {schemes}://)")
 
 
 async def instances(case: Case) -> Finding:
@@ -78,12 +81,12 @@ async def instances(case: Case) -> Finding:
     ours = [node for node in await case.nodes() if not _is_foreign(case, node)]
     if not ours:
         return ok("there are no nodes to look for")
-    unlisted = _unlisted(case, ours)
+    unlisted, lonely = compared(case.listing, ours)
     await _look_up(case, unlisted[:MOST_ASKED])
-    lonely = _lonely(case, ours)
+    spare = [f"{count(len(lonely), 'instance')} without a node: {some(lonely)}"] if lonely else []
     if not case.without_instance:
         looked = len(ours) - len(unlisted[MOST_ASKED:])
-        return ok(f"{count(looked, 'node')} looked for, each has its instance", *_told(lonely))
+        return ok(f"{count(looked, 'node')} looked for, each has its instance", *spare)
     lost = list(case.without_instance)
     return fail(
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
@@ -93,10 +96,63 @@ async def instances(case: Case) -> Finding:
         "ready; nothing has to be done",
         details=[
             *(f"{name}: {why}" for name, why in case.without_instance.items()),
-            *_guesses(lost, lonely),
-            *_told(lonely),
+            *guesses(lost, lonely),
+            *spare,
         ],
     )
+
+
+def compared(
+    listing: InstanceListing | None, nodes: Sequence[Node]
+) -> tuple[Sequence[Node], Sequence[str]]:
+    """Return the nodes whose instances are in no listing, and the instances without a node."""
+    if listing is None:
+        return nodes, ()
+    ids = {one.metadata.provider_id for one in listing.instances}
+    names = {one.name for one in listing.instances}
+    unlisted = [
+        node
+        for node in nodes
+        if not (node.provider_id in ids if node.provider_id else node.name in names)
+    ]
+    node_ids = {node.provider_id for node in nodes}
+    node_names = {node.name for node in nodes if not node.provider_id}
+    lonely = [
+        one.name
+        for one in listing.instances
+        if one.metadata.provider_id not in node_ids and one.name not in node_names
+    ]
+    return unlisted, lonely
+
+
+async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
+    """Ask about single nodes: an absence in a listing is never believed."""
+    lookup = InstanceLookup(Handle(case.cloud))
+
+    async def look(node: Node) -> None:
+        try:
+            if (await lookup.state(node)).exists:
+                return
+            why = f"{node.provider_id} is gone" if node.provider_id else "none has its name"
+        except (errors.NotFound, errors.InvalidArgument, errors.FailedPrecondition) as error:
+            why = str(error)
+        case.without_instance[node.name] = why
+
+    await bounded(nodes, look, limit=CONCURRENCY, name="instances")
+
+
+def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
+    """Yield instances that look like the nodes that have none: another domain or spelling."""
+    by_label = {name.partition(".")[0].lower(): name for name in lonely}
+    for name in lost:
+        label = name.partition(".")[0].lower()
+        near = difflib.get_close_matches(label, by_label, n=1, cutoff=_ALIKE)
+        if near:
+            yield f"{name} may be the instance {by_label[near[0]]}"
+
+
+def _is_foreign(case: Case, node: Node) -> bool:
+    return Ownership.at(case.cloud, "").has_foreign_id(node)
 
 
 async def taints(case: Case) -> Finding:
@@ -148,80 +204,6 @@ async def pod_cidrs(case: Case) -> Finding:
             "--configure-cloud-routes=false",
         )
     return ok(f"{count(len(nodes), 'node')}, all Pod ranges within --cluster-cidr={given}")
-
-
-def _shared(nodes: Sequence[Node]) -> Sequence[str]:
-    """The provider IDs that more than one node has, each with these nodes."""
-    owners: dict[str, list[str]] = {}
-    for node in nodes:
-        if node.provider_id:
-            owners.setdefault(node.provider_id, []).append(node.name)
-    return [f"{one} ({some(names)})" for one, names in owners.items() if len(names) > 1]
-
-
-def _schemes(case: Case) -> Sequence[str]:
-    return tuple(case.cloud.provider_schemes)
-
-
-def _is_foreign(case: Case, node: Node) -> bool:
-    return Ownership.at(case.cloud, "").has_foreign_id(node)
-
-
-def _unlisted(case: Case, nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes whose instances are in no listing."""
-    known = case.listing.instances if case.listing is not None else ()
-    ids = {one.metadata.provider_id for one in known}
-    by_name = {one.name for one in known}
-    return [
-        node
-        for node in nodes
-        if not (node.provider_id in ids if node.provider_id else node.name in by_name)
-    ]
-
-
-async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
-    """Ask about single nodes: an absence in a listing is never believed."""
-    lookup = InstanceLookup(Handle(case.cloud))
-
-    async def look(node: Node) -> None:
-        try:
-            if (await lookup.state(node)).exists:
-                return
-            why = f"{node.provider_id} is gone" if node.provider_id else "none has its name"
-        except (errors.NotFound, errors.InvalidArgument, errors.FailedPrecondition) as error:
-            why = str(error)
-        case.without_instance[node.name] = why
-
-    await bounded(nodes, look, limit=CONCURRENCY, name="instances")
-
-
-def _lonely(case: Case, nodes: Sequence[Node]) -> Sequence[str]:
-    """Names of the instances that no node belongs to."""
-    if case.listing is None:
-        return ()
-    ids = {node.provider_id for node in nodes}
-    by_name = {node.name for node in nodes if not node.provider_id}
-    return [
-        one.name
-        for one in case.listing.instances
-        if one.metadata.provider_id not in ids and one.name not in by_name
-    ]
-
-
-def _told(lonely: Sequence[str]) -> Sequence[str]:
-    if not lonely:
-        return ()
-    return (f"{count(len(lonely), 'instance')} without a node: {some(lonely)}",)
-
-
-def _guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
-    """Instances that look like the nodes that have none: a domain too much, another spelling."""
-    by_label = {name.partition(".")[0].lower(): name for name in lonely}
-    for name in lost:
-        label = name.partition(".")[0].lower()
-        near = difflib.get_close_matches(label, by_label, n=1, cutoff=_ALIKE)
-        if near:
-            yield f"{name} may be the instance {by_label[near[0]]}"
 
 
 def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:

@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 from ccm.app.options import Options
 from ccm.base.tasks import leaves, spawn
 from ccm.cloud.errors import CloudError
-from ccm.doctor import provider
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, count, ok, skip, some, warn
-from ccm.doctor.provider import NotOpened
+from ccm.doctor import Refused, provider
+from ccm.doctor.case import Case, Finding, count, ok, skip, some, warn
 from ccm.kube.errors import KubeError, Unauthorized, Unreachable
-from ccm.planning.changes import BALANCER, ROUTE, VM, Change
-from ccm.planning.forecast import Forecast, forecast
+from ccm.planning import changes
+from ccm.planning.changes import Change, Forecast
+from ccm.planning.forecast import forecast
 from ccm.planning.timeloop import HurryingLoop
 
 T = TypeVar("T")
@@ -35,23 +34,44 @@ no failure."""
 async def start(case: Case) -> Finding:
     """Say which nodes, load balancers, routes and VMs would go."""
     options, environ = case.options, case.environ
-
-    async def find() -> Forecast:
-        return await forecast_of(options, environ, case=_alike(case))
-
+    alike = Case(
+        options=options,
+        environ=environ,
+        limit_s=case.limit_s,
+        service_account=case.service_account,
+    )
+    unknown = "what starting the daemon would delete is not known"
     try:
         async with asyncio.timeout(SHARE * case.limit_s):
-            found = await apart(find)
+            found = await apart(lambda: forecast_of(options, environ, case=alike))
     except TimeoutError:
         return skip(
-            "what starting the daemon would delete is not known in time; `kube-ccm plan`, with the "
-            "same flags, takes the time it needs"
+            f"{unknown} in time; `kube-ccm plan`, with the same flags, takes the time it needs"
         )
-    except NotOpened as error:
-        return skip(
-            f"what starting the daemon would delete is not known: {error}", cause=error.check
+    except Refused as error:
+        return skip(f"{unknown}: {error}", cause=error.check)
+    held = f", and hold back {count(len(found.held), 'deletion')}" if found.held else ""
+    going = list(dict.fromkeys(map(_shown, found.deletions)))
+    if going:
+        return warn(
+            f"starting the daemon would delete {some(going)}{held}",
+            "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
+            "if these may go",
         )
-    return _judged(found)
+    if found.failures:
+        return skip(f"{unknown}: {found.failures[0]}")
+    return ok(f"starting the daemon would delete nothing{held}")
+
+
+def _shown(change: Change) -> str:
+    match change.what:
+        case changes.BALANCER:
+            return f"the load balancer of {change.subject}"
+        case changes.ROUTE:
+            return f"the route {change.subject.name}"
+        case changes.VM:
+            return f"the VM of {change.subject}"
+    return str(change.subject)
 
 
 async def forecast_of(
@@ -64,7 +84,7 @@ async def forecast_of(
     """What the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
 
     Raises:
-        NotOpened: it cannot be found out.
+        Refused: it cannot be found out.
     """
     case = case or Case(options=options, environ=environ)
     case.reads_only = True
@@ -73,25 +93,21 @@ async def forecast_of(
         async with case.exits:
             await provider.opened(case)
             found = await forecast(options, case.client, case.cloud, wait=wait)
-    except NotOpened:
+    except Refused:
         raise
     except TimeoutError as error:
-        raise NotOpened("the provider was not opened in time", check="cloud-config") from error
+        raise Refused("the provider was not opened in time", check="cloud-config") from error
     except Exception as error:
         if found is not None:
             return found  # a provider that does not close well is told of by another check
         cause = next(leaves(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
-        raise NotOpened(f"{type(cause).__name__}: {cause}", check=_told_by(cause)) from error
+        # The check that finds out by itself what an error of reading the cluster means.
+        check = "identity" if isinstance(cause, Unauthorized) else ""
+        check = "server" if isinstance(cause, Unreachable) else check
+        raise Refused(f"{type(cause).__name__}: {cause}", check=check) from error
     return found
-
-
-def _told_by(error: Exception) -> str:
-    """The check that finds out by itself what an error of reading the cluster means."""
-    if isinstance(error, Unreachable):
-        return "server"
-    return "identity" if isinstance(error, Unauthorized) else ""
 
 
 async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -122,37 +138,3 @@ async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for loop, task in running:
             with suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(task.cancel)
-
-
-def _alike(case: Case) -> Case:
-    """Another examination of the same, whose findings are its own."""
-    return Case(
-        options=case.options,
-        environ=case.environ,
-        limit_s=case.limit_s,
-        service_account=case.service_account,
-    )
-
-
-def _judged(found: Forecast) -> Finding:
-    held = f", and hold back {count(len(found.held), 'deletion')}" if found.held else ""
-    going = list(dict.fromkeys(map(_shown, found.deletions)))
-    if going:
-        return warn(
-            f"starting the daemon would delete {some(going)}{held}",
-            "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
-            "if these may go",
-        )
-    if found.failures:
-        return skip(f"what starting the daemon would delete is not known: {found.failures[0]}")
-    return ok(f"starting the daemon would delete nothing{held}")
-
-
-def _shown(one: Change) -> str:
-    if one.what == BALANCER:
-        return f"the load balancer of {one.subject}"
-    if one.what == ROUTE:
-        return f"the route {one.subject.name}"
-    if one.what == VM:
-        return f"the VM of {one.subject}"
-    return str(one.subject)

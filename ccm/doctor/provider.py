@@ -6,7 +6,7 @@ to write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccm.app import http
@@ -16,16 +16,36 @@ from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ApiClient
-from ccm.cloud.interface import Inventory
+from ccm.cloud.interface import Cloud, InstanceStates, Inventory, LoadBalancerDigests
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.settings import ConfigError
-from ccm.doctor import catalogue, reach
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, Verdict, count, fail, ok, some, warn
+from ccm.doctor import Refused, reach
+from ccm.doctor.case import Case, Finding, Verdict, count, fail, ok, some, warn
 from ccm.kube.client import Client
 from ccm.runtime.manifest import Manifest
 
-_SAFE = ("GET", "HEAD")
+OFFERS: Mapping[str, str] = {
+    "instances": "instances",
+    "instances_v1": "instances (v1)",
+    "zones": "zones",
+    "inventory": "bulk listing",
+    "load_balancer": "load balancers",
+    "routes": "routes",
+    "clusters": "clusters",
+    "machines": "machines",
+}
+"""Field of `Cloud` -> its name for people."""
+
+
+def offers(cloud: Cloud) -> Sequence[str]:
+    """Return the abilities of an open provider, in words."""
+    parts = {name: getattr(cloud, name) for name in OFFERS}
+    found = [OFFERS[name] for name, part in parts.items() if part is not None]
+    if isinstance(parts["instances"], InstanceStates):
+        found.append("existence and power in one answer")
+    if isinstance(parts["load_balancer"], LoadBalancerDigests):
+        found.append("load balancers compared by digest")
+    return found
 
 
 class ReadOnlyClients:
@@ -35,16 +55,17 @@ class ReadOnlyClients:
         self._client = client
 
     def client(self, name: str) -> ApiClient:
-        """A client that refuses to write, whatever its name."""
+        """Return a client that refuses to write, whatever its name."""
         del name
-        return ProviderClient(self._client, check=_only_reading)
 
+        def check(method: str, path: str) -> None:
+            if method.upper() not in ("GET", "HEAD"):
+                raise errors.FailedPrecondition(
+                    f"the provider wants to {method} {path}; nothing is written during an "
+                    "examination"
+                )
 
-def _only_reading(method: str, path: str) -> None:
-    if method.upper() not in _SAFE:
-        raise errors.FailedPrecondition(
-            f"the provider wants to {method} {path}; nothing is written during an examination"
-        )
+        return ProviderClient(self._client, check=check)
 
 
 async def flags(case: Case) -> Finding:
@@ -95,15 +116,16 @@ async def cloud_config(case: Case) -> Finding:
         )
         case.cloud = await case.exits.enter_async_context(opened_once(name, case.opener, given))
     except Misconfigured as error:
-        return _refused(error, name, shown)
+        advice = f"correct it; `kube-ccm providers {name}` shows what the provider reads"
+        if isinstance(error.__cause__, ConfigError):
+            faults = error.__cause__.faults
+            return fail(f"{shown}: {faults[0]}", advice, details=faults[1:])
+        return fail(str(error), advice)
     except TimeoutError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        fault = errors.normalized(error)
-        return fail(
-            f"the provider cannot be opened: {_kind(fault)}: {fault}", *_advice(fault, name)
-        )
-    return ok(f"{shown} is accepted; the provider offers {some(catalogue.offers(case.cloud))}")
+        return _failed(errors.normalized(error), name, "the provider cannot be opened: ")
+    return ok(f"{shown} is accepted; the provider offers {some(offers(case.cloud))}")
 
 
 async def cluster_id(case: Case) -> Finding:
@@ -136,7 +158,7 @@ async def cloud(case: Case) -> Finding:
     except (errors.NotFound, errors.Unimplemented, errors.InvalidArgument) as error:
         return ok(f"the cloud answers: {error}")
     except errors.CloudError as error:
-        return fail(f"{_kind(error)}: {error}", *_advice(error, name))
+        return _failed(error, name)
 
 
 async def controllers(case: Case) -> Finding:
@@ -177,55 +199,34 @@ def _lacking(case: Case, controller: Manifest[Any]) -> str:
     return controller.turned_off(case.options) or controller.lacks(case.cloud)
 
 
-def _refused(error: Misconfigured, name: str, shown: str) -> Finding:
-    advice = f"correct it; `kube-ccm providers {name}` shows what the provider reads"
-    if isinstance(error.__cause__, ConfigError):
-        faults = error.__cause__.faults
-        return fail(f"{shown}: {faults[0]}", advice, details=faults[1:])
-    return fail(str(error), advice)
-
-
-def _kind(error: errors.CloudError) -> str:
-    if isinstance(error, errors.Unauthenticated):
-        return "the cloud does not accept the credentials"
-    if isinstance(error, errors.PermissionDenied):
-        return "the cloud accepts the credentials, but does not let them do this"
-    if isinstance(error, errors.Unavailable | errors.DeadlineExceeded):
-        return "the cloud does not answer"
-    return "the cloud answers with a fault"
-
-
-def _advice(error: errors.CloudError, name: str) -> Iterator[str]:
-    if isinstance(error, errors.Unauthenticated):
-        yield f"put valid credentials into --cloud-config; `kube-ccm providers {name}` shows where"
-    elif isinstance(error, errors.PermissionDenied):
-        yield "give the account at the cloud the right to read instances"
-    elif isinstance(error, errors.Unavailable | errors.DeadlineExceeded):
-        yield (
-            "check the address in --cloud-config, the network and DNS from here to the cloud, and "
-            "the cloud's status page; the daemon itself waits and tries again"
-        )
-    else:
-        yield "look at the cloud's status page, and ask the author of the provider"
-
-
-class NotOpened(Exception):
-    """It cannot be done; the message says why, and what to do.
-
-    Attributes:
-        check: the check that tells of it; empty if none does.
-    """
-
-    def __init__(self, message: str, *, check: str = "") -> None:
-        super().__init__(message)
-        self.check = check
+def _failed(error: errors.CloudError, name: str, head: str = "") -> Finding:
+    match error:
+        case errors.Unauthenticated():
+            kind = "the cloud does not accept the credentials"
+            advice = (
+                f"put valid credentials into --cloud-config; `kube-ccm providers {name}` "
+                "shows where"
+            )
+        case errors.PermissionDenied():
+            kind = "the cloud accepts the credentials, but does not let them do this"
+            advice = "give the account at the cloud the right to read instances"
+        case errors.Unavailable() | errors.DeadlineExceeded():
+            kind = "the cloud does not answer"
+            advice = (
+                "check the address in --cloud-config, the network and DNS from here to the cloud, "
+                "and the cloud's status page; the daemon itself waits and tries again"
+            )
+        case _:
+            kind = "the cloud answers with a fault"
+            advice = "look at the cloud's status page, and ask the author of the provider"
+    return fail(f"{head}{kind}: {error}", advice)
 
 
 async def opened(case: Case) -> None:
     """Set the client and the cloud of a case; its `exits` close them.
 
     Raises:
-        NotOpened: there is no way.
+        Refused: there is no way.
     """
     for name, check in (
         ("kubeconfig", reach.kubeconfig),
@@ -235,5 +236,4 @@ async def opened(case: Case) -> None:
     ):
         finding = case.findings[name] = await check(case)
         if finding.verdict is Verdict.FAIL:
-            told = (finding.found, *finding.details, *finding.advice)
-            raise NotOpened("; ".join(told), check=name)
+            raise Refused(str(finding), check=name)

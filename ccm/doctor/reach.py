@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from ccm.app import clients
-from ccm.app.clients import user_agent
+from ccm.app.clients import elsewhere, user_agent
 from ccm.base import wire
 from ccm.base.clock import now
 from ccm.base.parsing import UNDECODABLE
-from ccm.doctor.case import PROGRAM, Case, User
-from ccm.doctor.finding import Finding, fail, ok, skip, warn
+from ccm.doctor import Refused
+from ccm.doctor.case import (
+    PROGRAM,
+    Case,
+    Finding,
+    User,
+    Verdict,
+    fail,
+    ok,
+    skip,
+    text_at,
+    warn,
+)
 from ccm.gardener.flags import IN_CLUSTER
 from ccm.kube import config, errors
 from ccm.kube.client import Client
+from ccm.kube.config import ClusterConfig
 from ccm.kube.errors import KubeError
 from ccm.kube.transport import Transport
 from ccm.model import times
@@ -47,15 +57,12 @@ _WORDS: dict[errors.Trouble, tuple[str, str]] = {
         "check the address, and that no firewall drops what is sent there",
     ),
     "silent": ("no answer in time", "check that no firewall drops what is sent there"),
+    "credentials": ("no credentials to send", "repair what the kubeconfig names"),
     "garbage": (
         "what answers there speaks no HTTP",
         "check the port, and whether the URL must begin with https://",
     ),
 }
-
-
-class _Version(Wire, frozen=True, kw_only=True):
-    git_version: str = ""
 
 
 class _Status(Wire, frozen=True, kw_only=True):
@@ -67,25 +74,59 @@ class _Review(Wire, frozen=True, kw_only=True):
     status: _Status = _Status()
 
 
+async def connected(case: Case) -> None:
+    """Open the way to the API server.
+
+    Raises:
+        Refused: the kubeconfig cannot be used.
+    """
+    finding = await kubeconfig(case)
+    if finding.verdict is Verdict.FAIL:
+        raise Refused(str(finding))
+
+
 async def kubeconfig(case: Case) -> Finding:
     """Read how to reach the API server."""
-    given, hint = _file(case)
+    file, hint, environ = case.options.kubeconfig, "", case.environ
+    if not (file or case.options.master or environ.get("KUBERNETES_SERVICE_HOST")):
+        home = Path(environ.get("HOME", "/")) / ".kube" / "config"
+        if environ.get("KUBECONFIG"):
+            file, hint = environ["KUBECONFIG"], ", from $KUBECONFIG"
+        elif home.exists():
+            file, hint = str(home), ", as kubectl does"
     try:
-        case.cluster = await asyncio.to_thread(
-            config.load,
-            given,
-            case.options.master,
-            environ=case.environ,
-            service_account=case.service_account,
-        )
+        case.cluster, case.client = await _opened(case, file, case.options.master)
     except config.ConfigError as error:
         return fail(
             str(error),
             "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
         )
-    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM), reads_only=case.reads_only)
-    case.client = Client(await case.exits.enter_async_context(wire), timeout_s=case.limit_s)
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
+
+
+async def at(case: Case, role: str) -> Client:
+    """Return calls to the cluster with that role for machine controllers; mostly it is our own.
+
+    Raises:
+        KubeError: its kubeconfig cannot be used.
+    """
+    file = elsewhere(case.options).get(role)
+    if file is None:
+        return case.client
+    if role not in case.others:
+        try:
+            _, case.others[role] = await _opened(case, "" if file == IN_CLUSTER else file)
+        except config.ConfigError as error:
+            raise KubeError(f"--{role}-kubeconfig={error}") from error
+    return case.others[role]
+
+
+async def _opened(case: Case, file: str, master: str = "") -> tuple[ClusterConfig, Client]:
+    cluster = await asyncio.to_thread(
+        config.load, file, master, environ=case.environ, service_account=case.service_account
+    )
+    transport = Transport(cluster, user_agent=user_agent(PROGRAM), reads_only=case.reads_only)
+    return cluster, Client(await case.exits.enter_async_context(transport), timeout_s=case.limit_s)
 
 
 async def server(case: Case) -> Finding:
@@ -93,7 +134,7 @@ async def server(case: Case) -> Finding:
     where = case.cluster.server
     try:
         answer = await case.client.raw("GET", "/version", retry=False)
-        version = msgspec.json.decode(answer, type=_Version).git_version
+        version = text_at(msgspec.json.decode(answer), "gitVersion")
     except errors.Unreachable as error:
         return _unreachable(where, error)
     except (errors.Unauthorized, errors.Forbidden):
@@ -127,7 +168,9 @@ async def identity(case: Case) -> Finding:
         )
     review = msgspec.json.decode(answer, type=_Review)
     case.user = review.status.user_info
-    _measure(case, review.metadata.creation_timestamp)
+    if (moment := review.metadata.creation_timestamp) is not None:
+        # The server tells whole seconds, rounded down.
+        case.skew_s = (times.parse_time(moment) - now()).total_seconds() + 0.5
     if case.user.username == ANONYMOUS:
         return fail(
             f"the API server takes us for {ANONYMOUS}: we sent no credentials",
@@ -153,37 +196,26 @@ async def clock(case: Case) -> Finding:
     )
 
 
-def _file(case: Case) -> tuple[str, str]:
-    """The kubeconfig that counts, and how it was found if nobody gave it."""
-    options, environ = case.options, case.environ
-    if options.kubeconfig or options.master or environ.get("KUBERNETES_SERVICE_HOST"):
-        return options.kubeconfig, ""
-    if environ.get("KUBECONFIG"):
-        return environ["KUBECONFIG"], ", from $KUBECONFIG"
-    home = Path(environ.get("HOME", "/")) / ".kube" / "config"
-    return (str(home), ", as kubectl does") if home.exists() else ("", "")
-
-
-def _measure(case: Case, told: str | None) -> None:
-    """Note how far the server's clock is ahead; it tells whole seconds, rounded down."""
-    if told is not None:
-        case.skew_s = (times.parse_time(told) - now()).total_seconds() + 0.5
-
-
 def _unreachable(where: str, error: errors.Unreachable) -> Finding:
     if error.kind == "tls":
         return _untrusted(where, error)
-    if error.kind == "credentials":
-        return fail(
-            "no credentials to send", "repair what the kubeconfig names", details=[str(error)]
-        )
     words, advice = _WORDS[error.kind]
-    return fail(f"{where}: {words}", advice, details=[str(error)])
+    where = "" if error.kind == "credentials" else f"{where}: "
+    return fail(f"{where}{words}", advice, details=[str(error)])
 
 
 def _untrusted(where: str, error: errors.Unreachable) -> Finding:
-    causes = list(_causes(error))
-    message = next((text for each in causes if (text := _fact(each, "verify_message"))), "")
+    # Behind the HTTP library's errors stand those of the TLS library, which know more.
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    of_tls = [one for one in causes if isinstance(one, ssl.SSLError)]
+    message, reason = (
+        next((str(text) for one in of_tls if (text := getattr(one, name, ""))), "")
+        for name in ("verify_message", "reason")
+    )
     if message:
         return fail(
             f"{where}: its certificate is not trusted: {message}",
@@ -196,44 +228,8 @@ def _untrusted(where: str, error: errors.Unreachable) -> Finding:
             f"{where}: what answers there speaks no TLS",
             "check the port, and whether the URL must begin with http://",
         )
-    reason = next((text for each in causes if (text := _fact(each, "reason"))), "")
     return fail(
         f"{where}: no TLS connection: {reason or 'the handshake failed'}",
         "check that the port speaks TLS, and that the client certificate is of this cluster",
         details=[str(error)],
     )
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The HTTP library's errors, and behind them those of the TLS library, which know more."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _fact(error: BaseException, name: str) -> str:
-    return str(getattr(error, name, "") or "") if isinstance(error, ssl.SSLError) else ""
-
-
-async def at(case: Case, role: str) -> Client:
-    """Calls to the cluster that is so to the machine controllers; mostly that is our own.
-
-    Raises:
-        KubeError: its kubeconfig cannot be used.
-    """
-    file = clients.elsewhere(case.options).get(role)
-    if file is None:
-        return case.client
-    if role not in case.others:
-        path = "" if file == IN_CLUSTER else file
-        try:
-            found = await asyncio.to_thread(
-                config.load, path, environ=case.environ, service_account=case.service_account
-            )
-        except config.ConfigError as error:
-            raise KubeError(f"--{role}-kubeconfig={error}") from error
-        wire = Transport(found, user_agent=user_agent(PROGRAM), reads_only=case.reads_only)
-        case.others[role] = Client(
-            await case.exits.enter_async_context(wire), timeout_s=case.limit_s
-        )
-    return case.others[role]

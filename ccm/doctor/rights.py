@@ -1,11 +1,15 @@
 """What the daemon has to be allowed to do, by controller and flag, and whether it is.
 
-The shipped RBAC holds the rules of `needs` and no others, and a test compares the two.
+The shipped RBAC holds the rules of `needs` and no others, and a test compares the two. The right to
+create Secrets in `kube-system`, for bootstrap tokens, is worth the whole cluster: one of the type
+`kubernetes.io/service-account-token` gets the token of any account there. `bootstrap_tokens` looks
+whether a policy limits the accounts that have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,16 +23,19 @@ from ccm.app.clients import (
     elsewhere,
 )
 from ccm.app.election import migration_plan
+from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import bounded
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, fail, ok, some, warn
-from ccm.gardener.flags import CONTROL
+from ccm.doctor import reach
+from ccm.doctor.case import Case, Finding, at, fail, items, ok, some, text_at, warn
+from ccm.doctor.daemons import NAME
+from ccm.gardener.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.events import DEFAULT_NAMESPACE
-from ccm.model.meta import Wire
+from ccm.machines.tokens import NAMESPACE
+from ccm.model.names import LABEL_APP
 from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
 
@@ -42,14 +49,6 @@ PREFIX = "system:serviceaccount:"
 """Of the users that service accounts are (Kubernetes)."""
 
 _PATH = "/apis/authorization.k8s.io/v1"
-
-
-class _Status(Wire, frozen=True, kw_only=True):
-    allowed: bool = False
-
-
-class _Review(Wire, frozen=True, kw_only=True):
-    status: _Status = _Status()
 
 
 async def permissions(case: Case) -> Finding:
@@ -68,9 +67,30 @@ async def permissions(case: Case) -> Finding:
     await bounded(wanted, ask, limit=CONCURRENCY, name="permissions")
     who = case.account or case.user.username or "the user of the kubeconfig"
     if missing:
-        return _missing(sorted(missing, key=wanted.index), len(wanted), who)
+        missing.sort(key=wanted.index)
+        verb = "is" if len(missing) == 1 else "are"
+        accounts = [account(need.account) if need.account else who for need in missing]
+        return fail(
+            f"{len(missing)} of {len(wanted)} {verb} missing: {some(list(map(str, missing)))}",
+            f"apply manifests/rbac.yaml, or grant this to {some(list(dict.fromkeys(accounts)))}",
+            details=[
+                f"{need}: for {' and '.join(need.users)}"
+                + (f", as {account(need.account)}" if need.account else "")
+                for need in missing
+            ],
+        )
+    if refusals and (case.account or case.options.use_service_account_credentials):
+        return warn(
+            "we may not ask about the permissions of others",
+            "run this as an administrator, or in the daemon's own name without --as",
+            details=refusals[:1],
+        )
     if refusals:
-        return _not_told(case, refusals[0])
+        return fail(
+            "we may not even ask what we may do",
+            "bind system:basic-user to system:authenticated, as Kubernetes does by default",
+            details=refusals[:1],
+        )
     return ok(f"all {len(wanted)} that the daemon needs are granted to {who}")
 
 
@@ -88,38 +108,11 @@ def _wanted(case: Case) -> list[Need]:
     return [need for need in found if not (need.cluster or need.optional)]
 
 
-def _missing(missing: list[Need], wanted: int, who: str) -> Finding:
-    verb = "is" if len(missing) == 1 else "are"
-    return fail(
-        f"{len(missing)} of {wanted} {verb} missing: {some([str(need) for need in missing])}",
-        f"apply manifests/rbac.yaml, or grant this to {_grantees(missing, who)}",
-        details=[
-            f"{need}: for {' and '.join(need.users)}"
-            + (f", as {account(need.account)}" if need.account else "")
-            for need in missing
-        ],
-    )
-
-
 async def allowed(client: Client, need: Need, user: str) -> bool:
     """Return whether a user may do this; empty: our own."""
     plural = "subjectaccessreviews" if user else "selfsubjectaccessreviews"
-    spec: dict[str, object] = {"resourceAttributes": _attributes(need)}
-    if user:
-        spec |= {"user": user, "groups": _groups(user)}
-    body = msgspec.json.encode({"spec": spec})
-    answer = await client.raw("POST", f"{_PATH}/{plural}", body=body)
-    return msgspec.json.decode(answer, type=_Review).status.allowed
-
-
-def subject(case: Case, need: Need) -> str:
-    """Return the user that has to be allowed; empty: our own."""
-    return account(need.account) if need.account else case.account
-
-
-def _attributes(need: Need) -> Mapping[str, str]:
     resource, _, subresource = need.resource.partition("/")
-    given = {
+    attributes = {
         "verb": need.verb,
         "group": need.group,
         "resource": resource,
@@ -127,40 +120,29 @@ def _attributes(need: Need) -> Mapping[str, str]:
         "namespace": need.namespace,
         "name": need.name,
     }
-    return {key: value for key, value in given.items() if value}
+    spec: dict[str, object] = {
+        "resourceAttributes": {key: value for key, value in attributes.items() if value}
+    }
+    if user:
+        # The groups that Kubernetes puts a user into by itself.
+        groups = ["system:authenticated"]
+        if user.startswith(PREFIX):
+            namespace = user.removeprefix(PREFIX).partition(":")[0]
+            groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+        spec |= {"user": user, "groups": groups}
+    body = msgspec.json.encode({"spec": spec})
+    answer = await client.raw("POST", f"{_PATH}/{plural}", body=body)
+    return at(msgspec.json.decode(answer), "status.allowed") is True
+
+
+def subject(case: Case, need: Need) -> str:
+    """Return the user that has to be allowed; empty: our own."""
+    return account(need.account) if need.account else case.account
 
 
 def account(name: str) -> str:
     """Return the user that a service account of a controller is."""
     return f"{PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
-
-
-def _groups(subject: str) -> list[str]:
-    """The groups that Kubernetes puts a user into by itself."""
-    groups = ["system:authenticated"]
-    if subject.startswith(PREFIX):
-        namespace = subject.removeprefix(PREFIX).partition(":")[0]
-        groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-    return groups
-
-
-def _grantees(missing: list[Need], who: str) -> str:
-    found = dict.fromkeys(account(need.account) if need.account else who for need in missing)
-    return some(list(found))
-
-
-def _not_told(case: Case, refusal: str) -> Finding:
-    if case.account or case.options.use_service_account_credentials:
-        return warn(
-            "we may not ask about the permissions of others",
-            "run this as an administrator, or in the daemon's own name without --as",
-            details=[refusal],
-        )
-    return fail(
-        "we may not even ask what we may do",
-        "bind system:basic-user to system:authenticated, as Kubernetes does by default",
-        details=[refusal],
-    )
 
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -336,3 +318,101 @@ def _reviews(options: Options) -> Iterator[tuple[str, Need]]:
     if not options.authentication_skip_lookup:
         maps = Need(verb="get", resource="configmaps", namespace=SYSTEM_NAMESPACE)
         yield user, replace(maps, name=trust.CONFIG_MAP)
+
+
+# --- the right to create bootstrap tokens -------------------------------------------------------
+
+_ANY = "*"
+_CREATE = Need(verb="create", resource="secrets", namespace=NAMESPACE)
+_RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+async def bootstrap_tokens(case: Case) -> Finding:
+    """Find accounts of ours that may create Secrets, and the policies about them."""
+    if case.options.target_kubeconfig == NO_TARGET:
+        return ok("no cluster is joined")
+    client = await reach.at(case, TARGET)
+    holders = await _holders(case, client)
+    if not holders:
+        return ok(f"no account of ours may create Secrets in {NAMESPACE}")
+    limited = await _limited(client)
+    if not (bare := [one for one in holders if one not in limited]):
+        return ok(f"an admission policy limits the Secrets of {some(holders)}")
+    return warn(
+        f"{some(bare)} may create any Secret in {NAMESPACE}, which is as much as cluster-admin",
+        "where user data of a class have <<BOOTSTRAP_TOKEN>>: apply the component "
+        "bootstrap-tokens, or upgrade the chart, which bring a ValidatingAdmissionPolicy along",
+        f"else take the right away: kubectl -n {NAMESPACE} get rolebindings -o wide",
+    )
+
+
+async def _holders(case: Case, client: Client) -> Sequence[str]:
+    """Return our accounts that may create Secrets; for an administrator, by our roles."""
+    user = case.account or case.user.username
+    if user.startswith(PREFIX):
+        # Our own account asks in its own name: it may do without the right to ask about others.
+        asked = {user: case.account}
+        if case.options.use_service_account_credentials:
+            asked[account(ACCOUNT)] = account(ACCOUNT)
+        return [one for one in asked if await allowed(client, _CREATE, asked[one])]
+    granting = {
+        text_at(role, "metadata.name")
+        for role in await _known(client, f"{_RBAC}/roles")
+        if any(
+            _has(rule, "apiGroups", "")
+            and _has(rule, "resources", "secrets")
+            and _has(rule, "verbs", "create")
+            for rule in role.get("rules") or ()
+        )
+    }
+    found = (
+        f"{PREFIX}{subject.get('namespace', '')}:{subject.get('name', '')}"
+        for binding in await _known(client, f"{_RBAC}/rolebindings")
+        if (at(binding, "metadata.labels") or {}).get(LABEL_APP) in (NAME, *COMMANDS)
+        and text_at(binding, "roleRef.kind") == "Role"
+        and text_at(binding, "roleRef.name") in granting
+        for subject in binding.get("subjects") or ()
+        if subject.get("kind") == "ServiceAccount"
+    )
+    return list(dict.fromkeys(found))
+
+
+async def _limited(client: Client) -> set[str]:
+    """Return the users whose Secrets a policy limits that is bound, and in force everywhere."""
+    policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
+    bound = {
+        text_at(one, "spec.policyName")
+        for one in bindings
+        if "Deny" in (at(one, "spec.validationActions") or ())
+        and at(one, "spec.matchResources") is None
+    }
+    users = set[str]()
+    for one in policies:
+        rules = at(one, "spec.matchConstraints.resourceRules") or ()
+        about = [rule for rule in rules if _has(rule, "resources", "secrets")]
+        # No Secret can be written past it.
+        is_whole = all(
+            any(_has(rule, "operations", operation) for rule in about)
+            for operation in ("CREATE", "UPDATE")
+        )
+        fails_closed = (at(one, "spec.failurePolicy") or "Fail") == "Fail"
+        if text_at(one, "metadata.name") in bound and is_whole and fails_closed:
+            for condition in at(one, "spec.matchConditions") or ():
+                expression = text_at(condition, "expression")
+                users.update(re.findall(r"""['"](system:[^'"]+)['"]""", expression))
+    return users
+
+
+def _has(rule: Any, field: str, value: str) -> bool:
+    """Whether a list of a rule has a value, or all."""
+    return bool({value, _ANY} & set(rule.get(field) or ()))
+
+
+async def _known(client: Client, path: str) -> Sequence[Any]:
+    """Return the objects at a path; none where the API server does not know them."""
+    try:
+        return await items(client, path)
+    except errors.NotFound:
+        return ()

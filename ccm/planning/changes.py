@@ -1,16 +1,23 @@
-"""What would be changed, as values: each field of each object, each thing in the cloud. Pure."""
+"""A forecast: each field of each object and each thing in the cloud that would change. Pure.
+
+It is read by people as lines like those of a diff, and by programs as plain values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import Enum
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
+from ccm.base import redact
+from ccm.base.parsing import format_duration
 from ccm.cloud.interface import LoadBalancer, Routes
-from ccm.cloud.machines import MachineDriver, MachineRequest
+from ccm.cloud.machines import MachineDriver
 from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
 from ccm.model.machines import document_of
@@ -28,9 +35,6 @@ _INITIALIZE = MachineDriver.initialize_machine.__name__
 
 BALANCER, MEMBERS, ROUTE = "load balancer", "members of the load balancer", "route"
 VM = "VM"
-
-_CLOUDS = (BALANCER, MEMBERS, VM)
-"""What there is in the cloud of an object."""
 
 _CHANCE = (
     "lastUpdateTime",
@@ -94,6 +98,40 @@ class Change:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A message to people about an object."""
+
+    subject: Subject
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What the daemon would do.
+
+    Attributes:
+        changes: what would differ, by object.
+        held: deletions that would be held back, why, and how to allow them.
+        warnings: other messages to people about objects.
+        left_out: controllers that would not run -> why.
+        failures: why it is not known what would be done, a line each.
+    """
+
+    changes: Sequence[Change] = ()
+    held: Sequence[Told] = ()
+    warnings: Sequence[Told] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    failures: Sequence[str] = ()
+
+    @property
+    def deletions(self) -> Sequence[Change]:
+        """Nodes, load balancers, routes and VMs that would go."""
+        whole = ("Node", BALANCER, ROUTE, VM)
+        return [one for one in self.changes if one.action is Action.DELETE and one.what in whole]
+
+
 When = Callable[[float], int]
 """From a moment of the monotonic clock to the seconds that the daemon would wait first."""
 
@@ -142,61 +180,45 @@ def of_call(
         after_s: seconds that the daemon would wait first.
         namespace: of Machines.
     """
-    if "req" in arguments:
-        return _of_machine(verb, arguments["req"], namespace, after_s)
-    if "route" in arguments:
-        route = arguments["route"]
-        made = verb == _ROUTE
-        return Change(
-            subject=Subject("Route", "", route.destination_cidr),
-            action=Action.CREATE if made else Action.DELETE,
-            what=ROUTE,
-            old=None if made else f"to {route.target_node or 'nowhere'}",
-            new=f"to {route.target_node}" if made else None,
-            after_s=after_s,
-        )
-    service = arguments["service"]
-    subject = Subject("Service", service.namespace, service.name)
-    if verb == _REMOVE and adopted:
-        return Change(
-            subject=subject,
-            action=Action.CHANGE,
-            what=BALANCER,
-            new="released",
-            after_s=after_s,
-            note=ADOPTED,
-        )
-    if verb == _REMOVE:
-        return Change(subject=subject, action=Action.DELETE, what=BALANCER, after_s=after_s)
-    if verb == _UPDATE:
-        return Change(
-            subject=subject,
-            action=Action.CHANGE,
-            what=MEMBERS,
-            new=_members(arguments["nodes"]),
-            after_s=after_s,
-        )
-    assert verb == _ENSURE, verb
+    subject, action, what = _subject_of(arguments, namespace), Action.CHANGE, VM
+    old: str | None = None
+    new: str | None = None
+    note = ""
+    if verb == _CREATE:
+        action, new = Action.CREATE, f"of class {arguments['req'].identity.pool}"
+    elif verb == _INITIALIZE:
+        new = "initialised"
+    elif "req" in arguments:
+        action, old = Action.DELETE, arguments["req"].provider_id or None
+    elif verb == _ROUTE:
+        action, what, new = Action.CREATE, ROUTE, f"to {arguments['route'].target_node}"
+    elif "route" in arguments:
+        action, what = Action.DELETE, ROUTE
+        old = f"to {arguments['route'].target_node or 'nowhere'}"
+    elif verb == _REMOVE:
+        what = BALANCER
+        if adopted:
+            new, note = "released", ADOPTED
+        else:
+            action = Action.DELETE
+    elif verb == _UPDATE:
+        what, new = MEMBERS, _members(arguments["nodes"])
+    else:
+        assert verb == _ENSURE, verb
+        action = Action.CREATE if listed is False else Action.CHANGE
+        what, new = BALANCER, f"members {_members(arguments['nodes'])}"
+        note = UNKNOWN if listed is None else ""
     return Change(
-        subject=subject,
-        action=Action.CREATE if listed is False else Action.CHANGE,
-        what=BALANCER,
-        new=f"members {_members(arguments['nodes'])}",
-        after_s=after_s,
-        note=UNKNOWN if listed is None else "",
+        subject=subject, action=action, what=what, old=old, new=new, after_s=after_s, note=note
     )
 
 
-def _of_machine(verb: str, req: MachineRequest, namespace: str, after_s: int) -> Change:
-    subject, there = Subject("Machine", namespace, req.identity.name), req.provider_id or None
-    if verb == _CREATE:
-        pool = f"of class {req.identity.pool}"
-        return Change(subject=subject, action=Action.CREATE, what=VM, new=pool, after_s=after_s)
-    if verb == _INITIALIZE:
-        return Change(
-            subject=subject, action=Action.CHANGE, what=VM, new="initialised", after_s=after_s
-        )
-    return Change(subject=subject, action=Action.DELETE, what=VM, old=there, after_s=after_s)
+def _subject_of(arguments: Mapping[str, Any], namespace: str) -> Subject:
+    if "req" in arguments:
+        return Subject("Machine", namespace, arguments["req"].identity.name)
+    if "route" in arguments:
+        return Subject("Route", "", arguments["route"].destination_cidr)
+    return Subject("Service", arguments["service"].namespace, arguments["service"].name)
 
 
 def tidied(found: Iterable[Change]) -> Sequence[Change]:
@@ -215,7 +237,8 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
     }
     told = [one for one in once.values() if one.what != MEMBERS or one.subject not in ensured]
     # What there is in the cloud before the fields that tell of it.
-    return sorted(told, key=lambda one: (one.subject, one.after_s, one.what not in _CLOUDS))
+    clouds = (BALANCER, MEMBERS, VM)
+    return sorted(told, key=lambda one: (one.subject, one.after_s, one.what not in clouds))
 
 
 def _members(nodes: Sequence[Node]) -> str:
@@ -269,3 +292,105 @@ def _listed(path: str, value: list[Any]) -> Iterator[tuple[tuple[str, str], str]
         yield (path, ""), ", ".join(one.get("ip") or one.get("hostname", "") for one in value)
     else:
         yield (path, ""), msgspec.json.encode(value).decode()
+
+
+# --- for people and programs --------------------------------------------------------------------
+
+_SIGNS: Mapping[Action, str] = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
+"""What a line begins with."""
+
+_ATTENTION = "!"
+"""How a line begins that asks for attention."""
+
+
+def lines(found: Forecast) -> Iterator[str]:
+    """The lines, object by object; a sign is at the beginning, or two blanks behind it."""
+    told = [*((one, "held") for one in found.held), *((one, one.reason) for one in found.warnings)]
+    subjects = {one.subject for one in found.changes} | {one.subject for one, _ in told}
+    by_subject = {
+        subject: list(each) for subject, each in groupby(found.changes, lambda one: one.subject)
+    }
+    for subject in sorted(subjects):
+        yield str(subject)
+        yield from (f"  {_change(one)}" for one in by_subject.get(subject, ()))
+        for one, word in told:
+            if one.subject == subject:
+                yield f"  {_ATTENTION} {word}: {_line(one.message)}"
+    for name, why in found.left_out.items():
+        yield f"{name} is {_line(why)}"
+    for failure in found.failures:
+        yield f"{_ATTENTION} not known: {_line(failure)}"
+
+
+def summary(found: Forecast) -> str:
+    """One line about all of it."""
+    parts = []
+    if found.changes:
+        objects = len({one.subject for one in found.changes})
+        parts.append(f"{_count(len(found.changes), 'change')} to {_count(objects, 'object')}")
+    elif not found.failures:
+        parts.append("nothing to do")
+    if found.held:
+        parts.append(f"{_count(len(found.held), 'deletion')} held back")
+    if found.failures:
+        parts.append("incomplete: not all that matters is known")
+    return "; ".join(parts)
+
+
+def document(found: Forecast) -> Mapping[str, object]:
+    """Everything as plain values."""
+    return {
+        "summary": summary(found),
+        "changes": [
+            {
+                "object": _subject(one.subject),
+                "action": one.action.value,
+                "what": one.what,
+                "old": one.old,
+                "new": one.new,
+                "afterSeconds": one.after_s,
+                "note": one.note,
+            }
+            for one in found.changes
+        ],
+        "held": _as_told(found.held),
+        "warnings": _as_told(found.warnings),
+        "leftOut": dict(found.left_out),
+        "failures": [_line(one) for one in found.failures],
+    }
+
+
+def _change(one: Change) -> str:
+    sign = _SIGNS[one.action]
+    after = f"after {format_duration(timedelta(seconds=one.after_s))}" if one.after_s else ""
+    if one.what == one.subject.kind:
+        told = f"would delete{f' {after}' if after else ''}"
+        return f"{sign} {told}{f' ({one.note})' if one.note else ''}"
+    values = [_line(text) for text in (one.old, one.new) if text is not None]
+    what = "" if one.what == ROUTE else one.what
+    told = ": ".join(filter(None, (what, " → ".join(values))))
+    hints = ", ".join(filter(None, (after, one.note)))
+    return f"{sign} {told}{f' ({hints})' if hints else ''}"
+
+
+def _subject(one: Subject) -> Mapping[str, str]:
+    return {"kind": one.kind, "namespace": one.namespace, "name": one.name}
+
+
+def _as_told(found: Sequence[Told]) -> Sequence[Mapping[str, object]]:
+    return [
+        {
+            "object": _subject(one.subject),
+            "reason": one.reason,
+            "message": _line(one.message),
+        }
+        for one in found
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _line(text: str) -> str:
+    return " ".join(redact.words(text).split())

@@ -1,14 +1,23 @@
-"""Runs the daemon's controllers over a copy of the cluster, and gathers what they would do."""
+"""Runs the daemon's controllers over a copy of the cluster, and gathers what they would do.
+
+The copy lies in the in-memory API server, which the controllers may write. It holds what the
+daemon's types hold; objects that cannot be decoded are known by their keys, as they are to a
+daemon. The copy has no way to the API server it was read from, and checks nothing, since that
+server has accepted its objects.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from ccm.app import provider
 from ccm.app.controllers import Controllers
@@ -22,7 +31,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
-from ccm.gardener import codec, crdguard, served
+from ccm.gardener import codec, crdguard, crds, served
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.names import REASON_SPEC_INVALID
 from ccm.gardener.world import SYSTEM_NAMESPACE
@@ -30,15 +39,21 @@ from ccm.kube import errors
 from ccm.kube.client import Client, Page
 from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
 from ccm.model import CustomResourceDefinition, ObjectMeta, ObjectReference
+from ccm.model.machines import document_of
+from ccm.model.meta import KubeObject
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
-from ccm.planning.changes import Action, Change, Subject
+from ccm.planning.changes import Action, Change, Forecast, Subject, Told
 from ccm.planning.cloud import AskingHandle, Ledger, Pending
-from ccm.planning.cluster import ClusterCopy
 from ccm.planning.timeloop import held, hurrying
 from ccm.runtime import deletions
+from ccm.testing.apiserver import kinds, schema, store
+from ccm.testing.apiserver.transport import MemoryTransport
 
 T = TypeVar("T")
+K = TypeVar("K", bound=KubeObject)
+
+_EVERY_CHANGE = 10_000_000
 
 LEAST_S = 90.0
 """Shortest time that is looked ahead: a deletion, and what follows from it at the slow pace of
@@ -64,37 +79,98 @@ FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES, *_OF_MACHINES, SECRETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Something said to people about an object."""
-
-    subject: Subject
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What the daemon would do.
+class Copy(Generic[K]):
+    """All objects of one kind.
 
     Attributes:
-        changes: what would differ, by object.
-        held: deletions that would be held back, why, and what a person can do.
-        warnings: what else people would be told about objects.
-        left_out: controllers that would not run -> why.
-        failures: why it is not known what would be done, a line each.
+        before: by key, as they were read.
+        now: by key, as they are by now.
+        malformed: keys of those that cannot be decoded.
+        touched: key -> when it was first written, or went, by the monotonic clock.
+        last: key -> the last state of each that was touched.
     """
 
-    changes: Sequence[Change] = ()
-    held: Sequence[Told] = ()
-    warnings: Sequence[Told] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    failures: Sequence[str] = ()
+    before: Mapping[str, K]
+    now: Mapping[str, K]
+    malformed: Collection[str]
+    touched: Mapping[str, float]
+    last: Mapping[str, K]
 
-    @property
-    def deletions(self) -> Sequence[Change]:
-        """Nodes, load balancers, routes and VMs that would go."""
-        whole = ("Node", changes.BALANCER, changes.ROUTE, changes.VM)
-        return [one for one in self.changes if one.action is Action.DELETE and one.what in whole]
+
+@dataclass(slots=True)
+class _History:
+    touched: dict[str, float] = field(default_factory=dict)
+    last: dict[str, bytes] = field(default_factory=dict)
+
+
+class ClusterCopy:
+    """The copy; it makes clients as `ccm.app.clients.Clients` does.
+
+    Attributes:
+        served: plurals of the machine objects that the cluster serves; None: not known.
+    """
+
+    def __init__(self) -> None:
+        self.served: Collection[str] | None = None
+        self._histories: dict[str, _History] = defaultdict(_History)
+        self._loaded: dict[Kind[Any], tuple[Mapping[str, Any], Collection[str]]] = {}
+        self._store = store.Store(history=_EVERY_CHANGE, observe=self._note)
+        self._transport = MemoryTransport(self._store, is_strict=False)
+
+    def serve(self, plurals: Collection[str]) -> None:
+        """Serve the machine objects of these plurals, as the cluster does."""
+        self.served = plurals
+        for definition in crds.DEFINITIONS:
+            kind = kinds.custom(dict(crds.manifest(definition)))
+            if kind.plural in plurals:
+                self._store.kinds.replace(kind.group, kind.plural, kind)
+
+    def load(
+        self, kind: Kind[K], objects: Mapping[str, K], *, malformed: Collection[str] = ()
+    ) -> None:
+        """These are all the objects of a kind."""
+        self._loaded[kind] = objects, malformed
+        served = self._served(kind)
+        assert served is not None, kind.plural
+        for key, obj in objects.items():
+            body = msgspec.to_builtins(document_of(obj))
+            # An odd time or number, which that server let pass, stays as it is.
+            with suppress(schema.WrongTypeError):
+                body = served.clean(body)
+            self._store.restore(served, key, body)
+        for key in malformed:
+            namespace, _, name = key.rpartition("/")
+            # No decoder takes such finalizers.
+            stub = {"name": name, "namespace": namespace, "finalizers": 0}
+            self._store.restore(served, key, {"metadata": stub})
+
+    def of(self, kind: Kind[K]) -> Copy[K]:
+        """Return the objects of a kind; none if it was not loaded."""
+        served = self._served(kind)
+        before, malformed = self._loaded.get(kind, ({}, ()))
+        history = self._histories[f"{kind.plural}.{kind.group}"]
+        stored = () if served is None else tuple(self._store.collection(served))
+        return Copy(
+            before=before,
+            now={one.key: kind.decode(one.raw) for one in stored if one.key not in malformed},
+            malformed=malformed,
+            touched=history.touched,
+            last={key: kind.decode(raw) for key, raw in history.last.items()},
+        )
+
+    def named(self, name: str) -> Client:
+        """Return a client; all write the same copy."""
+        return self._transport.client(name)
+
+    def _served(self, kind: Kind[Any]) -> kinds.Kind | None:
+        version = kind.api_version.rpartition("/")[2]
+        return self._store.kinds.get(kind.group, version, kind.plural)
+
+    def _note(self, kind: kinds.Kind, change: store.Change) -> None:
+        history, key = self._histories[f"{kind.plural}.{kind.group}"], change.entry.key
+        if change.type == "DELETED" or key not in history.touched:
+            history.touched[key] = clock.monotonic()
+        history.last[key] = change.entry.raw
 
 
 class _Events:

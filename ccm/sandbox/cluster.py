@@ -1,4 +1,4 @@
-"""The processes of a sandbox: API server, simulated cloud, daemon.
+"""The processes of a sandbox: API server, cloud, daemon.
 
 Each is a context: it yields when the process is ready and ends the process when it is
 left. Nested in that order, they end in the reverse one: the daemon first, so that it
@@ -8,18 +8,26 @@ the one folder that the caller names.
 Processes start with this interpreter, apart from the user's folder and environment, so that
 no file there is taken for a module. Secrets reach them by files: everybody on the machine can
 read their command lines.
+
+The cloud is the simulated one, the fake of a provider's cloud, or the user's own. A provider with a
+fake has a program beside it, `<its package>.testing`. With `--config FILE` that writes a cloud
+config, with `--machine-class FILE` a MachineClass and its Secret; its other arguments are names of
+instances that are there already. When it serves it prints one line of JSON: `url` or `endpoint`,
+and in `environment` the variables that the daemon needs, if any.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
+import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +35,9 @@ import msgspec
 
 from ccm.app.options import FLAGS
 from ccm.base import files, interpreter, parsing
-from ccm.sandbox import cloud, kubelet, ports, process, realserver
+from ccm.cloud import registry
+from ccm.cloud import settings as cloud_settings
+from ccm.sandbox import Provider, Settings, cloud, kubelet, machines, ports, process, realserver
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -68,7 +78,7 @@ class ApiServer:
         token: the administrator's.
         ca_file: certificates that prove it; None: plain http.
         kubeconfig: a file for kubectl and for any daemon.
-        kind: what it is, for people.
+        kind: its description, for people.
         is_running: whether it lives.
         log: where it writes.
     """
@@ -84,21 +94,25 @@ class ApiServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """A running simulated cloud.
+    """The cloud of a sandbox.
 
     Attributes:
-        admin: calls behind the scenes.
-        token: the administrator's and the provider's.
-        config: the provider's cloud config.
-        is_running: whether it lives.
-        log: where it writes.
+        provider: the daemon's, with its cloud config and its classes of machines.
+        kind: its description, for people.
+        token: the administrator's of the simulated cloud.
+        admin: calls behind the scenes; None: it is not the simulated cloud.
+        variables: of the environment, which clients of this cloud need.
+        environment: the daemon's; None: ours.
+        child: its process; None: it is the user's own.
     """
 
-    admin: cloud.Admin
-    token: str
-    config: Path
-    is_running: Callable[[], bool]
-    log: Path
+    provider: Provider
+    kind: str = ""
+    token: str = ""
+    admin: cloud.Admin | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] | None = None
+    child: process.Child | None = None
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,17 +162,13 @@ class DaemonLog:
             source.seek(self._read)
             whole, newline, _ = source.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
-        entries = list(_entries(whole))
+        entries = list[LogEntry]()
+        for line in whole.splitlines():
+            # A traceback, or what a library printed, is no entry.
+            with contextlib.suppress(msgspec.MsgspecError):
+                entries.append(_DECODER.decode(line))
         self.last = next((entry for entry in entries if entry.msg == "stopped"), self.last)
         return entries
-
-
-def _entries(text: bytes) -> Iterator[LogEntry]:
-    for line in text.splitlines():
-        try:
-            yield _DECODER.decode(line)
-        except msgspec.MsgspecError:
-            continue  # a traceback, or what a library printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +201,9 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         except realserver.ServerStartError as error:
             raise StartError(str(error)) from error
         return
-    make(folder)
-    token = secrets.token_hex(16)
-    token_file = _secret(folder / "token", token)
+    _make(folder)
+    token, token_file = secrets.token_hex(16), folder / "token"
+    files.write_private(token_file, token)
     argv = ["ccm.testing.apiserver", "--data-dir", str(folder / "state")]
     argv += ["--token-file", str(token_file), "--tls"]
     async with open_child(argv, folder / "apiserver.log") as child:
@@ -210,25 +220,91 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud]:
-    """Start the simulated cloud.
+async def open_cloud(folder: Path, settings: Settings) -> AsyncIterator[Cloud]:
+    """Start the cloud, with an instance for each node, unless it is the user's own.
 
     Raises:
         StartError: it did not become ready.
+        CloudTrouble: it placed no instances.
     """
-    make(folder)
-    argv = ["providers.sim", "--latency", parsing.format_duration(latency)]
+    provider = settings.provider
+    opened: AbstractAsyncContextManager[Cloud]
+    if provider is None:
+        opened = _open_simulated(folder, settings)
+    elif provider.fake:
+        opened = _open_fake(folder, provider, settings.node_names)
+    else:
+        opened = contextlib.nullcontext(Cloud(provider=provider))
+    async with opened as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def _open_simulated(folder: Path, settings: Settings) -> AsyncIterator[Cloud]:
+    _make(folder)
+    latency = parsing.format_duration(settings.latency)
+    argv = ["providers.sim", "--latency", latency]
     async with open_child(argv, folder / "cloud.log") as child:
-        told = await until_ready(child)
-        url, token = told["url"], told["token"]
+        ready = await until_ready(child)
+        url, token, config = ready["url"], ready["token"], folder / "cloud.yaml"
+        files.write_private(config, f"url: {url}\ntoken: {token}\n")
         async with cloud.open_admin(url, token) as admin:
+            await admin.place(settings.node_names)
+            count = len(settings.node_names)
             yield Cloud(
-                admin=admin,
+                provider=Provider(
+                    name="sim", config=config, machine_class=machines.simulated(token)
+                ),
+                kind=f"simulated cloud: {url}, {count} instances, each call takes {latency}",
                 token=token,
-                config=_secret(folder / "cloud.yaml", f"url: {url}\ntoken: {token}\n"),
-                is_running=lambda: child.exit_code is None,
-                log=child.log,
+                admin=admin,
+                child=child,
             )
+
+
+@contextlib.asynccontextmanager
+async def _open_fake(
+    folder: Path, provider: Provider, names: Sequence[str]
+) -> AsyncIterator[Cloud]:
+    _make(folder)
+    config, made_of = folder / "cloud.yaml", folder / "class.yaml"
+    declared = registry.declared(registry.load(provider.name)).config
+    argv = [provider.fake, "--config", str(config), "--machine-class", str(made_of), *names]
+    async with open_child(argv, folder / "fake.log") as child:
+        ready = await until_ready(child)
+        classes = provider.machine_class or machines.read(made_of.read_bytes())
+        url, variables = ready.get("url") or ready.get("endpoint"), ready.get("environment", {})
+        yield Cloud(
+            provider=replace(provider, config=config, machine_class=classes),
+            kind=f"a fake of {provider.name}, for no --cloud-config names the real one: {url}",
+            variables=variables,
+            environment={**clean_environment(provider.name, declared), **variables},
+            child=child,
+        )
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True)
+
+
+def fake_of(opener: registry.Opener) -> str:
+    """Return the program of a provider's fake; empty where there is none."""
+    package = f"{getattr(opener, '__module__', '')}.testing"
+    try:
+        return package if importlib.util.find_spec(f"{package}.__main__") else ""
+    except (ImportError, ValueError):
+        return ""
+
+
+def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
+    """Return our environment without what may belong to a real account.
+
+    That is what begins with the provider's name, and settings that the provider declares.
+    """
+    prefix = f"{name.upper().replace('-', '_')}_"
+    declared = {one.name for one in cloud_settings.table(config)} if config else set()
+    kept = [key for key in os.environ if not key.startswith(prefix) and key not in declared]
+    return {key: os.environ[key] for key in kept}
 
 
 @contextlib.asynccontextmanager
@@ -236,28 +312,21 @@ async def open_daemon(
     folder: Path, flags: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Daemon]:
     """Start the daemon with these flags, and this environment or ours; it is not waited for."""
-    argv = ["ccm", *flags]
-    async with open_child(argv, folder / "daemon.log", environment) as child:
+    async with open_child(["ccm", *flags], folder / "daemon.log", environment) as child:
         yield Daemon(log=DaemonLog(child.log), child=child)
 
 
 def daemon_flags(
-    *,
-    kubeconfig: Path,
-    provider: str,
-    config: Path | None,
-    routes: bool,
-    port: int,
-    machines: bool = False,
+    *, kubeconfig: Path, provider: Provider, routes: bool, port: int, has_machines: bool = False
 ) -> list[str]:
-    """The daemon's command line in a sandbox; with or without routes in the cloud, and machines.
+    """Return the daemon's command line in a sandbox.
 
     `port` is its own, for `kube-ccm explain`; the usual one may be taken, by another sandbox too.
     """
     values: dict[str, object] = {
         "kubeconfig": kubeconfig,
-        "cloud-provider": provider,
-        "cloud-config": config or "",
+        "cloud-provider": provider.name,
+        "cloud-config": provider.config or "",
         "leader-elect": "true",
         "kube-api-qps": API_QPS,
         "kube-api-burst": API_BURST,
@@ -272,7 +341,7 @@ def daemon_flags(
         "authorization-kubeconfig": kubeconfig,
         "logging-format": "json",
     }
-    if machines:
+    if has_machines:
         values["controllers"] = MACHINE_CONTROLLERS
     return [f"--{name}={value}" for name, value in values.items() if name in FLAGS]
 
@@ -310,13 +379,3 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
         if ended or time.monotonic() > deadline:
             raise StartError(last_words("a process of the sandbox did not start", child.log))
         await asyncio.sleep(_POLL_S)
-
-
-def make(folder: Path) -> None:
-    """A folder, and those above it."""
-    folder.mkdir(parents=True)
-
-
-def _secret(path: Path, text: str) -> Path:
-    files.write_private(path, text)
-    return path

@@ -1,4 +1,4 @@
-"""Simulated kubelets: they register nodes and say how they are, and run nothing.
+"""Simulated kubelets: they register nodes and report them; Pods on them begin and end.
 
 One reconcile per node, level-triggered: a machine that runs and was not registered
 since it booted gets its node; a node whose Ready condition is not what its machine
@@ -10,6 +10,10 @@ node gets a range of addresses for its pods, if the cloud shall have routes to t
 Nodes come as kubelets started for an external cloud provider register them: tainted as
 uninitialized, with a Hostname address, and not ready. Where the provider knows no instances, they
 come as without one: with the provider ID that their kubelets were given, and no taint.
+
+Nothing runs in Pods: with a node they run at once, and they end with their grace. To that belong
+those parts of kube-controller-manager that remove the Pods of nodes that are gone and count what
+disruption budgets allow. The kubelet of a node that is not ready does nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +21,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ccm.base import clock
 from ccm.kube import errors
-from ccm.kube.client import Resource
-from ccm.kube.informer import Informer
-from ccm.model import Node, names
+from ccm.kube.client import Client, Resource
+from ccm.kube.informer import Informer, Informers
+from ccm.kube.resources import NODES, Kind
+from ccm.model import Node, Pod, names
+from ccm.model.meta import ObjectMeta, Wire
 from ccm.model.node import is_uninitialized
-from ccm.model.times import format_time
-from ccm.runtime.controller import DONE, Controller, Result, Watch
+from ccm.model.pod import BudgetSpec, PodDisruptionBudget
+from ccm.model.times import format_time, parse_time
+from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 
 HEARTBEAT_S = 300.0
 """Seconds between two reports of an unchanged node (kubelet, node status report frequency)."""
@@ -114,23 +122,21 @@ class Kubelets:
         if node is None:
             await self._register(name)
             return DONE
-        if self._ranges is not None:
-            node = await self._give_range(node, self._ranges)
-        wanted = wanted_ready(node, is_running=name in self._running)
+        if (ranges := self._ranges) is not None and node.spec.pod_cidrs:
+            ranges.hold(node.name, node.spec.pod_cidrs)
+        elif ranges is not None:
+            taken = ranges.take(node.name)
+            patch = {"spec": {"podCIDR": taken, "podCIDRs": [taken]}}
+            node = await self._api.patch_merge(node.name, patch)
+        wanted = names.STATUS_FALSE if is_uninitialized(node) else names.STATUS_TRUE
+        if name not in self._running:
+            wanted = names.STATUS_UNKNOWN
         if node.ready != wanted:
             patch = ready_patch(wanted, format_time(clock.now()), turned=True)
             node = await self._api.patch_strategic(name, patch, subresource="status")
         if wanted == names.STATUS_TRUE and (lifted := not_ready_taint_patch(node)) is not None:
             await self._api.patch_merge(name, lifted)
         return DONE
-
-    async def _give_range(self, node: Node, ranges: PodRanges) -> Node:
-        if node.spec.pod_cidrs:
-            ranges.hold(node.name, node.spec.pod_cidrs)
-            return node
-        taken = ranges.take(node.name)
-        patch = {"spec": {"podCIDR": taken, "podCIDRs": [taken]}}
-        return await self._api.patch_merge(node.name, patch)
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
         if new is None and old is not None and self._ranges is not None:
@@ -148,34 +154,23 @@ class Kubelets:
         self._registered.add(name)
 
     async def _report(self) -> None:
-        """One heartbeat after the other, spread evenly over the period."""
+        """Send one heartbeat after the other, spread evenly over the period."""
+
+        def is_reporting(node: Node | None) -> bool:
+            if node is None or node.ready != names.STATUS_TRUE:
+                return False
+            return node.name in self._running
+
         while True:
-            reporting = [node.name for node in self._nodes.store.list() if self._reports(node)]
+            reporting = [node.name for node in self._nodes.store.list() if is_reporting(node)]
             if not reporting:
                 await asyncio.sleep(_IDLE_S)
             for name in reporting:
                 await asyncio.sleep(HEARTBEAT_S / len(reporting))
-                await self._heartbeat(name)
-
-    def _reports(self, node: Node) -> bool:
-        return node.name in self._running and node.ready == names.STATUS_TRUE
-
-    async def _heartbeat(self, name: str) -> None:
-        node = self._nodes.store.get(name)
-        if node is None or not self._reports(node):
-            return
-        patch = ready_patch(node.ready, format_time(clock.now()), turned=False)
-        try:
-            await self._api.patch_strategic(name, patch, subresource="status")
-        except errors.KubeError:
-            return  # the next one will do
-
-
-def wanted_ready(node: Node, *, is_running: bool) -> str:
-    """The status that a node's Ready condition should have."""
-    if not is_running:
-        return names.STATUS_UNKNOWN
-    return names.STATUS_FALSE if is_uninitialized(node) else names.STATUS_TRUE
+                if is_reporting(self._nodes.store.get(name)):
+                    patch = ready_patch(names.STATUS_TRUE, format_time(clock.now()), turned=False)
+                    with contextlib.suppress(errors.KubeError):  # the next one will do
+                        await self._api.patch_strategic(name, patch, subresource="status")
 
 
 def ready_patch(status: str, moment: str, *, turned: bool) -> dict[str, Any]:
@@ -238,23 +233,19 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
             "allocatable": resources,
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-            "nodeInfo": _node_info(name),
+            "nodeInfo": {
+                "machineID": name,
+                "systemUUID": name,
+                "bootID": name,
+                "kernelVersion": "6.12.0-sandbox",
+                "osImage": "Sandbox Linux",
+                "containerRuntimeVersion": "sandbox://1.0",
+                "kubeletVersion": VERSION,
+                "kubeProxyVersion": "",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
         },
-    }
-
-
-def _node_info(name: str) -> dict[str, str]:
-    return {
-        "machineID": name,
-        "systemUUID": name,
-        "bootID": name,
-        "kernelVersion": "6.12.0-sandbox",
-        "osImage": "Sandbox Linux",
-        "containerRuntimeVersion": "sandbox://1.0",
-        "kubeletVersion": VERSION,
-        "kubeProxyVersion": "",
-        "operatingSystem": "linux",
-        "architecture": "amd64",
     }
 
 
@@ -322,3 +313,217 @@ class PodRanges:
             if str(network) not in self._taken:
                 return str(network)
         raise ValueError("no range of pod addresses is left")
+
+
+# --- Pods -----------------------------------------------------------------------------------------
+
+SILENT_S = 1.0
+"""How often it is looked whether a silent kubelet speaks again."""
+
+CONFIRM_S = 120.0
+"""How long an evicted Pod is counted as going although it does not (disruption controller)."""
+
+
+class PodCondition(Wire, frozen=True, kw_only=True):
+    """A condition of a Pod."""
+
+    type: str = ""
+    status: str = ""
+
+
+class PodStatus(Wire, frozen=True, kw_only=True):
+    """How far a Pod is."""
+
+    phase: str = ""
+    conditions: list[PodCondition] | None = None
+
+
+class LiveMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Metadata with the grace that a Pod was given."""
+
+    deletion_grace_period_seconds: int = 0
+
+
+class LivePod(Pod, frozen=True, kw_only=True):
+    """A Pod with its status."""
+
+    metadata: LiveMeta
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it counts as healthy."""
+        found = self.status.conditions or ()
+        return any((one.type, one.status) == ("Ready", names.STATUS_TRUE) for one in found)
+
+
+class CountedSpec(BudgetSpec, frozen=True, kw_only=True):
+    """With what has to be there, or may be away: a number, or a percentage."""
+
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class Budget(PodDisruptionBudget, frozen=True, kw_only=True):
+    """A budget with its numbers."""
+
+    spec: CountedSpec = CountedSpec()
+
+
+PODS = Kind(plural="pods", kind="Pod", namespaced=True, type=LivePod)
+BUDGETS = Kind(
+    group="policy",
+    plural="poddisruptionbudgets",
+    kind="PodDisruptionBudget",
+    namespaced=True,
+    type=Budget,
+)
+
+
+class PodLife:
+    """Lets Pods begin and end.
+
+    Args:
+        informers: caches; they must run.
+        client: not rate-limited.
+    """
+
+    def __init__(self, informers: Informers, client: Client) -> None:
+        self._nodes: Informer[Node] = informers.of(NODES)
+        self._pods = informers.of(PODS)
+        self._api = client.resource(PODS)
+        self._ending: dict[str, float] = {}
+        self._controller = Controller(
+            "pods",
+            queue="sandbox-pods",
+            reconcile=self.sync,
+            workers=16,
+            watches=[
+                Watch(informer=self._nodes, changed=lambda *_: False),
+                Watch(informer=self._pods, changed=self._changed),
+            ],
+        )
+        self.run = self._controller.run
+
+    def _changed(self, old: LivePod | None, new: LivePod | None, _: bool) -> bool:
+        if new is None and old is not None:
+            self._ending.pop(old.uid, None)
+        if new is not None and new.is_deleting:
+            # From when it is seen, as kubelets do: the moment on the object has no fractions.
+            self._ending.setdefault(new.uid, clock.monotonic())
+        return new is not None
+
+    async def sync(self, key: str) -> Result:
+        """Bring one Pod on.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        pod = self._pods.store.get(key)
+        if pod is None or not pod.spec.node_name:
+            return IDLE
+        node = self._nodes.store.get(pod.spec.node_name)
+        if node is not None and node.ready != names.STATUS_TRUE:
+            return Result(after_s=SILENT_S, idle=True)
+        if pod.metadata.deletion_timestamp is None:
+            if node is not None and pod.status.phase == "Pending":
+                ready = {
+                    "type": "Ready",
+                    "status": names.STATUS_TRUE,
+                    "lastTransitionTime": format_time(clock.now()),
+                }
+                await self._api.patch_strategic(
+                    pod.name,
+                    {"status": {"phase": "Running", "conditions": [ready]}},
+                    namespace=pod.namespace,
+                    subresource="status",
+                )
+            return DONE
+        left_s = (
+            self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds - clock.monotonic()
+        )
+        if node is not None and left_s > 0:
+            # Not as a result, which may come back later: the grace is told from outside.
+            self._controller.queue.add_after(key, left_s)
+            return DONE
+        with contextlib.suppress(errors.NotFound):
+            await self._api.delete(pod.name, namespace=pod.namespace, uid=pod.uid, grace_period_s=0)
+        return DONE
+
+
+class Disruption:
+    """Counts what disruption budgets allow.
+
+    Args:
+        informers: caches; they must run.
+        client: not rate-limited.
+    """
+
+    def __init__(self, informers: Informers, client: Client) -> None:
+        self._pods = informers.of(PODS)
+        self._budgets = informers.of(BUDGETS)
+        self._api = client.resource(BUDGETS)
+        self._controller = Controller(
+            "disruption",
+            queue="sandbox-disruption",
+            reconcile=self.sync,
+            watches=[
+                Watch(informer=self._pods, changed=self._pod_changed),
+                Watch(informer=self._budgets, changed=lambda _old, new, _initial: new is not None),
+            ],
+        )
+        self.run = self._controller.run
+
+    async def sync(self, key: str) -> Result:
+        """Count one budget.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        budget = self._budgets.store.get(key)
+        if budget is None:
+            return IDLE
+        pods = [one for one in self._pods.store.list() if budget.is_over(one)]
+        status = counted(budget, pods, clock.now().timestamp())
+        patch = {"metadata": {"resourceVersion": budget.resource_version}, "status": status}
+        # An API server takes a patch that changes nothing for no change.
+        await self._api.patch_merge(
+            budget.name, patch, namespace=budget.namespace, subresource="status"
+        )
+        return DONE
+
+    def _pod_changed(self, old: LivePod | None, new: LivePod | None, _: bool) -> bool:
+        for budget in self._budgets.store.list():
+            if any(one is not None and budget.is_over(one) for one in (old, new)):
+                self._controller.queue.add(budget.key)
+        return False
+
+
+def counted(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
+    """The status of a budget over those Pods, as many as there are being expected."""
+    expected, spec = len(pods), budget.spec
+    desired = _number(spec.min_available, expected)
+    if spec.max_unavailable is not None:
+        desired = max(0, expected - _number(spec.max_unavailable, expected))
+    there = {one.name: one for one in pods if not one.is_deleting}
+    going = {
+        name: moment
+        for name, moment in (budget.status.disrupted_pods or {}).items()
+        if name in there and now_s - parse_time(moment).timestamp() < CONFIRM_S
+    }
+    healthy = sum(one.is_ready and name not in going for name, one in there.items())
+    gone: Mapping[str, None] = dict.fromkeys((budget.status.disrupted_pods or {}).keys() - going)
+    return {
+        "observedGeneration": budget.metadata.generation,
+        "expectedPods": expected,
+        "desiredHealthy": desired,
+        "currentHealthy": healthy,
+        "disruptionsAllowed": max(0, healthy - desired) if expected else 0,
+        "disruptedPods": {**going, **gone},
+    }
+
+
+def _number(stated: int | str | None, of: int) -> int:
+    if isinstance(stated, str):
+        return math.ceil(int(stated.rstrip("%")) * of / 100)
+    return stated or 0

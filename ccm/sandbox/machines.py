@@ -1,7 +1,7 @@
-"""The Machines of a sandbox: their definitions, classes, and a MachineDeployment of them.
+"""The objects of a sandbox: its Services, and Machines with their definitions and classes.
 
-`create` alone says of which objects they come. The names of the nodes are those that the Machines
-say; in the simulated cloud a VM has its Machine's name.
+`create` alone says of which objects Machines come. The names of the nodes are those that the
+Machines say; in the simulated cloud a VM has its Machine's name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ccm.gardener.names import CLASS_KIND
 from ccm.gardener.sets import MachineDeployment
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
-from ccm.kube.resources import SECRETS, Kind
+from ccm.kube.resources import SECRETS, SERVICES, Kind
 from ccm.machines import bounds
 from ccm.model.machines import Machine
+from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import cloud
 
 NAMESPACE = "default"
@@ -44,6 +45,9 @@ GONE_S = 120.0
 
 USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP_TOKEN>>\n"
 """A VM of the simulated cloud reads none of it; it is there to be looked at."""
+
+API_SERVERS_OWN = "default/kubernetes"
+"""The Service that every cluster has: not one of ours, and none of the daemon's business."""
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _KINDS: Mapping[str, Kind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
@@ -221,3 +225,33 @@ async def _is_served(client: Client, kind: Kind[Any]) -> bool:
     except (NotFound, ServerError, TooManyRequests):
         return False
     return True
+
+
+# --- Services -----------------------------------------------------------------------------------
+
+_PORTS = (("http", 80, 8080), ("https", 443, 8443))
+
+
+def services(count: int) -> Mapping[str, Mapping[str, Any]]:
+    """Return Services of type LoadBalancer by key; every second one has a second port."""
+    return {
+        f"{NAMESPACE}/web-{number}": {
+            "metadata": {"name": f"web-{number}", "labels": {"app": f"web-{number}"}},
+            "spec": {
+                "type": TYPE_LOAD_BALANCER,
+                "selector": {"app": f"web-{number}"},
+                "ports": [
+                    {"name": title, "port": port, "targetPort": target}
+                    for title, port, target in _PORTS[: 2 - number % 2]
+                ],
+            },
+        }
+        for number in range(1, count + 1)
+    }
+
+
+async def serve(client: Client, count: int) -> None:
+    """Create the Services. Raises KubeError."""
+    for body in services(count).values():
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(SERVICES).create(body, namespace=NAMESPACE)

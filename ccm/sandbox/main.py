@@ -13,40 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import shlex
 import shutil
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ccm.base import log, parsing, tasks
+from ccm.base import log, tasks
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informers
-from ccm.kube.resources import EVENTS, NODES, SERVICES
+from ccm.kube.resources import EVENTS, NODES, SERVICES, Kind
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import (
-    board,
-    cloud,
-    cluster,
-    fakes,
-    hints,
-    kubelet,
-    machines,
-    podlife,
-    ports,
-    running,
-    screen,
-    webservices,
-)
-from ccm.sandbox.settings import Provider, Settings
+from ccm.sandbox import Settings, board, cloud, cluster, kubelet, machines, ports, screen
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -55,10 +44,13 @@ EXIT_INTERRUPTED = 130
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_SIM = "sim"
 _POWER_PERIOD_S = 1.0
 _MEMBERS_PERIOD_S = 0.25
 _HEALTH_PERIOD_S = 0.2
+
+
+Seen = Callable[[Any], object]
+"""Called with an object that appeared, changed or went."""
 
 
 def run(settings: Settings, *, out: TextIO) -> int:
@@ -71,7 +63,7 @@ async def _run(settings: Settings, shown: screen.Screen) -> int:
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    with _state_folder(shown, keep=settings.keep) as folder, _logging_to(folder):
+    with _state_folder(shown, keep=settings.keep) as folder:
         try:
             return await Sandbox(settings, shown, folder, stop).play()
         except (cluster.StartError, cloud.CloudTrouble, KubeError) as error:
@@ -84,16 +76,12 @@ async def _run(settings: Settings, shown: screen.Screen) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """What runs while the daemon does."""
+    """The surroundings of the daemon, and the port of its own."""
 
     server: cluster.ApiServer
-    cloud: cluster.Cloud | None
-    fake: fakes.Fake | None
-    provider: Provider
-    """The daemon's, with its cloud config."""
+    cloud: cluster.Cloud
     client: Client
     port: int
-    """The daemon's own."""
 
 
 class Sandbox:
@@ -118,7 +106,7 @@ class Sandbox:
             settings.node_names,
             labels=board.SIM_LABELS if self._simulated else (),
             routes=settings.routes,
-            services=webservices.keys(settings.services),
+            services=machines.services(settings.services).keys(),
             machines=settings.machines,
             # A VM of the simulated cloud has its Machine's name; of others the name is not known.
             machines_join=self._simulated,
@@ -147,56 +135,45 @@ class Sandbox:
         return self._exit_code()
 
     async def _set_up(self, stack: contextlib.AsyncExitStack) -> _Stage:
-        settings = self._settings
-        say = self._screen.say
+        settings, say = self._settings, self._screen.say
         server = await stack.enter_async_context(
             cluster.open_api_server(self._folder / "apiserver", assets=settings.assets)
         )
         say(f"API server ({server.kind}): {server.url}")
-        sim: cluster.Cloud | None = None
-        if self._simulated:
-            sim = await stack.enter_async_context(
-                cluster.open_cloud(self._folder / "cloud", latency=settings.latency)
-            )
-            await sim.admin.place(settings.node_names)
-            latency = parsing.format_duration(settings.latency)
-            say(
-                f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
-                f"each call takes {latency}"
-            )
-        provider = settings.provider or Provider(name=_SIM, config=sim.config if sim else None)
-        fake: fakes.Fake | None = None
-        if provider.fake:
-            fake = await stack.enter_async_context(
-                fakes.open_fake(self._folder / "cloud", provider, settings.node_names)
-            )
-            provider = fake.provider
-            say(f"a fake of {provider.name}, for no --cloud-config names the real one: {fake.url}")
-        told = running.Running(url=sim.admin.url, token=sim.token) if sim else running.Running()
-        stack.enter_context(running.announced(self._folder, told))
-        say(f"export KUBECONFIG={server.kubeconfig}")
-        transport = await stack.enter_async_context(
-            Transport(_cluster_config(server), user_agent="ccm-sandbox")
+        found = await stack.enter_async_context(
+            cluster.open_cloud(self._folder / "cloud", settings)
         )
-        client = Client(transport)
+        if found.kind:
+            say(found.kind)
+        url = found.admin.url if found.admin is not None else ""
+        told = cloud.Running(url=url, token=found.token)
+        stack.enter_context(cloud.announced(self._folder, told))
+        say(f"export KUBECONFIG={server.kubeconfig}")
+        # Like a kubeconfig, without the time it takes to read one.
+        authorities = server.ca_file.read_bytes() if server.ca_file else None
+        config = ClusterConfig(
+            server=server.url,
+            credentials=Fixed(bearer(server.token)),
+            tls=TlsSettings(authorities=authorities),
+            source="the sandbox",
+        )
+        client = Client(
+            await stack.enter_async_context(Transport(config, user_agent="ccm-sandbox"))
+        )
         if settings.machines:
             await machines.define(client)
-        port = ports.pick_port()
-        return _Stage(
-            server=server, cloud=sim, fake=fake, provider=provider, client=client, port=port
-        )
+        return _Stage(server=server, cloud=found, client=client, port=ports.pick_port())
 
     async def _act(self, stage: _Stage) -> None:
         """Daemon, kubelets and picture, until it is over."""
         flags = cluster.daemon_flags(
             kubeconfig=stage.server.kubeconfig,
-            provider=stage.provider.name,
-            config=stage.provider.config,
+            provider=stage.cloud.provider,
             routes=self._settings.routes,
             port=stage.port,
-            machines=bool(self._settings.machines),
+            has_machines=bool(self._settings.machines),
         )
-        environment = stage.fake.environment if stage.fake else None
+        environment = stage.cloud.environment
         async with cluster.open_daemon(self._folder, flags, environment) as daemon:
             self._screen.say(
                 f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
@@ -213,64 +190,59 @@ class Sandbox:
                 self._direct(stage),
                 informers.run(),
                 kubelets.run(),
-                podlife.PodLife(informers, stage.client).run(),
-                podlife.Disruption(informers, stage.client).run(),
+                kubelet.PodLife(informers, stage.client).run(),
+                kubelet.Disruption(informers, stage.client).run(),
                 self._power(stage, kubelets, informers),
                 self._watch_processes(stage, daemon),
                 self._count_members(stage),
                 self._show(stage, daemon),
                 name="sandbox",
             )
-            await self._clear(stage)
+            if self._settings.machines and stage.cloud.child is None:
+                # No VM may stay in the user's own cloud; any other cloud ends anyway.
+                self._screen.say("deleting the Machines, and their VMs with them")
+                for name in await machines.remove(stage.client):
+                    self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
         self._hear(daemon)
         self._last = daemon.log.last
 
-    async def _clear(self, stage: _Stage) -> None:
-        """Leave no VM behind in somebody's own cloud; any other ends anyway."""
-        if stage.cloud or stage.fake or not self._settings.machines:
-            return
-        self._screen.say("deleting the Machines, and their VMs with them")
-        for name in await machines.remove(stage.client):
-            self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
-
     def _informers(self, client: Client) -> Informers:
-        rows = self._board
+        rows, now = self._board, time.monotonic
         informers = Informers(client)
-        informers.of(NODES).add_handler(
-            name="board",
-            on_add=lambda node, _: rows.node_seen(node, time.monotonic()),
-            on_update=lambda _, node: rows.node_seen(node, time.monotonic()),
-            on_delete=lambda node, _: rows.node_gone(node.name, time.monotonic()),
-        )
-        informers.of(SERVICES).add_handler(
-            name="board",
-            on_add=lambda service, _: self._service_seen(service),
-            on_update=lambda _, service: self._service_seen(service),
-            on_delete=lambda service, _: rows.service_gone(service.key, time.monotonic()),
-        )
-        informers.of(EVENTS).add_handler(
-            name="board",
-            on_add=lambda event, _: rows.event_seen(event, time.monotonic()),
-            on_update=lambda _, event: rows.event_seen(event, time.monotonic()),
-        )
-        if self._settings.machines:
-            informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
+
+        def follow(kind: Kind[Any], seen: Seen, gone: Seen, namespace: str = "") -> None:
+            informers.of(kind, namespace=namespace).add_handler(
                 name="board",
-                on_add=lambda one, _: rows.machine_seen(one, time.monotonic()),
-                on_update=lambda _, one: rows.machine_seen(one, time.monotonic()),
-                on_delete=lambda one, _: rows.machine_gone(one.key, time.monotonic()),
+                on_add=lambda one, _: seen(one),
+                on_update=lambda _, one: seen(one),
+                on_delete=lambda one, _: gone(one),
             )
-            informers.of(MACHINE_DEPLOYMENTS, namespace=machines.NAMESPACE).add_handler(
-                name="board",
-                on_add=lambda one, _: rows.deployments.update({one.key: machines.standing(one)}),
-                on_update=lambda _, one: rows.deployments.update({one.key: machines.standing(one)}),
-                on_delete=lambda one, _: rows.deployments.pop(one.key, None),
+
+        def service_seen(service: Service) -> None:
+            if service.key != machines.API_SERVERS_OWN:
+                rows.service_seen(service, now())
+
+        follow(
+            NODES,
+            lambda node: rows.node_seen(node, now()),
+            lambda node: rows.node_gone(node.name, now()),
+        )
+        follow(SERVICES, service_seen, lambda service: rows.service_gone(service.key, now()))
+        follow(EVENTS, lambda event: rows.event_seen(event, now()), lambda _event: None)
+        if self._settings.machines:
+            follow(
+                MACHINES,
+                lambda one: rows.machine_seen(one, now()),
+                lambda one: rows.machine_gone(one.key, now()),
+                machines.NAMESPACE,
+            )
+            follow(
+                MACHINE_DEPLOYMENTS,
+                lambda one: rows.deployments.update({one.key: machines.standing(one)}),
+                lambda one: rows.deployments.pop(one.key, None),
+                machines.NAMESPACE,
             )
         return informers
-
-    def _service_seen(self, service: Service) -> None:
-        if service.key != webservices.OF_THE_API_SERVER:
-            self._board.service_seen(service, time.monotonic())
 
     async def _direct(self, stage: _Stage) -> None:
         """What happens, one after the other; returns when the sandbox shall end."""
@@ -279,9 +251,10 @@ class Sandbox:
         try:
             async with asyncio.timeout(limit):
                 if count := self._settings.machines:
-                    await machines.create(stage.client, count, self._made_of(stage))
+                    made_of = stage.cloud.provider.machine_class
+                    await machines.create(stage.client, count, made_of)
                 await self._board.wait_initialised()
-                await webservices.create(stage.client, self._settings.services)
+                await machines.serve(stage.client, self._settings.services)
                 await self._board.wait_converged()
         except TimeoutError:
             return
@@ -290,22 +263,17 @@ class Sandbox:
             return
         done = ", ".join(board.achieved(self._board))
         self._screen.say(f"converged: {done} in {self._took_s:.1f} s")
+        self._screen.say("Ctrl-C ends everything; until then, in another terminal:")
         for line in self._hints(stage):
-            self._screen.say(line)
+            self._screen.say(f"  {line}")
         await self._stop.wait()
-
-    def _made_of(self, stage: _Stage) -> Sequence[Mapping[str, Any]]:
-        """The classes of the Machines, and their Secrets."""
-        if stage.cloud is not None:
-            return machines.simulated(stage.cloud.token)
-        return stage.provider.machine_class
 
     async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:
         """Let kubelets boot and fall silent with their machines; without end."""
         while True:
-            if stage.cloud is not None:
+            if (admin := stage.cloud.admin) is not None:
                 with contextlib.suppress(cloud.CloudTrouble):
-                    kubelets.follow(await stage.cloud.admin.running())
+                    kubelets.follow(await admin.running())
             else:
                 # Whether somebody's own machines run, nobody can tell.
                 running = {name: name for name in self._settings.node_names}
@@ -317,26 +285,54 @@ class Sandbox:
 
     async def _count_members(self, stage: _Stage) -> None:
         """Look where the load balancers send traffic to; without end."""
-        while stage.cloud is not None:
+        while (admin := stage.cloud.admin) is not None:
             with contextlib.suppress(cloud.CloudTrouble):
-                self._board.members_seen(await stage.cloud.admin.members(), time.monotonic())
+                self._board.members_seen(await admin.members(), time.monotonic())
             await asyncio.sleep(_MEMBERS_PERIOD_S)
         await self._stop.wait()
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
-        yield "Ctrl-C ends everything; until then, in another terminal:"
-        yield from hints.commands(
-            kubeconfig=stage.server.kubeconfig,
-            provider=stage.provider,
-            routes=self._settings.routes,
-            node=next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE"),
-            port=stage.port,
-            simulated=self._simulated,
-            machine=min(self._board.machines.rows, default=""),
-            deployment=machines.DEPLOYMENT,
-            other_class=machines.OTHER_CLASS if self._simulated else "",
-            variables=stage.fake.variables if stage.fake else {},
-        )
+        """Yield command lines for another terminal; they hold from the first to the last."""
+        node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
+        machine = min(self._board.machines.rows, default="")
+        has_kubectl = shutil.which("kubectl") is not None
+        yield f"export KUBECONFIG={shlex.quote(str(stage.server.kubeconfig))}"
+        if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
+            yield f"export PATH={shlex.quote(str(Path(sys.prefix) / 'bin'))}:$PATH"
+        if has_kubectl:
+            yield "kubectl get nodes -o wide"
+            yield "kubectl create service loadbalancer web --tcp=80"
+            if machine:
+                yield "kubectl get machinedeployments,machinesets,machines"
+        daemon = f"--address={ports.LOOPBACK}:{stage.port} --insecure"
+        if machine:
+            name = machines.DEPLOYMENT
+            yield f"kube-ccm explain machine {machine} {daemon}"
+            if has_kubectl:
+                yield f"kubectl scale machinedeployment {name} --replicas=4"
+            if has_kubectl and self._simulated:
+                other = {"class": {"name": machines.OTHER_CLASS}}
+                changed = {"spec": {"template": {"spec": other}}}
+                patch = json.dumps(changed, separators=(",", ":"))
+                yield f"kubectl patch machinedeployment {name} --type=merge -p '{patch}'"
+            yield f"kube-ccm rollout status machinedeployment/{name}"
+            yield f"kube-ccm explain machinedeployment {machines.NAMESPACE}/{name} {daemon}"
+        if self._simulated:
+            yield f"kube-ccm sandbox poweroff {node}"
+            yield f"kube-ccm sandbox delete {node}"
+            yield "kube-ccm sandbox add one-more"
+        yield f"kube-ccm explain node {node} {daemon}"
+        for name, text in stage.cloud.variables.items():
+            yield f"export {name}={shlex.quote(text)}"
+        provider, routes = stage.cloud.provider, "--configure-cloud-routes=false"
+        if self._settings.routes:
+            routes = f"--cluster-cidr={kubelet.POD_RANGE}"
+        doctor = f"kube-ccm doctor --cloud-provider={provider.name} {routes}"
+        if provider.config is None:
+            yield doctor
+        else:
+            yield f"{doctor} \\"
+            yield f"  --cloud-config={shlex.quote(str(provider.config))}"
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
         """Ends with an error when a process of ours does.
@@ -351,17 +347,21 @@ class Sandbox:
                 raise cluster.StartError(
                     cluster.last_words(f"the daemon ended with status {code}", daemon.child.log)
                 )
-            clouds = (("simulated cloud", stage.cloud), ("fake of the cloud", stage.fake))
-            for what, part in (("API server", stage.server), *clouds):
-                if part is not None and not part.is_running():
-                    raise cluster.StartError(cluster.last_words(f"the {what} ended", part.log))
+            if not stage.server.is_running():
+                raise cluster.StartError(
+                    cluster.last_words("the API server ended", stage.server.log)
+                )
+            child = stage.cloud.child
+            if child is not None and child.exit_code is not None:
+                what = "simulated cloud" if self._simulated else "fake of the cloud"
+                raise cluster.StartError(cluster.last_words(f"the {what} ended", child.log))
 
     async def _show(self, stage: _Stage, daemon: cluster.Daemon) -> None:
         while True:
             self._hear(daemon)
-            if stage.cloud is not None:
+            if (admin := stage.cloud.admin) is not None:
                 with contextlib.suppress(cloud.CloudTrouble):
-                    self._board.cloud_calls = await stage.cloud.admin.call_count()
+                    self._board.cloud_calls = await admin.call_count()
             self._screen.show(self._board, now=time.monotonic())
             await asyncio.sleep(self._screen.period_s)
 
@@ -374,12 +374,16 @@ class Sandbox:
         """The last line, with figures as they are now that the daemon has ended."""
         self._screen.show(self._board, now=time.monotonic())
         self._screen.close()
-        self._draw()
+        if (file := self._settings.picture) is not None:
+            try:
+                screen.write_svg(self._board, file, now=time.monotonic())
+            except OSError as error:
+                self._screen.say(f"--picture={file}: it cannot be written: {error.strerror}")
         async for page in stage.client.resource(EVENTS).pages():
             for event in page.items:
                 self._board.count_warnings(event)
         calls = self._last.cloud_calls if self._last else None
-        if stage.cloud is not None:
+        if stage.cloud.admin is not None:
             calls = await stage.cloud.admin.call_count()
         for line in board.laggards(self._board):
             self._screen.say(line)
@@ -392,49 +396,24 @@ class Sandbox:
             )
         )
 
-    def _draw(self) -> None:
-        """The last table, as a file, if one is wanted."""
-        if (file := self._settings.picture) is None:
-            return
-        try:
-            screen.write_svg(self._board, file, now=time.monotonic())
-        except OSError as error:
-            self._screen.say(f"--picture={file}: it cannot be written: {error.strerror}")
-
     def _exit_code(self) -> int:
         if not self._settings.once or self._took_s is not None:
             return EXIT_OK
         return EXIT_INTERRUPTED if self._stop.is_set() else EXIT_FAILED
 
 
-def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:
-    """How we reach the API server; like a kubeconfig, without the time it takes to read one."""
-    return ClusterConfig(
-        server=server.url,
-        credentials=Fixed(bearer(server.token)),
-        tls=TlsSettings(authorities=server.ca_file.read_bytes() if server.ca_file else None),
-        source="the sandbox",
-    )
-
-
 @contextlib.contextmanager
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
-    """A fresh folder, gone at the end unless it shall be kept."""
-    folder = Path(tempfile.mkdtemp(prefix=running.PREFIX))
+    """Yield a fresh folder with our own log in it; it goes at the end unless it shall be kept."""
+    folder = Path(tempfile.mkdtemp(prefix=cloud.PREFIX))
     shown.say(f"starting; state and logs: {folder}{' (to be kept)' if keep else ''}")
     try:
-        yield folder
+        with (folder / "sandbox.log").open("ab", buffering=0) as sink:
+            log.setup(stream=sink)
+            try:
+                yield folder
+            finally:
+                log.setup()
     finally:
         if not keep:
             shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _logging_to(folder: Path) -> Iterator[None]:
-    """Our own log goes to a file: the screen is for people."""
-    with (folder / "sandbox.log").open("ab", buffering=0) as sink:
-        log.setup(stream=sink)
-        try:
-            yield
-        finally:
-            log.setup()

@@ -18,9 +18,8 @@ import pytest
 from ccm.app import options
 from ccm.app.clients import ProviderClient
 from ccm.controllers.machine.tokens import Taken, Tokens
-from ccm.doctor.case import Case, User
-from ccm.doctor.finding import Finding, Verdict
-from ccm.doctor.tokens import bootstrap_tokens
+from ccm.doctor.case import Case, Finding, User, Verdict
+from ccm.doctor.rights import bootstrap_tokens
 from ccm.gardener import codec
 from ccm.gardener.names import ANNOTATION_TOKEN_ID
 from ccm.gardener.types import Machine

@@ -12,7 +12,7 @@ import pytest
 
 from ccm import __version__, cli
 from ccm.app.options import FLAGS
-from ccm.cli.completion import words
+from ccm.cli import completion
 from ccm.cloud import interface
 from ccm.cloud.machines import MachineDriver
 from ccm.testing.contract import Harness
@@ -56,8 +56,8 @@ def test_every_flag_that_a_page_names_exists(page: str) -> None:
 def flags_of_commands() -> set[str]:
     """The flags of `kube-ccm` and its commands, as Tab completes them."""
     parser = cli.build_parser()
-    places = [words.place(parser, ["kube-ccm"])]
-    places += [words.place(parser, ["kube-ccm", command]) for command in places[0].words]
+    places = [completion.place(parser, ["kube-ccm"])]
+    places += [completion.place(parser, ["kube-ccm", command]) for command in places[0].words]
     return {name.lstrip("-") for place in places for one in place.options for name in one.names}
 
 

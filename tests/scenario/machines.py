@@ -27,7 +27,7 @@ from ccm.kube.config import load
 from ccm.kube.informer import Informers
 from ccm.kube.transport import Transport
 from ccm.model import names
-from ccm.sandbox import podlife, realserver
+from ccm.sandbox import kubelet, realserver
 from ccm.testing.fake_api import FakeApi
 from tests import servers
 from tests.envtest import assets, controllers
@@ -474,11 +474,11 @@ class Pods:
         self.least = sys.maxsize
         """Fewest Pods that were ready at any time."""
         self._cluster = cluster
-        self._seen = informers.of(podlife.PODS)
+        self._seen = informers.of(kubelet.PODS)
         self._seen.add_handler(name="cluster", on_update=self._changed)
         self._leaving: asyncio.Queue[str] = asyncio.Queue()
 
-    def _changed(self, old: podlife.LivePod, new: podlife.LivePod) -> None:
+    def _changed(self, old: kubelet.LivePod, new: kubelet.LivePod) -> None:
         ready = [one for one in self._seen.store.list() if one.is_ready and not one.is_deleting]
         self.least = min(self.least, len(ready))
         if new.is_deleting and not old.is_deleting:
@@ -546,7 +546,7 @@ async def living_pods(
         client = Client(await stack.enter_async_context(Transport(config)))
         informers = Informers(client)
         pods = Pods(env.cluster, informers)
-        runs = [informers.run(), podlife.PodLife(informers, client).run(), *works]
+        runs = [informers.run(), kubelet.PodLife(informers, client).run(), *works]
         if replaced:
             runs.append(pods.replace())
         if counted_in is not None and isinstance(env.server, realserver.RealServer):
@@ -556,7 +556,7 @@ async def living_pods(
             except assets.AssetsError as trouble:
                 servers.leave_out(str(trouble))
         elif counted_in is not None:
-            runs.append(podlife.Disruption(informers, client).run())
+            runs.append(kubelet.Disruption(informers, client).run())
 
         async def work() -> None:
             async with Group() as running:

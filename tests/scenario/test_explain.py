@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from ccm.cli import explain
+from ccm.doctor import Refused
 from ccm.sandbox import ports
 from tests import servers
 from tests.scenario import load
@@ -95,17 +96,14 @@ async def test_what_the_cluster_alone_shows(env: Environment, name: str) -> None
 
 
 @pytest.mark.both_servers
-async def test_the_class_tells_whose_a_service_is_without_a_daemon(
-    env: Environment, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_class_tells_whose_a_service_is_without_a_daemon(env: Environment) -> None:
     await load.create(env, load.web("web", loadBalancerClass="metallb.io/metallb"))
 
     found = json.loads((await told(env, "service", "default/web", "-o", "json"))[1])
     claimed = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
-    unreachable = await told(env, "node", "n1", "--master=http://127.0.0.1:1")
+    with pytest.raises(Refused, match=r"^http://127\.0\.0\.1:1: "):
+        await told(env, "node", "n1", "--master=http://127.0.0.1:1")
 
     assert "class metallb.io/metallb" in found["cause"]
     assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
     assert claimed[1].startswith("default/web has no load balancer: no daemon leads")
-    assert unreachable == (1, "")
-    assert capsys.readouterr().err.startswith("kube-ccm explain: http://127.0.0.1:1: ")

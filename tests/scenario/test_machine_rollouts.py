@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.cli import rollout
+from ccm.doctor import Refused
 from ccm.gardener import names
 from ccm.gardener.codec import NAMES
 from tests.scenario.harness import NODES, Environment, conditions, taints, wait_for
@@ -79,15 +80,18 @@ async def test_a_life(
 
 
 @QUICKLY
-async def test_steering(env: Environment, fleet: Fleet, capsys: pytest.CaptureFixture[Any]) -> None:
+async def test_steering(env: Environment, fleet: Fleet) -> None:
     name = "machinedeployment/workers"
 
     async def asked(verb: str, *words: str) -> tuple[int, str, str]:
         """Status, output and complaint of `kube-ccm rollout`."""
         kubeconfig, out = next(iter(env.folder.glob("*.kubeconfig"))), io.StringIO()
         wanted = rollout.read([verb, *(words or [name]), f"--kubeconfig={kubeconfig}"])
-        status = await rollout.answer(wanted, out, environ={})
-        return status, out.getvalue().strip(), capsys.readouterr().err
+        try:
+            status = await rollout.answer(wanted, out, environ={})
+        except Refused as error:
+            return 1, out.getvalue().strip(), str(error)
+        return status, out.getvalue().strip(), ""
 
     await fleet.deploy(2, kind="one", surge=1, unavailable=0)
     status, said, _ = await asked("status", name, "--timeout=1m")

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from ccm.cli import orphans
 from ccm.cloud import Context, RetryAfter, Service, default_load_balancer_name
+from ccm.doctor import Refused
 from ccm.testing import builders
 from providers import sim
 from tests.scenario.harness import Environment
@@ -63,7 +64,7 @@ async def test_one_is_shown_and_deleted_by_its_name(env: Environment) -> None:
 async def test_one_that_belongs_to_a_service_is_never_deleted(
     env: Environment, owner: Service
 ) -> None:
-    with pytest.raises(orphans.Refused, match="belongs to a Service"):
+    with pytest.raises(Refused, match="belongs to a Service"):
         await told(env, f"--delete={default_load_balancer_name(owner)}")
 
     assert not env.calls("delete_balancer")
@@ -72,19 +73,19 @@ async def test_one_that_belongs_to_a_service_is_never_deleted(
 @pytest.mark.usefixtures("owner")
 async def test_nothing_is_done_with_the_name_of_another_cluster(env: Environment) -> None:
     assert "every load balancer" in await told(env, "--cluster-name=other")
-    with pytest.raises(orphans.Refused, match="is no load balancer of this cluster"):
+    with pytest.raises(Refused, match="is no load balancer of this cluster"):
         await told(env, "--cluster-name=other", f"--delete={LOST}")
 
     assert not env.calls("delete_balancer")
 
 
 async def test_what_is_missing_is_said(env: Environment) -> None:
-    with pytest.raises(orphans.Refused, match="cannot be read"):
+    with pytest.raises(Refused, match="cannot be read"):
         await told(env, "--cloud-config=/nowhere")
 
 
 def test_a_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert orphans.run(["--cloud-provider=sim", "--no-such-flag"]) == orphans.EXIT_USAGE
+    assert orphans.run(["--cloud-provider=sim", "--no-such-flag"]) == 2
     assert "--no-such-flag" in capsys.readouterr().err
     out = io.StringIO()
     assert orphans.run(["--help"], out=out) == 0

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.cli import explain
+from ccm.doctor import Refused
 from ccm.sandbox import ports, realserver
 from tests import pki, servers
 from tests.scenario import harness
@@ -281,7 +282,10 @@ async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int
     write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
     said = io.StringIO()
     wanted = explain.read([f"--kubeconfig={kubeconfig}", *words])
-    code = await explain.answer(wanted, said, environ={})
+    try:
+        code = await explain.answer(wanted, said, environ={})
+    except Refused:
+        code = 1
     return code, said.getvalue().splitlines()
 
 

@@ -18,7 +18,7 @@ from ccm.base import log, redact
 from ccm.cloud.types import Ingress, PortStatus, Status
 from ccm.controllers.service import plan
 from ccm.doctor import examination
-from ccm.doctor.finding import fail
+from ccm.doctor.case import fail
 from ccm.kube import client
 from ccm.kube.events import EventRecorder
 from ccm.model.meta import ObjectReference

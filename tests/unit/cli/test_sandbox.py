@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ccm import cli
+from ccm import sandbox as settings
 from ccm.cli import sandbox
-from ccm.sandbox import settings
 
 
 def read(*arguments: str) -> settings.Settings:

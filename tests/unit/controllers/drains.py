@@ -25,7 +25,7 @@ from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.settings import Settings
 from ccm.model.times import format_time
-from ccm.sandbox import podlife
+from ccm.sandbox import kubelet
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.machines import NODES_PATH, FakeDriver, World
 from tests.unit.controllers.memory_server import MemoryServer
@@ -127,9 +127,9 @@ class Drains(World):
         async def work() -> None:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
-                group.start(podlife.PodLife(informers, client).run(), name="pods")
+                group.start(kubelet.PodLife(informers, client).run(), name="pods")
                 if counting:
-                    group.start(podlife.Disruption(informers, client).run(), name="disruption")
+                    group.start(kubelet.Disruption(informers, client).run(), name="disruption")
                 group.start(self.drainer.tend(), name="drainer")
                 group.start(self._move_volumes(), name="volumes")
 

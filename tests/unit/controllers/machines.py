@@ -45,7 +45,7 @@ from ccm.machines.settings import Settings
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
-from ccm.sandbox import podlife
+from ccm.sandbox import kubelet
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
@@ -257,8 +257,8 @@ class World:
         async with Group() as group:
             group.start(informers.run(), name="informers")
             if self.drains_really:
-                group.start(podlife.PodLife(informers, client).run(), name="pods")
-                group.start(podlife.Disruption(informers, client).run(), name="disruption")
+                group.start(kubelet.PodLife(informers, client).run(), name="pods")
+                group.start(kubelet.Disruption(informers, client).run(), name="disruption")
             await world.ready()
             for one in which:
                 made: Runnable = getattr(self, f"_{one}")(world, client)

@@ -11,8 +11,7 @@ from ccm.app import options
 from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import Identity
 from ccm.doctor import machines, rights
-from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, Verdict
+from ccm.doctor.case import Case, Finding, Verdict
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines.tokens import GRANT

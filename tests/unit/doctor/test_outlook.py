@@ -11,14 +11,11 @@ import pytest
 
 from ccm.app import options
 from ccm.base import clock
-from ccm.doctor import outlook, provider
-from ccm.doctor.case import Case
+from ccm.doctor import Refused, outlook, provider
+from ccm.doctor.case import Case, Finding, Verdict
 from ccm.doctor.examination import CHECKS
-from ccm.doctor.finding import Finding, Verdict
-from ccm.doctor.provider import NotOpened
 from ccm.kube import errors
-from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Subject
-from ccm.planning.forecast import Forecast, Told
+from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Forecast, Subject, Told
 from ccm.planning.timeloop import hurrying
 
 GONE = [
@@ -79,7 +76,7 @@ async def test_where_nothing_goes_it_is_a_quiet_line(
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (NotOpened("no file", check="kubeconfig"), "kubeconfig"),
+        (Refused("no file", check="kubeconfig"), "kubeconfig"),
         (Forecast(failures=["list_routes: the cloud is down"]), ""),
     ],
     ids=["no way", "no answer"],
@@ -128,7 +125,7 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
         raise error
 
     monkeypatch.setattr(provider, "opened", opened)
-    with pytest.raises(NotOpened) as refused:
+    with pytest.raises(Refused) as refused:
         await outlook.forecast_of(case.options, {})
 
     assert refused.value.check == check
@@ -142,10 +139,10 @@ async def test_its_way_to_the_api_server_only_reads(
 
     async def opened(case: Case) -> None:
         seen.append(case.reads_only)
-        raise NotOpened("")
+        raise Refused("")
 
     monkeypatch.setattr(provider, "opened", opened)
-    with pytest.raises(NotOpened):
+    with pytest.raises(Refused):
         await outlook.forecast_of(case.options, {}, case=case)
 
     assert seen == [True]
@@ -174,7 +171,7 @@ async def test_a_provider_that_takes_too_long_to_open_is_told(
         raise TimeoutError
 
     monkeypatch.setattr(provider, "opened", opened)
-    with pytest.raises(NotOpened, match="not opened in time"):
+    with pytest.raises(Refused, match="not opened in time"):
         await outlook.forecast_of(case.options, {})
 
 

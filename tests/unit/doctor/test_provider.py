@@ -13,8 +13,7 @@ from ccm import cloud
 from ccm.app import options
 from ccm.cloud import registry
 from ccm.doctor import nodes, provider
-from ccm.doctor.case import Case
-from ccm.doctor.finding import ok
+from ccm.doctor.case import Case, ok
 from ccm.kube.client import Client
 from ccm.testing import builders
 from tests.contract.memory import MemoryApi, MemoryProvider

@@ -25,7 +25,7 @@ from ccm.testing.clock import advance
 from tests.unit.controllers import machines
 from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
 from tests.unit.controllers.memory_server import MemoryServer
-from tests.unit.doctor.stuck_machines import StuckMachines
+from tests.unit.doctor.stuck import Stuck
 
 pytestmark = pytest.mark.virtual_time
 
@@ -151,7 +151,7 @@ async def test_a_marker_that_is_given_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["machineset", "machinedeployment", "machineovershoot"])
 async def test_sets_and_deployments_are_waited_for_by_those_that_need_them(name: str) -> None:
-    world = StuckMachines()
+    world = Stuck()
     world.ready_class()
     missing = [one for one in crds.DEFINITIONS if one.kind in (MACHINE_SETS, MACHINE_DEPLOYMENTS)]
     for one in missing:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccm.app import options
+from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import default_load_balancer_name
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
-from ccm.model import names
+from ccm.kube.transport import MAX_RETRIES
+from ccm.model import Service, Taint, names
 from ccm.planning import forecast
-from ccm.planning.forecast import Forecast
+from ccm.planning.changes import Forecast
+from ccm.planning.forecast import ANSWER_S, ClusterCopy, copied
+from ccm.runtime import deletions
 from ccm.runtime.deletions import Held, HeldBack
 from ccm.testing import builders
+from ccm.testing.clock import settle
 from tests.contract.memory import MemoryNetworkApi
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
@@ -405,3 +415,104 @@ def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
     found = town.plan(wait=True, really=True, meanwhile=lambda: town.returns(machine))
 
     assert list(found.changes) == []
+
+
+# --- the copy of the cluster --------------------------------------------------------------------
+
+
+def cluster(*services: Service) -> ClusterCopy:
+    copy = ClusterCopy()
+    copy.load(NODES, {"a": builders.node("a", resource_version="7")}, malformed=["broken"])
+    copy.load(SERVICES, {one.key: one for one in services})
+    return copy
+
+
+def nodes_of(copy: ClusterCopy) -> Any:
+    return copy.named("somebody").resource(NODES)
+
+
+@pytest.mark.virtual_time
+async def test_a_cache_follows_it() -> None:
+    copy = cluster()
+    informers = Informers(copy.named("informers"))
+    cache = informers.of(NODES)
+    running = spawn(informers.run(), name="informers")
+    await informers.wait_synced(1.0)
+    assert (list(cache.store.keys()), list(cache.undecodable)) == (["a"], ["broken"])
+
+    await nodes_of(copy).patch_strategic("a", {"spec": {"providerID": "x://1"}})
+    await settle()
+    assert [one.provider_id for one in cache.store.list()] == ["x://1"]
+    await nodes_of(copy).delete("a", uid="uid-a")
+    await settle()
+
+    assert len(cache.store) == 0
+    await cancel_and_join(running)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    "metadata", [{"resourceVersion": "6"}, {"uid": "another"}], ids=["version", "uid"]
+)
+async def test_a_patch_for_another_state_is_refused(metadata: dict[str, str]) -> None:
+    with pytest.raises((errors.Conflict, errors.Invalid)):
+        await nodes_of(cluster()).patch_strategic("a", {"metadata": metadata, "spec": {"x": 1}})
+
+
+class Hesitating(Client):
+    """A client of an API server that asks to be asked again, and again."""
+
+    def __init__(self, answers: Collection[str]) -> None:
+        self._answers = answers
+
+    async def raw(self, method: str, path: str, **_: Any) -> bytes:
+        if path.rpartition("/")[2] not in self._answers:
+            await asyncio.sleep(9.0 * MAX_RETRIES)
+        return b'{"items": []}'
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("answers", [(), ("nodes", "services")], ids=["nodes", deletions.NAME])
+async def test_a_cluster_is_read_in_time_or_not_at_all(answers: Collection[str]) -> None:
+    flags, began = options.parse(["--cloud-provider=fake"]), clock.monotonic()
+
+    with pytest.raises(errors.Unreachable, match="gave no answer within 30 s"):
+        await copied(flags, Hesitating(answers))
+
+    assert clock.monotonic() - began == ANSWER_S
+
+
+@pytest.mark.virtual_time
+async def test_an_odd_value_of_a_real_object_stays() -> None:
+    copy = ClusterCopy()
+    copy.load(
+        NODES,
+        {"a": builders.node("a", taints=[Taint(key="k", effect="NoExecute", time_added="odd")])},
+    )
+
+    (read,) = copy.of(NODES).now.values()
+
+    assert read.taints[0].time_added == "odd"
+
+
+@pytest.mark.virtual_time
+async def test_a_patch_that_changes_nothing_is_no_new_state() -> None:
+    copy = cluster()
+
+    same = await nodes_of(copy).patch_strategic("a", {"metadata": {"uid": "uid-a"}})
+
+    assert (same.resource_version, dict(copy.of(NODES).touched)) == ("7", {})
+
+
+@pytest.mark.virtual_time
+async def test_what_its_finalizers_hold_goes_with_the_last_of_them() -> None:
+    copy = cluster(builders.service("web", finalizers=["f"]))
+    api = copy.named("somebody").resource(SERVICES)
+    await api.delete("web", namespace="default")
+    assert (await api.get("web", namespace="default")).is_deleting
+
+    lifted = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["f"]}}
+    await api.patch_strategic("web", lifted, namespace="default", subresource="status")
+
+    found = copy.of(SERVICES)
+    assert (found.now, [*found.last]) == ({}, ["default/web"])

@@ -12,9 +12,9 @@ from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import Credentials, Problem
 from ccm.gardener import names
 from ccm.model import ObjectMeta, Secret
-from ccm.planning import changes, report
-from ccm.planning.changes import VM, Action
-from ccm.planning.forecast import Forecast, forecast
+from ccm.planning import changes
+from ccm.planning.changes import VM, Action, Forecast
+from ccm.planning.forecast import forecast
 from ccm.planning.timeloop import HurryingLoop
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, FakeDriver, World
 from tests.unit.controllers.machinesets import (
@@ -63,7 +63,7 @@ def planned(world: World, *flags: str) -> Forecast:
     chosen = options.parse([*FLAGS, *flags])
     with asyncio.Runner(loop_factory=HurryingLoop) as runner:
         found = runner.run(forecast(chosen, world.server.client(), cloud))
-    print(*report.lines(found), report.summary(found), sep="\n")
+    print(*changes.lines(found), changes.summary(found), sep="\n")
     asked = {key for key, number in world.server.requests.items() if number > before.get(key, 0)}
     assert {method for method, _ in asked} == {"GET"}
     assert not CHANGES & world.driver.calls.keys()
@@ -73,7 +73,7 @@ def planned(world: World, *flags: str) -> Forecast:
 def told(found: Forecast) -> dict[str, list[str]]:
     """Object -> lines about it."""
     every: dict[str, list[str]] = {}
-    for line in report.lines(found):
+    for line in changes.lines(found):
         if not line.startswith(" "):
             every[line] = []
         else:

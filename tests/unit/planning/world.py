@@ -22,10 +22,9 @@ from ccm.cloud.operation import Operation
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, ServicePort, names
 from ccm.planning import forecast
-from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change
+from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change, Forecast
 from ccm.planning.cloud import CloudChange, Ledger
-from ccm.planning.cluster import ClusterCopy
-from ccm.planning.forecast import Forecast
+from ccm.planning.forecast import ClusterCopy
 from ccm.planning.timeloop import HurryingLoop
 from ccm.runtime import deletions
 from ccm.testing import builders

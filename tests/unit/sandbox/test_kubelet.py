@@ -1,4 +1,4 @@
-"""Make-believe kubelets: what they register, when they are ready, and when they are silent."""
+"""Make-believe kubelets, Pods on their nodes, and budgets as their controller counts them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from ccm.model.node import is_uninitialized
 from ccm.sandbox import kubelet
 from ccm.testing import builders
 from ccm.testing.clock import advance
+from tests.unit.controllers.drains import BUDGETS as BUDGETS_PATH
+from tests.unit.controllers.drains import PODS as PODS_PATH
+from tests.unit.controllers.drains import Drains
 from tests.unit.controllers.memory_server import MemoryServer
 
 PATH = "/api/v1/nodes"
@@ -167,3 +170,84 @@ def test_when_all_are_gone_it_says_so() -> None:
 
     with pytest.raises(ValueError, match="no range"):
         ranges.take("c")
+
+
+# --- Pods -----------------------------------------------------------------------------------------
+
+
+def pod(name: str, ready: bool = True, **metadata: Any) -> kubelet.LivePod:
+    status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    body = {"metadata": {"name": name, **metadata}, "status": status}
+    return kubelet.PODS.decode(msgspec.json.encode(body))
+
+
+def budget(disrupted: Any = None, **spec: Any) -> kubelet.Budget:
+    metadata = {"name": "b", "generation": 3}
+    body = {"metadata": metadata, "spec": spec, "status": {"disruptedPods": disrupted}}
+    return kubelet.BUDGETS.decode(msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize(
+    ("spec", "desired", "allowed"),
+    [
+        ({"minAvailable": 2}, 2, 1),
+        ({"minAvailable": 5}, 5, 0),
+        ({"minAvailable": "50%"}, 2, 1),
+        ({"maxUnavailable": 1}, 3, 0),
+        ({"maxUnavailable": "50%"}, 2, 1),
+        ({}, 0, 3),
+    ],
+)
+def test_what_a_budget_allows(spec: Any, desired: int, allowed: int) -> None:
+    pods = [pod("a"), pod("b"), pod("c"), pod("d", ready=False)]
+
+    found = kubelet.counted(budget(**spec), pods, 0.0)
+
+    assert (found["expectedPods"], found["currentHealthy"]) == (4, 3)
+    assert (found["desiredHealthy"], found["disruptionsAllowed"]) == (desired, allowed)
+    assert found["observedGeneration"] == 3
+
+
+def test_pods_that_go_are_not_counted_on() -> None:
+    noted = {
+        "a": "1970-01-01T00:00:10Z",
+        "gone": "1970-01-01T00:00:10Z",
+        "b": "1970-01-01T00:00:00Z",
+    }
+    pods = [pod("a"), pod("b"), pod("c", deletionTimestamp="1970-01-01T00:00:00Z")]
+
+    found = kubelet.counted(budget(noted, minAvailable=1), pods, 125.0)
+
+    assert found["disruptedPods"] == {"a": noted["a"], "gone": None, "b": None}
+    assert (found["expectedPods"], found["currentHealthy"], found["disruptionsAllowed"]) == (
+        3,
+        1,
+        0,
+    )
+
+
+async def test_a_silent_kubelet_ends_no_pod() -> None:
+    world = Drains()
+    world.pod("p0")
+    async with world.draining():
+        await advance(1)
+        world.sick(Ready="Unknown")
+        world.server.drop(f"{PODS_PATH}/p0")
+        await advance(60)
+        assert world.pods() == ["p0"]
+        world.sick(Ready="True")
+        await advance(2)
+        assert world.pods() == []
+
+
+async def test_pods_of_a_node_that_is_gone_go_too() -> None:
+    world = Drains()
+    world.pod("p0", node="nowhere", grace_s=600)
+    world.budget(minAvailable=0)
+    async with world.draining():
+        await advance(1)
+        world.server.drop(f"{PODS_PATH}/p0")
+        await advance(1)
+        assert world.pods() == []
+        status = (world.server.get(f"{BUDGETS_PATH}/web") or {})["status"]
+        assert (status["expectedPods"], status["disruptionsAllowed"]) == (0, 0)

@@ -16,7 +16,7 @@ import pytest
 from ccm.app import options
 from ccm.app.options import names
 from ccm.cloud import registry
-from ccm.sandbox import cluster, fakes, kubelet, ports, process, realserver
+from ccm.sandbox import Provider, cluster, kubelet, ports, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
@@ -161,8 +161,7 @@ def test_a_signing_key_is_a_whole_der_sequence_and_new_each_time() -> None:
 def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     flags = cluster.daemon_flags(
         kubeconfig=tmp_path / "kubeconfig",
-        provider="sim",
-        config=tmp_path / "cloud.yaml",
+        provider=Provider(name="sim", config=tmp_path / "cloud.yaml"),
         routes=True,
         port=18001,
     )
@@ -186,8 +185,8 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
     wanted |= {"machine-overshoot-controller"}
     for machines in (True, False):
         flags = cluster.daemon_flags(
-            kubeconfig=Path("k"), provider="sim", config=None, routes=True, port=7,
-            machines=machines,
+            kubeconfig=Path("k"), provider=Provider(name="sim"), routes=True, port=7,
+            has_machines=machines,
         )  # fmt: skip
         enabled = {one.name for one in names.enabled(options.parse(flags).controllers)}
         assert (wanted <= enabled) is machines
@@ -196,7 +195,7 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
 
 def test_no_flag_of_the_sandbox_is_without_effect() -> None:
     flags = cluster.daemon_flags(
-        kubeconfig=Path("k"), provider="acme", config=None, routes=False, port=7
+        kubeconfig=Path("k"), provider=Provider(name="acme"), routes=False, port=7
     )
 
     read = options.parse(flags)
@@ -290,14 +289,14 @@ def test_an_entry_reads_as_a_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_who_has_one(name: str, module: str) -> None:
-    assert fakes.module_of(registry.load(name)) == module
+    assert cluster.fake_of(registry.load(name)) == module
 
 
 def test_an_opener_from_nowhere_has_none() -> None:
     async def opener(_: object) -> None:
         """Of a module that is no package."""
 
-    assert fakes.module_of(opener) == ""  # type: ignore[arg-type]
+    assert cluster.fake_of(opener) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -317,6 +316,6 @@ def test_nothing_of_a_real_account_reaches_the_daemon(
 
     config = registry.declared(registry.load(name)).config if name in registry.available() else None
 
-    found = fakes._clean(name, config)
+    found = cluster.clean_environment(name, config)
 
     assert [key for key in (*real, *others) if key in found] == others

@@ -10,15 +10,15 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ccm.sandbox import cloud, running
-from ccm.sandbox.running import NoSandbox, Running
+from ccm.sandbox import cloud
+from ccm.sandbox.cloud import Refused, Running
 from providers.sim import server, world, worlds
 
 OURS = Running(url="http://127.0.0.1:1", token="t")
 
 
 def folder(home: Path, name: str) -> Path:
-    made = home / f"{running.PREFIX}{name}"
+    made = home / f"{cloud.PREFIX}{name}"
     made.mkdir()
     return made
 
@@ -26,18 +26,18 @@ def folder(home: Path, name: str) -> Path:
 def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
     """The folder may outlive it, and its file says nothing then."""
     kept = folder(tmp_path, "a")
-    with running.announced(kept, OURS):
-        assert running.find(None, "", home=tmp_path) == OURS
-        assert running.find(kept, "", home=tmp_path / "elsewhere") == OURS
+    with cloud.announced(kept, OURS):
+        assert cloud.find(None, "", home=tmp_path) == OURS
+        assert cloud.find(kept, "", home=tmp_path / "elsewhere") == OURS
 
-    with pytest.raises(NoSandbox, match=rf"none in {tmp_path}\); start one: kube-ccm sandbox$"):
-        running.find(None, "", home=tmp_path)
-    with pytest.raises(NoSandbox, match=f"no sandbox runs in {kept}"):
-        running.find(kept, "", home=tmp_path)
+    with pytest.raises(Refused, match=rf"none in {tmp_path}\); start one: kube-ccm sandbox$"):
+        cloud.find(None, "", home=tmp_path)
+    with pytest.raises(Refused, match=f"no sandbox runs in {kept}"):
+        cloud.find(kept, "", home=tmp_path)
 
 
 def test_only_its_owner_may_read_how_to_reach_the_cloud(tmp_path: Path) -> None:
-    with running.announced(folder(tmp_path, "a"), OURS):
+    with cloud.announced(folder(tmp_path, "a"), OURS):
         (file,) = tmp_path.rglob("*.json")
 
         assert file.stat().st_mode & 0o077 == 0
@@ -47,13 +47,13 @@ def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
     both = [folder(tmp_path, name) for name in "ab"]
     with contextlib.ExitStack() as stack:
         for number, each in enumerate(both):
-            stack.enter_context(running.announced(each, Running(url=str(number))))
+            stack.enter_context(cloud.announced(each, Running(url=str(number))))
 
-        with pytest.raises(NoSandbox) as refused:
-            running.find(None, "/etc/kubeconfig", home=tmp_path)
+        with pytest.raises(Refused) as refused:
+            cloud.find(None, "/etc/kubeconfig", home=tmp_path)
         kubeconfig = str(both[1] / "apiserver" / "kubeconfig")
-        assert running.find(None, kubeconfig, home=tmp_path).url == "1"
-        assert running.find(both[0], kubeconfig, home=tmp_path).url == "0"
+        assert cloud.find(None, kubeconfig, home=tmp_path).url == "1"
+        assert cloud.find(both[0], kubeconfig, home=tmp_path).url == "0"
 
     said = str(refused.value)
     assert said.startswith(f"2 sandboxes run: {both[0]}, {both[1]}; ")
@@ -62,11 +62,11 @@ def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
 
 def test_a_garbled_file_is_nobodys(tmp_path: Path) -> None:
     made = folder(tmp_path, "a")
-    with running.announced(made, OURS):
+    with cloud.announced(made, OURS):
         (made / "sandbox.json").write_text("{")
 
-        with pytest.raises(NoSandbox):
-            running.find(None, "", home=tmp_path)
+        with pytest.raises(Refused):
+            cloud.find(None, "", home=tmp_path)
 
 
 @pytest_asyncio.fixture
@@ -85,26 +85,26 @@ async def states(told: Running) -> dict[str, str]:
 
 
 async def test_each_act_changes_the_machine_of_that_node_alone(told: Running) -> None:
-    assert "n1: i-0001 is powered off" in await running.carry_out("poweroff", "n1", told)
+    assert "n1: i-0001 is powered off" in await cloud.carry_out("poweroff", "n1", told)
     assert await states(told) == {"n1": "stopped", "n2": "running"}
 
-    assert "n1: i-0001 is powered on" in await running.carry_out("poweron", "n1", told)
+    assert "n1: i-0001 is powered on" in await cloud.carry_out("poweron", "n1", told)
     assert await states(told) == {"n1": "running", "n2": "running"}
 
-    assert "n2: i-0002 is deleted" in await running.carry_out("delete", "n2", told)
+    assert "n2: i-0002 is deleted" in await cloud.carry_out("delete", "n2", told)
     assert await states(told) == {"n1": "running"}
 
-    assert "n3: " in await running.carry_out("add", "n3", told)
+    assert "n3: " in await cloud.carry_out("add", "n3", told)
     assert await states(told) == {"n1": "running", "n3": "running"}
 
 
 async def test_what_cannot_be_done_is_told_with_what_there_is(told: Running) -> None:
-    with pytest.raises(running.Refused, match=r"no machine for 'x'; it has n1, n2$"):
-        await running.carry_out("delete", "x", told)
-    with pytest.raises(running.Refused, match="n1 has a machine already"):
-        await running.carry_out("add", "n1", told)
-    with pytest.raises(running.Refused, match="a cloud of your own: do it there"):
-        await running.carry_out("delete", "n1", Running())
+    with pytest.raises(Refused, match=r"no machine for 'x'; it has n1, n2$"):
+        await cloud.carry_out("delete", "x", told)
+    with pytest.raises(Refused, match="n1 has a machine already"):
+        await cloud.carry_out("add", "n1", told)
+    with pytest.raises(Refused, match="a cloud of your own: do it there"):
+        await cloud.carry_out("delete", "n1", Running())
 
 
 # --- The administrator's calls, against the simulated cloud itself -----------------------------

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from ccm.cloud.types import Route
-from ccm.planning import changes, report
-from ccm.planning.changes import Action, Change, Subject, of_call, of_object, tidied
-from ccm.planning.forecast import Forecast, Told
+from ccm.planning import changes
+from ccm.planning.changes import Action, Change, Forecast, Subject, Told, of_call, of_object, tidied
 from ccm.testing.builders import node, service, shutdown_taint
 
 NODE, SHOP = Subject("Node", "", "n1"), Subject("Service", "default", "shop")
@@ -19,11 +18,11 @@ SOME = ", ".join(one.name for one in NODES[:20])
 
 
 def told(*found: Change) -> list[str]:
-    return list(report.lines(Forecast(changes=tidied(found))))
+    return list(changes.lines(Forecast(changes=tidied(found))))
 
 
 def test_nothing_to_do_is_one_line() -> None:
-    assert (list(report.lines(Forecast())), report.summary(Forecast())) == ([], "nothing to do")
+    assert (list(changes.lines(Forecast())), changes.summary(Forecast())) == ([], "nothing to do")
 
 
 def test_fields_read_like_a_diff() -> None:
@@ -108,7 +107,7 @@ FOUND = Forecast(
 
 
 def test_who_is_held_and_what_is_not_known_stands_out() -> None:
-    assert list(report.lines(FOUND)) == [
+    assert list(changes.lines(FOUND)) == [
         "Node n1",
         "  ! held: it may not go",
         "  ! InitializationFailed: no such instance",
@@ -117,14 +116,14 @@ def test_who_is_held_and_what_is_not_known_stands_out() -> None:
         "node-route-controller is not running: the provider offers no routes",
         "! not known: instance_exists n2: the cloud is down",
     ]
-    assert report.summary(FOUND) == (
+    assert changes.summary(FOUND) == (
         "1 change to 1 object; 1 deletion held back; incomplete: not all that matters is known"
     )
 
 
 def test_programs_get_all_of_it() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(report.document(FOUND))) == {
-        "summary": report.summary(FOUND),
+    assert msgspec.json.decode(msgspec.json.encode(changes.document(FOUND))) == {
+        "summary": changes.summary(FOUND),
         "changes": [
             {
                 "object": {"kind": "Service", "namespace": "default", "name": "shop"},

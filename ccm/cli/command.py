@@ -1,0 +1,192 @@
+"""Parts that commands share: the daemon's flags beside a few of their own, output and errors.
+
+Names, annotations and messages of tenants and clouds may have anything in them: escape sequences of
+terminals, ends of lines, changes of direction. All that commands print goes through here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ccm.base.flags import Flag, Section, table
+from ccm.doctor import Refused
+
+if TYPE_CHECKING:
+    from ccm.app.options import Options
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command line that was read.
+
+    Attributes:
+        options: the daemon's settings, those of its `--config` included.
+        own: the values of the command's own flags, by name.
+        words: the words that are no flags.
+    """
+
+    options: Options
+    own: Mapping[str, Any]
+    words: Sequence[str] = ()
+
+
+def _no_words(words: Sequence[str], _own: Mapping[str, Any]) -> Iterable[str]:
+    return (f"{word!r} is no flag" for word in words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command that takes the daemon's flags, in the daemon's syntax, and a few of its own.
+
+    Attributes:
+        name: the word behind `kube-ccm`.
+        summary: one line for the list of commands.
+        introduction: the help above the flags.
+        own: a dataclass that declares the command's own flags.
+        act: carries out a request and returns the exit status; raises Refused.
+        used: the daemon's flags that the help lists; empty: all.
+        needs_provider: whether a missing `--cloud-provider` is a fault.
+        faults: returns what is wrong with the words that are no flags, a sentence for each.
+        exit_usage: the exit status after a wrong command line.
+    """
+
+    name: str
+    summary: str
+    introduction: str
+    own: type
+    act: Callable[[Request, TextIO], int]
+    used: Collection[str] = ()
+    needs_provider: bool = True
+    faults: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = _no_words
+    exit_usage: int = EXIT_USAGE
+
+    def own_flags(self) -> Mapping[str, Flag]:
+        """Return the flags that the daemon does not have."""
+        return table(self.own)
+
+    def add(self, commands: Any) -> None:
+        """Register the command; argparse hands its words on unread."""
+        parser: argparse.ArgumentParser = commands.add_parser(
+            self.name, help=self.summary, add_help=False, prefix_chars="\0"
+        )
+        parser.add_argument("words", nargs=argparse.REMAINDER)
+        parser.set_defaults(run=lambda options: self.run(options.words))
+
+    def run(self, words: Sequence[str], *, out: TextIO | None = None) -> int:
+        """Print the help or carry out the request; return the exit status.
+
+        Args:
+            words: the words behind the command's name.
+            out: where to write; None: standard output.
+        """
+        from ccm.app.options.argv import UsageError
+
+        out = sys.stdout if out is None else out
+        if {"-h", "--help"} & set(words):
+            out.write(self.introduction + self._flags_help())
+            return EXIT_OK
+        try:
+            request = self.read(words)
+        except UsageError as error:
+            sys.stderr.write(f"kube-ccm {self.name}: {error}\n")
+            return self.exit_usage
+        with _logging_at(request.options.v):
+            try:
+                return self.act(request, out)
+            except Refused as error:
+                fail(self.name, str(error))
+                return EXIT_FAILED
+
+    def read(self, words: Sequence[str]) -> Request:
+        """Read the words behind the command's name.
+
+        Raises:
+            UsageError: the words cannot be used; every fault is named.
+        """
+        from ccm.app.options import FLAGS, IDLE, Options, argv, config, faults
+
+        flags = self.own_flags()
+        parsed = argv.parse({**FLAGS, **flags}, words, IDLE)
+        given = {name: value for name, value in parsed.values.items() if name not in flags}
+        own = {name: parsed.values.get(name, flag.default) for name, flag in flags.items()}
+        wrong = [*self.faults(parsed.arguments, own)]
+        wrong += [
+            flag.fault(own[name], right)
+            for name, flag in flags.items()
+            if (right := flag.wrong(own[name]))
+        ]
+        options = config.effective(Options.given(given, parsed.idle))
+        named = options.cloud_provider or ("" if self.needs_provider else "none")
+        wrong += faults(replace(options, cloud_provider=named))
+        if wrong:
+            raise argv.UsageError(wrong)
+        return Request(options=options, own=own, words=parsed.arguments)
+
+    def _flags_help(self) -> str:
+        from ccm.app.options import FLAGS, SECTIONS, argv
+
+        own = self.own_flags()
+        known = {name: FLAGS[name] for name in self.used} or FLAGS
+        listed = (*own.values(), *(known[name] for name in self.used))
+        sections = dict.fromkeys(flag.section for flag in listed)
+        return argv.explain({**own, **known}, (*sections, *(() if self.used else SECTIONS)))
+
+
+def output(section: Section, for_people: str) -> str:
+    """Declare the flag `--output`: a word for people, or json."""
+    return section.flag(
+        for_people,
+        f"{for_people} for people, json for programs.",
+        short="o",
+        check=lambda word: "" if word in (for_people, "json") else f"must be {for_people} or json",
+    )
+
+
+@contextlib.contextmanager
+def _logging_at(verbosity: int) -> Iterator[None]:
+    """Show the log of the layers below only with -v."""
+    from ccm.base import log
+
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        log.setup(verbosity=verbosity, stream=None if verbosity else nowhere)
+        try:
+            yield
+        finally:
+            log.setup()
+
+
+def show(out: TextIO, lines: Iterable[str]) -> None:
+    """Write each text as one line, with escapes for what would move a terminal's cursor."""
+    from ccm.base.log_render import visible
+
+    out.writelines(f"{visible(line)}\n" for line in lines)
+    out.flush()
+
+
+def show_json(out: TextIO, value: object) -> None:
+    """Write a value as JSON in which every character is printable; it means the same."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    escaped = re.sub(
+        r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else json.dumps(at[0])[1:-1], text
+    )
+    out.write(f"{escaped}\n")
+    out.flush()
+
+
+def fail(command: str, text: str) -> None:
+    """Write to standard error why a command failed; a list of faults has a line for each."""
+    show(sys.stderr, f"kube-ccm {command}: {text}".split("\n"))

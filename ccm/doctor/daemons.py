@@ -1,0 +1,583 @@
+"""Daemons in the cluster: our Deployment, its Pods and Secrets, our Lease, and other managers.
+
+Two managers of one cloud that do not share a Lease fight over nodes and load balancers; two
+of different clouds that share one keep each other from working.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ccm.app.machines.commands import COMMANDS
+from ccm.app.options import FLAGS
+from ccm.app.options import names as controllers
+from ccm.base import clock
+from ccm.base.parsing import parse_digits
+from ccm.doctor.case import (
+    Case,
+    Finding,
+    at,
+    count,
+    fail,
+    items,
+    ok,
+    read,
+    some,
+    text_at,
+    warn,
+)
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.model import names, times
+
+NAME = "cloud-controller-manager"
+"""Label of our Deployments and default name of the Lease; other managers have it in theirs."""
+
+START = (
+    "start the daemon with these flags; if it is started, see the findings deployment and lease, "
+    "and its log"
+)
+"""What to do where something waits for a daemon, and none works."""
+
+RECENT = timedelta(hours=1)
+"""How long the end of a container is worth a warning."""
+
+DEFAULT_PORT = 10258
+"""Of the HTTPS server (`--secure-port`)."""
+
+_LEASES = "/apis/coordination.k8s.io/v1"
+_NOT_OF_NODES = "metadata.namespace!=kube-node-lease"
+_PROVIDER = "--cloud-provider"
+_EXTERNAL = "external"
+
+_PULL = "push the image, correct its name, or give the Pods imagePullSecrets"
+_LOGS = "see why it ends: kubectl -n {namespace} logs {pod} --previous"
+_SEE = "see what it waits for: kubectl -n {namespace} describe pod {pod}"
+_ADVICE: Mapping[str, str] = {
+    "ErrImagePull": _PULL,
+    "ImagePullBackOff": _PULL,
+    "InvalidImageName": "correct the name of the image",
+    "ErrImageNeverPull": "load the image on the node, or set imagePullPolicy: IfNotPresent",
+    "CrashLoopBackOff": _LOGS,
+    "Error": _LOGS,
+    "Completed": _LOGS,
+    "CreateContainerConfigError": "make what it lacks; see the finding about Secrets",
+    "OOMKilled": "raise resources.limits.memory",
+    "Unschedulable": "make room: see which node it could be on, and why it is not",
+    "NotReady": "ask it: kubectl get --raw "
+    "'/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/readyz?verbose'",
+}
+"""Why a Pod does not work -> what to do; for other reasons, `_SEE`."""
+
+
+# --- the Deployment -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The Deployment of the daemon, with the container that runs it."""
+
+    body: Mapping[str, Any]
+    container: Mapping[str, Any]
+
+    @property
+    def namespace(self) -> str:
+        return text_at(self.body, "metadata.namespace")
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{text_at(self.body, 'metadata.name')}"
+
+    @property
+    def ready(self) -> int:
+        """The number of ready replicas."""
+        return at(self.body, "status.readyReplicas") or 0
+
+    @property
+    def replicas(self) -> int:
+        given = at(self.body, "spec.replicas")
+        return 1 if given is None else given
+
+    @property
+    def selector(self) -> str:
+        """The labels of its Pods, as `kubectl -l` takes them."""
+        labels = at(self.body, "spec.selector.matchLabels") or {}
+        return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+async def ours(case: Case) -> Deployment | None:
+    """Return the Deployment whose replicas compete for the Lease of the flags. Raises KubeError."""
+    namespace = quote(case.options.leader_elect_resource_namespace)
+    selector = f"{names.LABEL_APP}={NAME}"
+    try:
+        found = await items(case.client, "/apis/apps/v1/deployments", labelSelector=selector)
+    except errors.Forbidden:
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+        found = await items(case.client, path, labelSelector=selector)
+    for body in found:
+        containers = at(body, "spec.template.spec.containers") or ()
+        if not containers:
+            continue
+        main = next((one for one in containers if flag(one, _PROVIDER)), containers[0])
+        lease = flag(main, "--leader-elect-resource-name") or NAME
+        if lease == case.options.leader_elect_resource_name:
+            return Deployment(body, main)
+    return None
+
+
+async def deployment(case: Case) -> Finding:
+    """Look at the Deployment and its Pods."""
+    found = await ours(case)
+    if found is None:
+        return ok("no Deployment of this daemon: it runs elsewhere, or is not installed yet")
+    name, kubectl = found.key.partition("/")[2], f"kubectl -n {found.namespace}"
+    ready, wanted, image = found.ready, found.replicas, text_at(found.container, "image")
+    what = f"{found.key}, image {image}: {ready} of {count(wanted, 'replica')} ready"
+    if wanted == 0:
+        return warn(what, f"{kubectl} scale deployment {name} --replicas=2")
+    path = f"/api/v1/namespaces/{quote(found.namespace)}/pods"
+    pods = await items(case.client, path, labelSelector=found.selector)
+    details, advice = list[str](), dict[str, None]()
+    for pod in pods:
+        # Pods that were evicted stay, and have successors.
+        if ready >= wanted and at(pod, "status.phase") == "Failed":
+            continue
+        for reason, message in troubles_of(pod, clock.now()):
+            pod_name = text_at(pod, "metadata.name")
+            details.append(f"Pod {pod_name}: {reason}{message and f': {message}'}")
+            advice[
+                _ADVICE.get(reason, _SEE).format(
+                    namespace=found.namespace,
+                    pod=pod_name,
+                    port=flag(found.container, "--secure-port") or FLAGS["secure-port"].default,
+                )
+            ] = None
+    provider = flag(found.container, _PROVIDER)
+    if provider not in ("", case.options.cloud_provider):
+        details.append(f"it has --cloud-provider={provider}")
+        advice["give this command the flags of the Deployment"] = None
+    if ready < wanted and not advice:
+        advice[f"{kubectl} describe deployment {name}"] = None
+    if not advice:
+        return ok(what)
+    return (warn if ready else fail)(what, *advice, details=details)
+
+
+def troubles_of(pod: Any, now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield the reasons why a Pod does not work or did not lately, each with a message."""
+    if at(pod, "metadata.deletionTimestamp"):
+        return
+    if at(pod, "status.phase") == "Failed":
+        yield text_at(pod, "status.reason") or "Failed", text_at(pod, "status.message")
+        return
+    for condition in at(pod, "status.conditions") or ():
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
+            yield text_at(condition, "reason"), text_at(condition, "message")
+    for status in at(pod, "status.containerStatuses") or ():
+        waiting, ended = at(status, "state.waiting"), at(status, "lastState.terminated")
+        ending = ""
+        if ended is not None:
+            reason = text_at(ended, "reason")
+            why = f" ({reason})" if reason not in ("", "Error") else ""
+            ending = f"ended with exit code {ended.get('exitCode', 0)}{why}"
+        if waiting is not None:
+            yield text_at(waiting, "reason"), text_at(waiting, "message") or ending
+        elif not status.get("ready"):
+            yield "NotReady", "it runs and says that it is not ready"
+        elif ended is not None and _is_recent(text_at(ended, "finishedAt"), now):
+            restarts = count(status.get("restartCount", 0), "restart")
+            yield text_at(ended, "reason"), f"{restarts}, the last time it {ending}"
+
+
+def _is_recent(moment: str, now: datetime) -> bool:
+    try:
+        return now - times.parse_time(moment) < RECENT
+    except ValueError:
+        return False
+
+
+async def secrets(case: Case) -> Finding:
+    """Look whether the Secrets are there that the Pods mount and read."""
+    found = await ours(case)
+    if found is None:
+        return ok("no Deployment needs one")
+    namespace, config = found.namespace, flag(found.container, "--cloud-config")
+    mounts = at(found.container, "volumeMounts") or ()
+    if config and not any(_holds(mount, config) for mount in mounts):
+        return fail(
+            f"--cloud-config={config} is on no volume of {found.key}",
+            f"mount the Secret with it at {PurePosixPath(config).parent}",
+        )
+    keys: dict[str, Collection[str] | None] = {}
+    missing: list[tuple[str, str, str]] = []
+    for secret, key, use in needed_secrets(found):
+        if secret not in keys:
+            keys[secret] = await _keys(case.client, namespace, secret)
+        if (there := keys[secret]) is None:
+            missing.append((secret, key, f"the Secret {secret} (for {use})"))
+        elif key and key not in there:
+            known = ", ".join(sorted(there))
+            missing.append((secret, key, f"the key {key} in the Secret {secret} (it has {known})"))
+    if missing:
+        secret, key, _ = missing[0]
+        return fail(
+            f"{namespace} lacks {'; '.join(lack for _, _, lack in missing)}",
+            f"kubectl -n {namespace} create secret generic {secret} "
+            f"--from-file={key or 'KEY'}=FILE",
+        )
+    shown = ", ".join(sorted(keys))
+    return ok(f"{shown} of {namespace} has what the Pods need" if shown else "none is needed")
+
+
+def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
+    """Yield Secret, key (empty: any) and use of each that the Pods cannot start without."""
+    config = flag(found.container, "--cloud-config")
+    volumes = at(found.body, "spec.template.spec.volumes") or ()
+    by_name = {text_at(one, "name"): one.get("secret") for one in volumes}
+    for mount in at(found.container, "volumeMounts") or ():
+        secret, path = by_name.get(text_at(mount, "name")), text_at(mount, "mountPath")
+        if secret is None or secret.get("optional"):
+            continue
+        key = ""
+        if config and _holds(mount, config):
+            below = PurePosixPath(config).relative_to(path)
+            file = PurePosixPath(text_at(mount, "subPath")) / below
+            renamed = {text_at(item, "path"): item.get("key") for item in secret.get("items") or ()}
+            key = renamed.get(str(file)) or str(file)
+        yield text_at(secret, "secretName"), key, path
+    for source in at(found.container, "envFrom") or ():
+        if (ref := source.get("secretRef")) and not ref.get("optional"):
+            yield text_at(ref, "name"), "", "its environment"
+    for variable in at(found.container, "env") or ():
+        if (ref := at(variable, "valueFrom.secretKeyRef")) and not ref.get("optional"):
+            yield text_at(ref, "name"), text_at(ref, "key"), f"the variable {variable.get('name')}"
+
+
+def _holds(mount: Any, path: str) -> bool:
+    """Whether a file lies on the volume."""
+    return PurePosixPath(path).is_relative_to(text_at(mount, "mountPath"))
+
+
+async def _keys(client: Client, namespace: str, name: str) -> Collection[str] | None:
+    """Return the keys of a Secret; None: there is none."""
+    try:
+        secret = await read(client, f"/api/v1/namespaces/{namespace}/secrets/{name}")
+    except errors.NotFound:
+        return None
+    return (secret.get("data") or {}).keys()
+
+
+def flag(container: Any, name: str) -> str:
+    """Return the value of a flag, with its dashes; the last one counts, empty if there is none."""
+    value = ""
+    for word, following in pairwise([*_words(container), ""]):
+        if word.startswith(f"{name}="):
+            value = word.removeprefix(f"{name}=")
+        elif word == name:
+            value = following
+    return value
+
+
+def _words(container: Any) -> Sequence[str]:
+    """Return the command line, as far as it is not the image's."""
+    return [*(at(container, "command") or ()), *(at(container, "args") or ())]
+
+
+# --- managers that run as Pods ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """A Pod that runs a cloud-controller-manager.
+
+    Attributes:
+        pod: its name.
+        host: the host name that its process sees.
+        image: of the container.
+        provider: its `--cloud-provider`; empty if it does not say.
+        lease: namespace and name of its Lease; empty without leader election.
+        controllers: names of those that it runs.
+        port: of its HTTPS server.
+    """
+
+    pod: str
+    host: str
+    image: str
+    provider: str
+    lease: str = ""
+    controllers: Collection[str] = ()
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        provider = f", {_PROVIDER}={self.provider}" if self.provider else ""
+        return f"Pod {self.pod} ({self.image}{provider})"
+
+
+async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
+    """Return the managers that run as Pods of a namespace; None: we may not know."""
+    try:
+        pods = await items(case.client, f"/api/v1/namespaces/{namespace}/pods")
+    except (errors.Forbidden, errors.NotFound):
+        return None
+    return list(in_pods(pods))
+
+
+def in_pods(pods: Sequence[Any]) -> Iterator[Manager]:
+    """Yield the managers among the containers of Pods."""
+    for pod in pods:
+        if at(pod, "status.phase") in ("Succeeded", "Failed"):
+            continue
+        name = text_at(pod, "metadata.name")
+        host = text_at(pod, "spec.nodeName") if at(pod, "spec.hostNetwork") else name
+        for container in at(pod, "spec.containers") or ():
+            provider, image = flag(container, _PROVIDER), text_at(container, "image")
+            words = _words(container)
+            is_known = any(NAME in word for word in (image, *words[:1]))
+            if not is_known and provider in ("", _EXTERNAL):
+                continue
+            program = PurePosixPath(next(iter(words), "")).name
+            ports = at(container, "ports") or ()
+            named = (one.get("containerPort") for one in ports if one.get("name") == "https")
+            given = parse_digits(flag(container, "--secure-port"))
+            yield Manager(
+                pod=name,
+                host=host,
+                image=image,
+                provider=provider,
+                lease=_lease_of(container, program),
+                controllers=_controllers(
+                    program, flag(container, "--controllers") or controllers.ALL
+                ),
+                port=next(named, DEFAULT_PORT) if given is None else given,
+            )
+
+
+def _lease_of(container: Any, program: str) -> str:
+    """Return namespace and name of the Lease of the flags; empty without leader election."""
+    if flag(container, "--leader-elect") == "false":
+        return ""
+    command = COMMANDS.get(program)
+    known = command.flags if command is not None else FLAGS
+    prefix = "leader-elect-resource-"
+    name, namespace = (
+        flag(container, f"--{prefix}{part}") or known[f"{prefix}{part}"].default
+        for part in ("name", "namespace")
+    )
+    if command is not None:
+        name = name or command.name
+        namespace = namespace or flag(container, "--namespace") or known["namespace"].default
+    return f"{namespace}/{name}"
+
+
+def _controllers(program: str, requested: str = controllers.ALL) -> Collection[str]:
+    """Return the names of the controllers that a program runs with a `--controllers` list."""
+    command = COMMANDS.get(program)
+    if command is not None:
+        return command.controllers
+    return [one.name for one in controllers.enabled(requested.split(","))]
+
+
+def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
+    """Return the manager whose process holds a Lease under that identity."""
+    host = holder.rpartition("_")[0] or holder
+    return next((manager for manager in pods if manager.host == host), None)
+
+
+# --- the Lease ----------------------------------------------------------------------------------
+
+
+async def lease(case: Case) -> Finding:
+    """Read the Lease that replicas of the daemon compete for."""
+    options = case.options
+    if not options.leader_elect:
+        return warn(
+            "--leader-elect is false: nothing keeps two daemons from working at once",
+            "see that there is one replica only, and that it is stopped before its successor "
+            "starts (strategy Recreate)",
+        )
+    namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
+    try:
+        found = await read(case.client, f"{_LEASES}/namespaces/{namespace}/leases/{quote(name)}")
+    except errors.NotFound:
+        case.holder = ""
+        return await _absent(case, namespace, name)
+    holder, silent_s = text_at(found, "spec.holderIdentity"), _silence_s(case, found)
+    lasts_s = at(found, "spec.leaseDurationSeconds") or 0
+    case.holder = holder if _is_fresh(case, found) else ""
+    if not holder:
+        return await _free(case, f"{namespace}/{name} is free")
+    held = f"{namespace}/{name} is held by {holder}"
+    if not case.holder:
+        since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
+        return warn(
+            f"{held}, silent {since} (its lease lasts {lasts_s} s)",
+            "start the daemon: it takes over by itself. If one runs, look at its log: it hangs, or "
+            "it cannot reach the API server",
+        )
+    pods = await managers_of(case, namespace)
+    pod, renewed = pod_of(holder, pods or ()), f"renewed {silent_s or 0:.0f} s ago"
+    if pod is None and (holder.rpartition("_")[0] or holder) == socket.gethostname():
+        return ok(f"{held}, a process of this machine, {renewed}")
+    if pod is None:
+        why = "no Pod of a daemon fits to it" if pods is not None else "its Pods may not be read"
+        return warn(
+            f"{held}, and {why}",
+            "nothing, if that is this daemon on another machine: one works, the others wait. "
+            "If it is another program, give one of the two a Lease of its own with "
+            "--leader-elect-resource-name",
+            f"if nothing runs under that name: kubectl -n {namespace} delete lease {name}; else "
+            f"the daemons wait for {lasts_s} s",
+        )
+    if pod.provider not in ("", options.cloud_provider):
+        return fail(
+            f"{held}, which belongs to another cloud: {pod}",
+            "give one of the two a Lease of its own with --leader-elect-resource-name, or stop one",
+        )
+    return ok(f"{held}: {pod}, {renewed}")
+
+
+async def _absent(case: Case, namespace: str, name: str) -> Finding:
+    try:
+        await read(case.client, f"/api/v1/namespaces/{quote(namespace)}")
+    except errors.NotFound:
+        return fail(
+            f"the namespace {namespace} of the Lease does not exist",
+            f"create it, or set --leader-elect-resource-namespace: kubectl create ns {namespace}",
+        )
+    except errors.Forbidden:
+        pass  # the daemon needs no such right
+    return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon makes it")
+
+
+async def _free(case: Case, found: str) -> Finding:
+    """A free Lease is in order where no replica runs."""
+    try:
+        of = await ours(case)
+    except errors.Forbidden:
+        of = None
+    if of is None or not of.ready:
+        return ok(found)
+    return warn(
+        f"{found}, and so nobody works, though {of.key} has {count(of.ready, 'ready replica')}",
+        "look at their logs, and whether --leader-elect-resource-namespace is theirs: kubectl -n "
+        f"{of.namespace} logs -l {of.selector} --prefix",
+    )
+
+
+def _silence_s(case: Case, found: Any) -> float | None:
+    """Return the seconds since the last renewal, by the API server's clock; None: unknown."""
+    try:
+        renewed = times.parse_time(text_at(found, "spec.renewTime"))
+    except ValueError:
+        return None
+    return max(0.0, (clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
+
+
+def _is_fresh(case: Case, found: Any) -> bool:
+    silent_s = _silence_s(case, found)
+    return silent_s is not None and silent_s <= (at(found, "spec.leaseDurationSeconds") or 0)
+
+
+# --- other managers -----------------------------------------------------------------------------
+
+
+async def managers(case: Case) -> Finding:
+    """Look for other managers of the same controllers, by the Leases they renew and by Pods."""
+    namespace = case.options.leader_elect_resource_namespace
+    pods = await managers_of(case, namespace)
+    held = [one for one in await _leases(case, namespace) if _is_held_by_another(case, one)]
+    known = list(pods or ())
+    others = {text_at(one, "metadata.namespace") for one in held if _is_managers(case, one)}
+    for elsewhere in sorted(others - {namespace}):
+        known += await managers_of(case, elsewhere) or ()
+    rivals = list(_rivals(case, held, known))
+    if not rivals:
+        if pods is None:
+            return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
+        return ok(f"no other cloud-controller-manager in {namespace}")
+    found = f"{len(rivals)} beside this daemon: {some([shown for shown, _, _ in rivals])}"
+    details = [f"{shown}: runs {', '.join(shared)} too" for shown, _, shared in rivals]
+    if case.holder and any(provider == case.options.cloud_provider for _, provider, _ in rivals):
+        return fail(
+            found,
+            "stop one of them, or give both the same --leader-elect-resource-name and "
+            "--leader-elect-resource-namespace: one of them stands by then",
+            details=details,
+        )
+    return warn(
+        found,
+        "let only one of them look after each node: stop the other, give both the same Lease, or "
+        "be sure that its nodes have provider IDs of another cloud",
+        details=details,
+    )
+
+
+async def _leases(case: Case, namespace: str) -> Sequence[Any]:
+    """Return the Leases of all namespaces, else of one, as far as we may read; none of kubelets."""
+    for where in ("", f"/namespaces/{namespace}"):
+        try:
+            return await items(case.client, f"{_LEASES}{where}/leases", fieldSelector=_NOT_OF_NODES)
+        except errors.Forbidden:
+            continue
+    return ()
+
+
+def _rivals(
+    case: Case, held: Sequence[Any], pods: Sequence[Manager]
+) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield description, provider and shared controllers of each other manager at work."""
+    own = {one.name for one in controllers.enabled(case.options.controllers)}
+    by_lease: list[str] = []
+    for found in held:
+        key = _key(found)
+        of = [pod for pod in pods if pod.lease == key]
+        if not (of or _is_managers(case, found)):
+            continue
+        by_lease.append(key)
+        holder, program = text_at(found, "spec.holderIdentity"), _renewed_by(found)
+        pod = pod_of(holder, of) or next(iter(of), None)
+        command = next(filter(COMMANDS.get, (program, text_at(found, "metadata.name"))), "")
+        by = f": {pod}" if pod else f", renewed by {program}" if program else ""
+        if shared := sorted(own.intersection(pod.controllers if pod else _controllers(command))):
+            yield f"Lease {key}, held by {holder}{by}", pod.provider if pod else "", shared
+    for pod in pods:
+        shared = sorted(own.intersection(pod.controllers))
+        is_unelected = not pod.lease and case.options.leader_elect
+        is_foreign = pod.provider not in ("", case.options.cloud_provider)
+        if shared and (is_unelected or (is_foreign and pod.lease not in by_lease)):
+            yield f"{pod}{'' if pod.lease else ' without leader election'}", pod.provider, shared
+
+
+def _key(lease: Any) -> str:
+    return f"{text_at(lease, 'metadata.namespace')}/{text_at(lease, 'metadata.name')}"
+
+
+def _renewed_by(lease: Any) -> str:
+    """Return the program that renewed a Lease last; empty: unknown."""
+    for entry in at(lease, "metadata.managedFields") or ():
+        if "f:renewTime" in (at(entry, "fieldsV1.f:spec") or {}):
+            return text_at(entry, "manager")
+    return ""
+
+
+def _is_held_by_another(case: Case, lease: Any) -> bool:
+    """Whether another process than the holder of our own Lease renews this one."""
+    options, holder = case.options, text_at(lease, "spec.holderIdentity")
+    own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
+    is_ours = options.leader_elect and _key(lease) == own
+    return bool(holder) and not is_ours and holder != case.holder and _is_fresh(case, lease)
+
+
+def _is_managers(case: Case, lease: Any) -> bool:
+    """Whether the Lease is a manager's, by the program that renews it, or by its name."""
+    # A command for machines has its Lease in the namespace of its Machines: others are not ours.
+    is_near = text_at(lease, "metadata.namespace") == case.options.namespace
+    words = (_renewed_by(lease), text_at(lease, "metadata.name"))
+    return any(NAME in word or (is_near and word in COMMANDS) for word in words)

@@ -1,0 +1,467 @@
+"""The commands: their lines, their exit status, and what reaches a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyte
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ccm
+from ccm import cli
+from ccm.app.options import names
+from ccm.app.options.argv import UsageError
+from ccm.cli import command, completion, doctor, explain, orphans, plan, rollout
+from ccm.cloud import Cloud
+from ccm.cloud.calls.handle import Handle
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
+from ccm.doctor import Refused, examination, outlook, reach
+from ccm.doctor.case import Result, warn
+from ccm.gardener import rolloutstatus
+from ccm.gardener.sets import (
+    DeploymentCondition,
+    MachineDeployment,
+    MachineDeploymentSpec,
+    MachineDeploymentStatus,
+)
+from ccm.gardener.types import MachineTemplateSpec
+from ccm.kube.client import Page
+from ccm.model import ObjectMeta, Service
+from ccm.planning.changes import BALANCER, Action, Change, Forecast, Subject
+from tests.support.services import FakeDigests
+
+HOSTILE = (
+    "\x1b[2J\x1b]52;c;cm0gLXJmIC8=\x07\x9b31m\rok    all is well\nok    all is well\x08\x7f"
+    "\u202egnp.exe\u2066\u200f\u2028"
+)
+"""Clears the screen, sets the clipboard, colours, forges lines, turns the direction."""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("--version", 0, f"kube-ccm {ccm.__version__}\n"),
+        ("", 2, "COMMAND"),
+        (completion.ASK, 2, ""),
+        ("providers --cloud-config x", 2, "needs the NAME of a provider"),
+    ],
+)
+def test_a_line_that_argparse_ends(
+    words: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words.split())
+
+    said = capsys.readouterr()
+    assert ended.value.code == code
+    assert told in (said.err if code else said.out)
+    assert code == 0 or said.out == ""
+
+
+def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
+    script = (
+        "import sys; from ccm import cli; cli.build_parser(); "
+        "print([name for name in ('aiohttp', 'structlog', 'ccm.app') if name in sys.modules])"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert told.stdout.strip() == "[]"
+
+
+def test_ctrl_c_is_quiet_from_the_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+
+    assert cli.main([]) == cli.INTERRUPTED
+
+
+# --- command lines ------------------------------------------------------------------------------
+
+WEB = "machinedeployment/web"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("doctor --kubconfig=x", "did you mean --kubeconfig?"),
+        ("doctor -o yaml", "--output=yaml: must be table or json"),
+        ("doctor --timeout=0s", "--timeout=0s: must be longer than 0s"),
+        ("doctor --timeout=soon", 'invalid argument "soon" for --timeout'),
+        ("doctor please", "'please' is no flag"),
+        ("doctor --controllers=nodes", '"nodes" is not in the list of known controllers'),
+        ("plan -o table --cloud-provider=sim", "--output=table: must be text or json"),
+        ("plan", "--cloud-provider"),
+        ("orphans", "--cloud-provider"),
+        ("explain", "with NAMESPACE/NAME, not 'nothing'"),
+        ("explain pod x", "not 'pod x'"),
+        ("explain node a b", "not 'node a b'"),
+        ("explain node a --address=far:1", "--address needs --ca=FILE"),
+        ("explain node a --address=far --insecure", "must be HOST:PORT"),
+        ("explain node a --ca=/nowhere --address=far:1", "--ca=/nowhere: cannot be read"),
+        ("rollout", "one of status, undo, pause, resume, then machinedeployment/NAME"),
+        ("rollout status", "not 'status'"),
+        ("rollout stop mcd/web", "not 'stop mcd/web'"),
+        ("rollout status pod/web", "not 'status pod/web'"),
+        ("rollout status mcd/", "not 'status mcd/'"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_the_fault(
+    words: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = words.split()
+    # Of a plan 2 stands for changes.
+    assert cli.main([name, *rest]) == (1 if name in ("plan", "rollout") else 2)
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"kube-ccm {name}: ")
+    assert fault in told.err
+
+
+def test_each_line_is_read(tmp_path: Path) -> None:
+    config, authority = tmp_path / "config.yaml", tmp_path / "ca.pem"
+    config.write_text(
+        "apiVersion: cloudcontrollermanager.config.k8s.io/v1alpha1\n"
+        "kind: CloudControllerManagerConfiguration\n"
+        "KubeCloudShared:\n  ClusterCIDR: 10.9.0.0/16\n  ClusterName: blue\n"
+    )
+    authority.write_bytes(b"pem")
+
+    words = f"--config={config} --cluster-name=red -o json --timeout=3s --as=me"
+    examined = doctor.read([*words.split(), "--controllers=*,-route"])
+    assert examined.own["timeout"].total_seconds() == 3.0
+    assert (examined.own["output"], examined.own["as"]) == ("json", "me")
+    options = examined.options
+    assert (options.cluster_cidr, options.cluster_name) == ("10.9.0.0/16", "red")
+    assert ROUTE not in names.enabled(options.controllers)
+    explained = explain.read([f"--ca={authority}", "svc", "--address=[::1]:1", "default/web"])
+    assert explained.words == ("svc", "default/web")
+    assert {explain.kind_of(word) for word in ("svc", "service", "services")} == {"service"}
+    for words, target in (
+        (f"status {WEB}", ("status", "web")),
+        ("pause mcd web", ("pause", "web")),
+        ("undo machinedeployments/web", ("undo", "web")),
+    ):
+        assert rollout.target(rollout.read(words.split()).words) == target
+
+
+# --- what is printed ----------------------------------------------------------------------------
+
+
+def is_harmless(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@given(st.lists(st.text()))
+def test_each_text_is_one_line_of_printable_letters(texts: list[str]) -> None:
+    out = io.StringIO()
+
+    command.show(out, texts)
+
+    assert is_harmless(out.getvalue())
+    assert out.getvalue().count("\n") == len(texts)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_json_means_the_same_and_is_printable(text: str) -> None:
+    out = io.StringIO()
+
+    command.show_json(out, {text: [text]})
+
+    assert is_harmless(out.getvalue())
+    assert json.loads(out.getvalue()) == {text: [text]}
+
+
+def test_letters_of_all_languages_stay() -> None:
+    out = io.StringIO()
+
+    command.show(out, ["größe 大小 ✓"])
+
+    assert out.getvalue() == "größe 大小 ✓\n"
+
+
+def stub(value: Any) -> Callable[..., Any]:
+    async def answered(*_: Any, **__: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return answered
+
+
+async def _examined(*_: Any) -> AsyncIterator[Result]:
+    finding = examination._clean(warn(HOSTILE, HOSTILE, details=[HOSTILE]))
+    yield Result(check="x", finding=finding)
+
+
+HOSTILE_PLAN = Forecast(
+    changes=[
+        Change(subject=Subject("Service", HOSTILE, HOSTILE), action=Action.CREATE, what=BALANCER)
+    ],
+    failures=[HOSTILE],
+    left_out={HOSTILE: HOSTILE},
+)
+ORPHAN = SimpleNamespace(name=HOSTILE, status=SimpleNamespace(ingress=[]))
+
+
+@pytest.mark.parametrize("tty", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "doctor -o table",
+        "doctor -o json",
+        "plan -o text --cloud-provider=sim",
+        "plan -o json --cloud-provider=sim",
+        "orphans --cloud-provider=sim",
+        "explain node a",
+        f"rollout status {WEB}",
+    ],
+)
+def test_no_text_of_others_reaches_a_terminal_as_it_is(
+    words: str, tty: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(examination, "examine", _examined)
+    monkeypatch.setattr(outlook, "forecast_of", stub(HOSTILE_PLAN))
+    monkeypatch.setattr(orphans, "_opened", stub(None))
+    monkeypatch.setattr(orphans, "_orphans", stub([ORPHAN]))
+    monkeypatch.setattr(reach, "connected", stub(Refused(HOSTILE)))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out: Any = io.StringIO()
+    out.isatty = lambda: tty
+    name, *rest = words.split()
+    of: Any = {"doctor": doctor, "plan": plan, "orphans": orphans, "explain": explain}
+    of.get(name, rollout).run(rest, out=out)
+
+    told = out.getvalue() + capsys.readouterr().err
+    assert told
+    assert is_harmless(told)
+    assert name in ("explain", "rollout") or "\nok " not in told
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+CHANGES = Forecast(
+    changes=[
+        Change(subject=Subject("Service", "default", "a"), action=action, what=BALANCER)
+        for action in Action
+    ]
+)
+UNKNOWN = Forecast(changes=CHANGES.changes, failures=["list_routes: the cloud is down"])
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    buffer = io.BytesIO()
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("forecast", "code", "last"),
+    [
+        (Forecast(), 0, "nothing to do"),
+        (CHANGES, 2, "3 changes to 1 object"),
+        (UNKNOWN, 1, "3 changes to 1 object; incomplete: not all that matters is known"),
+        (Refused("no kubeconfig is given"), 1, ""),
+    ],
+    ids=["nothing", "changes", "incomplete", "refused"],
+)
+def test_the_exit_status_of_a_plan_tells_the_result(
+    forecast: Any,
+    code: int,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(outlook, "forecast_of", stub(forecast))
+    out, document, words = io.StringIO(), io.StringIO(), ["--cloud-provider=sim"]
+
+    assert plan.run(words, out=out) == plan.run([*words, "-o", "json"], out=document) == code
+    if last:
+        assert out.getvalue().splitlines()[-1] == last
+        assert json.loads(document.getvalue())["summary"] == last
+    else:
+        assert capsys.readouterr().err == "kube-ccm plan: no kubeconfig is given\n" * 2
+
+
+def test_a_plan_is_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "forecast_of", stub(CHANGES))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen, plain = Screen(), io.StringIO()
+
+    for out in (screen, plain):
+        plan.run(["--cloud-provider=sim"], out=out)
+
+    green, yellow, red = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+    assert [line[:5] for line in screen.getvalue().splitlines()[1:4]] == [green, yellow, red]
+    assert "\x1b" not in plain.getvalue()
+
+
+# --- doctor -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither a cluster around us nor a kubeconfig at home."""
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_on_a_terminal_progress_is_shown_and_taken_away(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, out = Screen(), Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    assert doctor.run([], out=out) == 1
+
+    assert "kubeconfig: how to reach" in screen.getvalue()
+    seen = pyte.Screen(30, 5)
+    seen.set_mode(pyte.modes.LNM)
+    pyte.Stream(seen).feed(screen.getvalue())
+    assert "".join(seen.display).strip() == ""
+    assert not seen.cursor.hidden
+    assert "\x1b[1;31mfail\x1b[0m  kubeconfig: " in out.getvalue()
+
+
+def test_without_rich_or_colours_the_words_are_the_same(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    painted, refused, plain, screen = Screen(), Screen(), Screen(), Screen()
+    doctor.run([], out=painted)
+    with monkeypatch.context() as patches:
+        patches.setenv("NO_COLOR", "1")
+        doctor.run([], out=refused)
+
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setattr("sys.stderr", screen)
+    doctor.run([], out=plain)
+
+    assert "\x1b[" in painted.getvalue()
+    assert refused.getvalue() == plain.getvalue()
+    assert plain.getvalue() == re.sub(r"\x1b\[[0-9;]*m", "", painted.getvalue())
+    assert screen.getvalue() == ""
+
+
+def test_a_kubeconfig_is_found_as_kubectl_finds_it(
+    nowhere: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def found() -> str:
+        assert cli.main(["doctor", "-o", "json"]) == 1
+        told = capsys.readouterr()
+        assert told.err == ""
+        document = json.loads(told.out)
+        assert document["healthy"] is False
+        (check,) = (one for one in document["checks"] if one["check"] == "kubeconfig")
+        return str(check["found"])
+
+    assert "no kubeconfig is given" in found()
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("{}")
+    assert found() == f"{tmp_path}/.kube/config: current-context: is not set"
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "other"))
+    assert found() == f"{tmp_path}/other: no such file"
+
+
+# --- orphans ------------------------------------------------------------------------------------
+
+
+def services(*unreadable: str) -> Any:
+    async def pages() -> AsyncIterator[Page[Service]]:
+        yield Page(items=[], resource_version="1", malformed_keys=unreadable)
+
+    return SimpleNamespace(client=SimpleNamespace(resource=lambda _: SimpleNamespace(pages=pages)))
+
+
+def test_orphans_that_may_have_an_owner_or_cannot_be_deleted() -> None:
+    async def work() -> None:
+        balancers = FakeDigests()
+        balancers.held = {"aleft": ((), ())}
+        handle = Handle(Cloud(name="fake", load_balancer=balancers))
+        found = await orphans._orphans(services(), handle)
+        assert [one.name for one in found] == ["aleft"]
+        with pytest.raises(Refused, match="default/web, one without a name"):
+            await orphans._orphans(services("default/web", ""), handle)
+        with pytest.raises(Refused, match="with the tools of the cloud"):
+            await orphans._delete(handle, "aleft", found)
+
+    asyncio.run(work())
+
+
+def test_a_line_that_fails_for_its_kubeconfig(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError):
+        rollout.read(["status", WEB, "--to-revision=-1"])
+    assert rollout.run(["status", WEB, "--kubeconfig=/does/not/exist"]) == 1
+    assert "/does/not/exist" in capsys.readouterr().err
+
+
+# --- rollout ------------------------------------------------------------------------------------
+
+DONE = {"updated_replicas": 3, "replicas": 3, "available_replicas": 3}
+
+
+def progressing(reason: str, message: str) -> dict[str, Any]:
+    conditions = [
+        DeploymentCondition(type="Progressing", status="False", reason=reason, message=message)
+    ]
+    return {"conditions": conditions}
+
+
+@pytest.mark.parametrize(
+    ("status", "paused", "end", "state"),
+    [
+        ({"observed_generation": 1}, False, "to be looked at by its controller...", ""),
+        ({"updated_replicas": 1}, False, "1 of 3 machines are new...", ""),
+        ({"updated_replicas": 1}, True, "1 of 3 machines are new; it is paused...", ""),
+        (progressing("MachineSetCreateError", "quota"), False, "quota; it is tried again...", ""),
+        ({**DONE, "replicas": 4}, False, "1 old machine to go...", ""),
+        ({**DONE, "updated_replicas": 5, "replicas": 5}, False, "2 machines too many to go...", ""),
+        ({**DONE, "available_replicas": 2}, False, "2 of 3 new machines are available...", ""),
+        (DONE, False, "is rolled out", "done"),
+        (
+            progressing("ProgressDeadlineExceeded", "late"),
+            False,
+            "does not move on: late",
+            "failed",
+        ),
+    ],
+)
+def test_how_far_a_rollout_is(status: dict[str, Any], paused: bool, end: str, state: str) -> None:
+    spec = MachineDeploymentSpec(template=MachineTemplateSpec(), replicas=3, paused=paused)
+    obj = MachineDeployment(
+        metadata=ObjectMeta(name="web", generation=2),
+        spec=spec,
+        status=MachineDeploymentStatus(**{"observed_generation": 2, **status}),
+    )
+
+    found = rolloutstatus.progress_of(obj)
+
+    assert found.text.endswith(end)
+    assert found.text.startswith('Waiting for "web"') is not bool(state)
+    assert (found.done, found.failed) == (bool(state), state == "failed")

@@ -1,0 +1,447 @@
+"""Checks of the doctor on answers of an API server that are set by hand."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from ccm.app import options
+from ccm.base import redact
+from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power
+from ccm.doctor import cluster, daemons, nodes, reach
+from ccm.doctor.case import Case, Finding, Verdict
+from ccm.kube import errors
+from ccm.sandbox import realserver
+from ccm.testing import builders
+from tests.manifests import shipped
+
+ABSENT = errors.NotFound(status=404, reason="NotFound", message="no")
+
+
+class Client:
+    """Answers each GET from a table of the ends of paths; other objects are not there."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = answers
+
+    async def raw(self, method: str, path: str, **_how: Any) -> bytes:
+        assert method == "GET"
+        for end, answer in self.answers.items():
+            if path.endswith(end):
+                return msgspec.json.encode(answer)
+        raise ABSENT
+
+    def resource(self, kind: Any) -> Any:
+        async def get(name: str, *, namespace: str) -> Any:
+            found = await self.raw("GET", f"/{namespace}/{kind.plural}/{name}")
+            return msgspec.json.decode(found, type=kind.type)
+
+        return SimpleNamespace(get=get)
+
+
+def case(answers: Mapping[str, Any], *flags: str) -> Case:
+    made = Case(options=options.parse(["--cloud-provider=sim", *flags]), environ={})
+    made.client = Client(answers)  # type: ignore[assignment]
+    return made
+
+
+# --- webhooks -----------------------------------------------------------------------------------
+
+SERVED = ("--feature-gates=CloudControllerManagerWebhook=true", "--webhooks=service-annotations")
+OTHER = {"webhooks": [{"name": "x", "clientConfig": {"url": "https://h/validate"}}]}
+
+
+def registration(policy: str = "Ignore", **client: Any) -> dict[str, Any]:
+    """The shipped one, perhaps with another policy or way to the webhook."""
+    found = shipped.only(
+        shipped.objects(shipped.MANIFESTS / "webhook.yaml"), "ValidatingWebhookConfiguration"
+    )
+    (hook,) = found["webhooks"]
+    hook["failurePolicy"] = policy
+    hook["clientConfig"] = client or hook["clientConfig"]
+    return found
+
+
+URL = registration("Fail", url="https://daemon:10260/service-annotations")
+
+
+@pytest.mark.parametrize(
+    ("registered", "ready", "flags", "verdict", "found"),
+    [
+        ([registration(), OTHER], [True], SERVED, Verdict.OK, "1 webhook registered"),
+        ([registration()], [False, None], SERVED, Verdict.OK, "1 webhook registered"),
+        ([OTHER], [], (), Verdict.OK, "none is served"),
+        (None, [], (), Verdict.OK, "none is served"),
+        ([registration()], [], SERVED, Verdict.WARN, "no ready replica behind Service kube-system"),
+        ([registration()], [False], SERVED, Verdict.WARN, "no ready replica"),
+        ([registration("Fail")], [False], SERVED, Verdict.FAIL, "no ready replica"),
+        (
+            [registration()],
+            [True],
+            SERVED[1:],
+            Verdict.WARN,
+            "service-annotations: registered, but",
+        ),
+        ([URL], [], (), Verdict.FAIL, "service-annotations: registered, but not served"),
+        ([OTHER], [], SERVED, Verdict.WARN, "service-annotations: served, but no Validating"),
+    ],
+)
+async def test_webhooks(
+    registered: Any, ready: list[Any], flags: tuple[str, ...], verdict: Verdict, found: str
+) -> None:
+    answers: dict[str, Any] = {
+        "/namespaces/kube-system/endpointslices": {
+            "items": [
+                {"endpoints": [{"conditions": {"ready": one}} for one in ready]},
+                {"endpoints": None},
+            ]
+        }
+    }
+    if registered is not None:
+        answers["/validatingwebhookconfigurations"] = {"items": registered}
+
+    told = await cluster.webhooks(case(answers, *flags))
+
+    assert (told.verdict, told.found[: len(found)]) == (verdict, found)
+    assert told.advice or verdict is Verdict.OK
+
+
+# --- deletions that are held --------------------------------------------------------------------
+
+HELD = {
+    "count": 7,
+    "objects": [
+        {"name": "n1", "reason": "mass_denial", "since": "2026-01-01T00:00:00Z"},
+        {"name": "web", "namespace": "shop", "reason": "limit", "since": "2026-01-01T00:00:00Z"},
+    ],
+}
+KEY = "cloud-controller-manager.Node.held"
+
+
+@pytest.mark.parametrize(
+    ("data", "annotations", "verdict", "found", "details"),
+    [
+        (None, {}, Verdict.OK, "none is held back", ()),
+        ({"other.Node.held": "{"}, {}, Verdict.OK, "none is held back", ()),
+        (
+            {KEY: msgspec.json.encode(HELD).decode()},
+            {},
+            Verdict.WARN,
+            "held back: 7 Nodes",
+            (
+                "Node n1: mass_denial, since 2026-01-01T00:00:00Z",
+                "Node shop/web: limit, since 2026-01-01T00:00:00Z",
+                "Node: and 5 more",
+            ),
+        ),
+        ({KEY: "{"}, {}, Verdict.FAIL, "ConfigMap kube-system/kube-ccm-deletions: ", ()),
+        ({}, {"kube-ccm/allow-deletion": "true"}, Verdict.WARN, "ConfigMap kube-system", ()),
+    ],
+    ids=["no-record", "of-another", "held", "garbled", "allowed"],
+)
+async def test_deletions_that_are_held(
+    data: Any, annotations: Any, verdict: Verdict, found: str, details: tuple[str, ...]
+) -> None:
+    record = {"metadata": {"annotations": annotations}, "data": data}
+    answers = {} if data is None else {"/configmaps/kube-ccm-deletions": record}
+
+    told = await cluster.deletions_held(case(answers))
+
+    assert (told.verdict, told.found[: len(found)], told.details) == (verdict, found, details)
+
+
+# --- storage ------------------------------------------------------------------------------------
+
+TWO = "instances: [{file: {root: HERE/s}}, {sqlite: {path: HERE/q/x.db}}]"
+SECRETS = (
+    "\nsecrets: {encrypted: {key_files: [HERE/new, HERE/old], storage: {file: {root: HERE/v/s}}}}\n"
+)
+
+
+async def stored(folder: Path, text: str, uid: str = "u-1") -> Finding:
+    file = folder / "persistence.yaml"
+    file.write_text(text.replace("HERE", str(folder)))
+    lease = {"metadata": {"name": "l"}, "spec": {"leaseTransitions": 4}}
+    answers = {
+        "/namespaces/kube-system": {"metadata": {"uid": uid}},
+        "/leases/cloud-controller-manager": lease,
+    }
+    flags = [f"--persistence-config={file}"] if text else []
+    return await cluster.persistence(case(answers, *flags))
+
+
+async def test_storage(tmp_path: Path) -> None:
+    found = await stored(tmp_path, TWO)
+
+    assert (found.verdict, found.found) == (Verdict.OK, "storage is ours, and can be written")
+    assert [line.partition("-")[0] for line in found.details] == ["file", "sqlite"]
+    assert all("up, " in line and "up, 0.0 ms" not in line for line in found.details)
+    assert not list((tmp_path / "s").rglob("doctor.json"))
+    foreign = await stored(tmp_path, TWO, uid="u-2")
+    assert foreign.verdict is Verdict.FAIL
+    assert "belongs to the cluster u-1, this is u-2" in foreign.found
+    assert (await stored(tmp_path, "instances: []")).verdict is Verdict.FAIL
+    assert (await stored(tmp_path, "")).verdict is Verdict.OK
+
+
+async def test_storage_of_which_a_part_is_down(tmp_path: Path) -> None:
+    (tmp_path / "q").write_text("in the way")
+
+    found = await stored(tmp_path, TWO.replace("HERE/q", "HERE/q/r"))
+
+    assert found.verdict is Verdict.WARN
+    assert any(line.endswith("down") for line in found.details)
+
+
+@pytest.mark.parametrize(
+    ("folder", "verdict", "end"),
+    [("v", Verdict.OK, ": up, for secrets"), ("new", Verdict.WARN, ": down, for secrets")],
+)
+async def test_storage_of_secrets(folder: str, verdict: Verdict, end: str, tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        (tmp_path / name).write_bytes(name[:1].encode() * 32)
+        (tmp_path / name).chmod(0o400)
+
+    found = await stored(tmp_path, TWO + SECRETS.replace("HERE/v/", f"HERE/{folder}/"))
+
+    assert found.verdict is verdict
+    assert found.details[-1].endswith(end)
+    assert redact.words(found.details[-1]) == found.details[-1]
+
+
+# --- the Deployment and its Pods ----------------------------------------------------------------
+
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+LATELY, YESTERDAY = "2026-11-23T11:30:00Z", "2026-11-22T11:30:00Z"
+UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
+
+
+def status(**given: Any) -> dict[str, Any]:
+    return {"phase": "Running", "containerStatuses": [{"name": "main", **given}]}
+
+
+def ended(reason: str, code: int, at: str = LATELY) -> dict[str, Any]:
+    return {"terminated": {"reason": reason, "exitCode": code, "finishedAt": at}}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+RESTARTED = "2 restarts, the last time it ended with exit code 137 (OOMKilled)"
+
+
+@pytest.mark.parametrize(
+    ("given", "troubles"),
+    [
+        (status(ready=True), []),
+        (status(state=waiting("ImagePullBackOff", "no x")), [("ImagePullBackOff", "no x")]),
+        (
+            status(state=waiting("CrashLoopBackOff"), lastState=ended("Error", 1)),
+            [("CrashLoopBackOff", "ended with exit code 1")],
+        ),
+        (status(ready=False), [("NotReady", "it runs and says that it is not ready")]),
+        (
+            status(ready=True, restartCount=2, lastState=ended("OOMKilled", 137)),
+            [("OOMKilled", RESTARTED)],
+        ),
+        (status(ready=True, restartCount=2, lastState=ended("Error", 1, YESTERDAY)), []),
+        (status(ready=True, restartCount=2, lastState=ended("Error", 1, "odd")), []),
+        ({"phase": "Pending", "conditions": [UNPLACED]}, [("Unschedulable", "full")]),
+        ({"phase": "Failed", "reason": "Evicted", "message": "m"}, [("Evicted", "m")]),
+        ({"phase": "Pending"}, []),
+    ],
+)
+def test_a_pod_that_does_not_work_says_why(
+    given: dict[str, Any], troubles: list[tuple[str, str]]
+) -> None:
+    pod = {"metadata": {"name": "p"}, "status": given}
+    going = {**pod, "metadata": {"name": "p", "deletionTimestamp": LATELY}}
+
+    assert list(daemons.troubles_of(pod, NOW)) == troubles
+    assert list(daemons.troubles_of(going, NOW)) == []
+
+
+def deployed(volumes: Any = (), **given: Any) -> dict[str, Any]:
+    """A Deployment with a side-car before the daemon."""
+    flags = ["--cloud-provider=x", "--cloud-config=/etc/ccm/c.yaml"]
+    containers = [{"name": "proxy"}, {"name": "main", "args": flags, **given}]
+    spec = {"template": {"spec": {"containers": containers, "volumes": list(volumes)}}}
+    return {"metadata": {"name": "d", "namespace": "kube-system"}, "spec": spec}
+
+
+CONFIG = {"name": "config", "mountPath": "/etc/ccm"}
+FILE = {"name": "config", "mountPath": "/etc/ccm/c.yaml", "subPath": "cloud"}
+ENV = [
+    {"name": "A", "value": "1"},
+    {"name": "T", "valueFrom": {"secretKeyRef": {"name": "t", "key": "token"}}},
+]
+ENV_FROM = [{"secretRef": {"name": "all"}}, {"secretRef": {"name": "may", "optional": True}}]
+
+
+@pytest.mark.parametrize(
+    ("mount", "secret", "lacks"),
+    [
+        (CONFIG, {"secretName": "s"}, "the Secret s (for /etc/ccm)"),
+        (CONFIG, {"secretName": "there"}, "the key c.yaml in the Secret there (it has k)"),
+        (CONFIG, {"secretName": "there", "items": [{"key": "k", "path": "c.yaml"}]}, ""),
+        (FILE, {"secretName": "there"}, "the key cloud in the Secret there (it has k)"),
+        (CONFIG, {"secretName": "s", "optional": True}, ""),
+        (CONFIG, None, ""),
+        ({"name": "config", "mountPath": "/certs"}, {"secretName": "s"}, None),
+    ],
+    ids=["folder", "key", "items", "one file", "optional", "no Secret", "elsewhere"],
+)
+async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | None) -> None:
+    volume = {"name": "config", **({"secret": secret} if secret else {})}
+    answers = {
+        "/deployments": {"items": [{"metadata": {}}, deployed([volume], volumeMounts=[mount])]},
+        "/secrets/there": {"data": {"k": "eA=="}},
+    }
+
+    found = await daemons.secrets(case(answers))
+
+    assert found.verdict is (Verdict.OK if lacks == "" else Verdict.FAIL)
+    end = "is on no volume of kube-system/d" if lacks is None else lacks
+    assert found.found.endswith(end)
+
+
+def test_variables_come_from_secrets_too() -> None:
+    body = deployed(env=ENV, envFrom=ENV_FROM)
+    container = body["spec"]["template"]["spec"]["containers"][1]
+    needed = daemons.needed_secrets(daemons.Deployment(body, container))
+
+    assert [(secret, key) for secret, key, _ in needed] == [("all", ""), ("t", "token")]
+
+
+# --- managers among Pods ------------------------------------------------------------------------
+
+
+def pod(*words: str, image: str = "registry/app", phase: str = "Running", **spec: Any) -> Any:
+    container = {"image": image, "command": list(words[:1]), "args": list(words[1:])}
+    spec = {"containers": [container], **spec}
+    return {"metadata": {"name": "p"}, "spec": spec, "status": {"phase": phase}}
+
+
+CCM = "cloud-controller-manager"
+
+
+@pytest.mark.parametrize(
+    ("given", "manager"),
+    [
+        (pod(f"/bin/acme-{CCM}", "--cloud-provider=acme", image="x"), ("p", "acme")),
+        (pod("/entry", "--cloud-provider", "acme", "--v=2", image="x"), ("p", "acme")),
+        (pod("/entry", image=f"registry/{CCM}:v1"), ("p", "")),
+        (pod(f"/bin/acme-{CCM}", "--cloud-provider", image="x"), ("p", "")),
+        (pod(CCM, "--cloud-provider=x", hostNetwork=True, nodeName="n7"), ("n7", "x")),
+        (pod("kube-apiserver", "--cloud-provider=external"), None),
+        (pod("/bin/app", "--verbose"), None),
+        (pod(), None),
+        (pod(CCM, "--cloud-provider=x", phase="Succeeded"), None),
+    ],
+)
+def test_a_manager_is_known_by_name_or_flag(given: Any, manager: tuple[str, str] | None) -> None:
+    found = [(one.host, one.provider) for one in daemons.in_pods([given])]
+
+    assert found == ([manager] if manager else [])
+
+
+# --- nodes and instances ------------------------------------------------------------------------
+
+
+def listing(**ids: str) -> InstanceListing:
+    return InstanceListing(
+        instances=[
+            InstanceRecord(
+                name=name, power=Power.RUNNING, metadata=InstanceMetadata(provider_id=provider_id)
+            )
+            for name, provider_id in ids.items()
+        ]
+    )
+
+
+def test_a_provider_id_counts_before_the_name() -> None:
+    known = [
+        builders.node("a"),
+        builders.node("b", provider_id="x://9"),
+        builders.node("renamed", provider_id="x://2"),
+        builders.node("stranger"),
+    ]
+
+    unlisted, lonely = nodes.compared(listing(a="x://1", b="x://2", c="x://3"), known)
+
+    assert [node.name for node in unlisted] == ["b", "stranger"]
+    assert list(lonely) == ["c"]
+    assert nodes.compared(None, known) == (known, ())
+
+
+def test_names_that_look_alike_are_offered() -> None:
+    lost = ["web-1.example.com", "DB-1", "zebra"]
+
+    assert list(nodes.guesses(lost, ["web-1", "db1", "other"])) == [
+        "web-1.example.com may be the instance web-1",
+        "DB-1 may be the instance db1",
+    ]
+
+
+# --- the way to the API server ------------------------------------------------------------------
+
+
+def unreachable(kind: errors.Trouble, *causes: Exception) -> errors.Unreachable:
+    top: Exception = errors.Unreachable("GET /version: why", kind=kind)
+    error = top
+    for cause in causes:
+        error.__cause__ = cause
+        error = cause
+    assert isinstance(top, errors.Unreachable)
+    return top
+
+
+def tls(reason: str = "", verify_message: str = "") -> ssl.SSLError:
+    found = ssl.SSLError(1, f"[SSL: {reason}] alert")
+    found.reason = reason
+    if verify_message:
+        found.verify_message = verify_message  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("kind", get_args(errors.Trouble))
+async def test_every_trouble_has_words_and_advice(kind: errors.Trouble) -> None:
+    found = reach._unreachable("https://x", unreachable(kind))
+
+    assert (found.verdict, found.details) == (Verdict.FAIL, ("GET /version: why",))
+    assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("causes", "end"),
+    [
+        ((OSError("x"), tls("CERTIFICATE_REQUIRED")), "no TLS connection: CERTIFICATE_REQUIRED"),
+        ((tls("WRONG_VERSION_NUMBER"),), "what answers there speaks no TLS"),
+        ((tls("X", "self-signed"),), "its certificate is not trusted: self-signed"),
+        ((OSError("x"),), "no TLS connection: the handshake failed"),
+    ],
+)
+def test_the_tls_librarys_reason_is_told_however_deep_it_stands(
+    causes: tuple[Exception, ...], end: str
+) -> None:
+    assert reach._unreachable("https://x", unreachable("tls", *causes)).found.endswith(end)
+
+
+async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    realserver.write_kubeconfig(file, url="http://127.0.0.1:1", token="x")
+    flags = options.parse([f"--kubeconfig={file}"])
+    reader = Case(options=flags, environ={}, reads_only=True)
+
+    async with reader.exits:
+        await reach.kubeconfig(reader)
+        with pytest.raises(errors.WriteRefused):
+            await reader.client.raw("POST", "/api/v1/namespaces/default/events")

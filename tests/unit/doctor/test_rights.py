@@ -1,0 +1,375 @@
+"""What the daemon needs is what the shipped RBAC grants, no more and no less."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from ccm.app import options
+from ccm.app.clients import counts_deletions
+from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
+from ccm.app.options import migration
+from ccm.app.options.names import MANIFESTS as CONTROLLERS
+from ccm.doctor import rbac
+from ccm.doctor.case import Case, Finding, User, Verdict
+from ccm.doctor.rights import Need, bootstrap_tokens, needs
+from ccm.gardener import flags as gardener
+from ccm.gardener.names import GROUP
+from ccm.kube.errors import Forbidden, NotFound
+from tests.manifests import shipped
+
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+MACHINES = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
+
+Rule = tuple[str, str, str, str, str]
+"""Group, resource, name, namespace, verb."""
+
+REVIEWS = {"tokenreviews", "subjectaccessreviews", "extension-apiserver-authentication"}
+"""Resources, or names, that the roles grant which every cluster brings along."""
+
+OWN_ACCOUNTS = "--use-service-account-credentials"
+
+
+def given(*words: str) -> options.Options:
+    return options.parse(["--cloud-provider=sim", *words])
+
+
+def rules(found: Iterable[Need]) -> set[Rule]:
+    return {(need.group, need.resource, need.name, need.namespace, need.verb) for need in found}
+
+
+def documents(*path: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS.joinpath(*path)).read_text()))
+
+
+def granted(*path: str) -> set[Rule]:
+    return {
+        (group, resource, name, role["metadata"].get("namespace", ""), verb)
+        for role in documents(*path)
+        if role["kind"] in ("ClusterRole", "Role")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_shipped_rules_are_what_is_needed() -> None:
+    wanted = needs(given(), migrated=migration.DEFAULT.leader_name, reviews=True)
+    shipped = documents("rbac.yaml")
+    own = {one["metadata"]["name"] for one in shipped if one["kind"] in ("ClusterRole", "Role")}
+    bound = {one["roleRef"]["name"] for one in shipped if "roleRef" in one} - own
+
+    assert granted("rbac.yaml") == rules(
+        need for need in wanted if not {need.resource, need.name} & REVIEWS
+    )
+    assert {word for need in wanted for word in (need.resource, need.name)} >= REVIEWS
+    assert bound == {"system:auth-delegator", "extension-apiserver-authentication-reader"}
+    assert len(rules(wanted)) == len(wanted)
+
+
+def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
+    wanted = needs(given(OWN_ACCOUNTS))
+    component = ("components", "service-account-credentials", "rbac.yaml")
+
+    ours = rules(need for need in wanted if not need.account)
+
+    assert ours <= granted("rbac.yaml") | granted(*component)
+    assert {need.account for need in wanted} == {
+        "",
+        "node-controller",
+        "service-controller",
+        "route-controller",
+    }
+
+
+def test_for_machines_a_component_grants_the_rest() -> None:
+    wanted = needs(given(f"--controllers=*,{MACHINES}"))
+    tokens = granted("components", "bootstrap-tokens", "rbac.yaml")
+
+    rest = rules(wanted) - rules(needs(given())) - tokens
+    assert rest == granted("components", "machines", "rbac.yaml")
+    assert tokens == rules(need for need in wanted if need.optional)
+
+
+@pytest.mark.parametrize(
+    ("flags", "resource", "verb"),
+    [
+        (["--controllers=-cloud-node-lifecycle,*"], "nodes", "delete"),
+        (["--controllers=-service,*"], "services", "watch"),
+        (["--controllers=cloud-node-lifecycle"], "nodes/status", "patch"),
+        (["--controllers=route", "--configure-cloud-routes=false"], "nodes/status", "patch"),
+        (["--leader-elect=false"], "leases", "update"),
+    ],
+)
+def test_what_is_turned_off_needs_nothing(flags: list[str], resource: str, verb: str) -> None:
+    def asked(found: list[Need]) -> bool:
+        return any((need.resource, need.verb) == (resource, verb) for need in found)
+
+    assert asked(needs(given()))
+    assert not asked(needs(given(*flags)))
+
+
+def test_each_need_names_all_its_users() -> None:
+    (patch,) = (one for one in needs(given()) if str(one) == "patch nodes/status")
+
+    assert patch.users == ("cloud-node-controller", "node-route-controller")
+
+
+def test_the_names_of_lease_and_record_follow_the_flags() -> None:
+    flags = ("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=ns")
+    wanted = needs(given(*flags, OWN_ACCOUNTS), migrated="second")
+
+    found = [need for need in wanted if need.resource in ("leases", "configmaps")]
+    assert sorted(map(str, found)) == sorted(
+        [
+            "create leases in ns",
+            *(f"{verb} leases/l in ns" for verb in ("get", "update", "watch")),
+            *(f"{verb} leases/second in ns" for verb in ("get", "update", "watch")),
+            "create configmaps in ns",
+            *(f"{verb} configmaps/kube-ccm-deletions in ns" for verb in ("get", "patch")),
+        ]
+    )
+    assert {need.account for need in found} == {""}
+
+
+def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
+    assert needs(given("--secure-port=0"), reviews=True) == needs(given("--secure-port=0"))
+    skipping = needs(given("--authentication-skip-lookup"), reviews=True)
+    assert "extension-apiserver-authentication" not in {need.name for need in skipping}
+
+
+# --- the commands for machines ------------------------------------------------------------------
+
+
+def of_command(*words: str) -> list[Need]:
+    found = MACHINE_CONTROLLER.read(["--cloud-provider=sim", *words])
+    assert not isinstance(found, str)
+    return needs(found)
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_the_files_are_what_is_needed(command: Command) -> None:
+    """If not: `python -m ccm.doctor.rbac`."""
+    for path, text in rbac.files(command).items():
+        assert path.read_text() == text, path
+
+
+def test_every_controller_of_machines_knows_that_there_may_be_two_clusters() -> None:
+    theirs = [one for one in CONTROLLERS if GROUP in one.groups.values()]
+
+    assert len(theirs) == len(MACHINES.split(","))
+    assert [one.name for one in theirs if one.roles is not gardener.roles] == []
+
+
+def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> None:
+    found = rbac.needed(MACHINE_CONTROLLER)
+    control, target = (
+        {need.resource for need in found[role]} for role in (gardener.CONTROL, gardener.TARGET)
+    )
+
+    wide = [str(need) for need in found[gardener.CONTROL] if need.namespace != "default"]
+    assert wide == [f"get customresourcedefinitions/machines.{GROUP}"]
+    assert control >= {"machines", "leases", "events"}
+    assert not {"nodes", "nodes/status"} & control
+    assert not {"machines", "leases", "events"} & target
+    assert {need.namespace for need in found[gardener.TARGET]} == {""}
+    tokens = {(need.verb, need.resource, need.namespace) for need in found[rbac.TOKENS]}
+    assert tokens == {(verb, "secrets", "kube-system") for verb in ("create", "patch", "delete")}
+
+
+def test_without_a_target_no_cluster_is_joined_and_the_namespace_is_the_mark() -> None:
+    found = of_command("--control-kubeconfig=c", "--target-kubeconfig=none", "--namespace=shoot")
+
+    assert {need.cluster for need in found} == {""}
+    assert sorted(str(need) for need in found if need.namespace != "shoot") == [
+        "create events in default",
+        f"get customresourcedefinitions/machines.{GROUP}",
+        "patch events in default",
+    ]
+    assert "get namespaces in shoot" in map(str, found)
+
+
+def test_where_machines_are_in_kube_system_both_clusters_are_asked_for_their_secrets() -> None:
+    flags = ("--control-kubeconfig=c", "--target-kubeconfig=t", "--namespace=kube-system")
+    found = of_command(*flags)
+
+    creates = [need for need in found if (need.verb, need.resource) == ("create", "secrets")]
+    assert {need.cluster for need in creates} >= {"target"}
+    assert {need.cluster for need in found if need.resource == "machines"} == {""}
+
+
+@pytest.mark.parametrize(
+    ("words", "clusters", "counts"),
+    [
+        ([], {""}, True),
+        (["--controllers=machine"], {""}, False),
+        (["--controllers=*,machine", "--control-kubeconfig=c"], {"", "control"}, True),
+        (["--controllers=*,machine", "--target-kubeconfig=t"], {"", "control", "target"}, True),
+        (["--controllers=machine", "--control-kubeconfig=c"], {"", "control"}, False),
+    ],
+)
+def test_what_the_daemon_needs_where(words: list[str], clusters: set[str], counts: bool) -> None:
+    chosen = given(*words)
+    found = needs(chosen)
+
+    assert {need.cluster for need in found} == clusters
+    assert counts_deletions(chosen) is counts
+    assert any(need.resource == "configmaps" for need in found) is counts
+    events = {need.cluster for need in found if need.resource == "events"}
+    assert events == clusters - {"target"}
+    assert not any(need.account for need in found if need.cluster)
+
+
+# --- the right to create bootstrap tokens -------------------------------------------------------
+
+ACCOUNT = shipped.USER
+RBAC = shipped.objects(shipped.TOKENS / "rbac.yaml")
+POLICY, BINDING = shipped.objects(shipped.TOKENS_POLICY)
+FORBIDDEN = Forbidden(status=403, reason="Forbidden", message="no policies for you")
+ABSENT = NotFound(status=404, reason="NotFound", message="no such thing")
+RULES = POLICY["spec"]["matchConstraints"]["resourceRules"]
+CONDITIONS = POLICY["spec"]["matchConditions"]
+
+
+async def told(
+    *objects: dict[str, Any],
+    user: str = "kubernetes-admin",
+    allowed: bool = True,
+    flags: tuple[str, ...] = (),
+    refusal: Exception | None = None,
+) -> Finding:
+    """The finding where these objects are there; `refusal` answers questions about policies."""
+    by_plural = {"roles": "Role", "rolebindings": "RoleBinding"}
+    by_plural |= {"validatingadmissionpolicies": shipped.POLICY}
+    by_plural |= {"validatingadmissionpolicybindings": f"{shipped.POLICY}Binding"}
+
+    async def raw(method: str, path: str, *, body: bytes = b"", **_: Any) -> bytes:
+        plural = path.rpartition("/")[2]
+        if method == "POST":
+            spec = msgspec.json.decode(body)["spec"]
+            assert plural.startswith("self") is (spec.get("user") is None)
+            return msgspec.json.encode({"status": {"allowed": allowed}})
+        if refusal is not None and "admission" in path:
+            raise refusal
+        return msgspec.json.encode(
+            {"items": [one for one in objects if one["kind"] == by_plural[plural]]}
+        )
+
+    case = Case(options=given(*flags), environ={}, user=User(username=user))
+    client: Any = SimpleNamespace(raw=raw)
+    case.client = client
+    return await bootstrap_tokens(case)
+
+
+def changed(obj: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    found = copy.deepcopy(obj)
+    found["spec"] |= spec
+    return found
+
+
+def with_rule(**rule: Any) -> dict[str, Any]:
+    return changed(POLICY, matchConstraints={"resourceRules": [{**RULES[0], **rule}]})
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        (),
+        (POLICY,),
+        (BINDING,),
+        (POLICY, changed(BINDING, validationActions=["Audit"])),
+        (POLICY, changed(BINDING, matchResources={"namespaceSelector": {}})),
+        (POLICY, changed(BINDING, policyName="another")),
+        (changed(POLICY, failurePolicy="Ignore"), BINDING),
+        (changed(POLICY, matchConditions=CONDITIONS[1:]), BINDING),
+        (with_rule(operations=["CREATE"]), BINDING),
+        (with_rule(resources=["pods"]), BINDING),
+    ],
+    ids=[
+        "none",
+        "not-bound",
+        "no-policy",
+        "only-audited",
+        "not-everywhere",
+        "another-bound",
+        "may-fail",
+        "other-accounts",
+        "patches-pass",
+        "other-objects",
+    ],
+)
+async def test_a_role_without_a_policy_in_force_is_as_good_as_cluster_admin(
+    objects: tuple[dict[str, Any], ...],
+) -> None:
+    found = await told(*RBAC, *objects)
+
+    assert found.verdict is Verdict.WARN
+    assert found.found.startswith(f"{ACCOUNT} may create any Secret in kube-system")
+    assert "the component bootstrap-tokens" in found.advice[0]
+
+
+def without(index: int, **metadata: Any) -> list[dict[str, Any]]:
+    objects = copy.deepcopy(RBAC)
+    objects[index]["metadata"] |= metadata
+    return objects
+
+
+def about(field: str, value: list[str]) -> list[dict[str, Any]]:
+    role, binding = copy.deepcopy(RBAC)
+    role["rules"][0][field] = value
+    return [role, binding]
+
+
+@pytest.mark.parametrize(
+    ("objects", "how", "verdict"),
+    [
+        ([*RBAC, POLICY, BINDING], {}, Verdict.OK),
+        ([*RBAC, POLICY, BINDING], {"user": ACCOUNT}, Verdict.OK),
+        ([], {}, Verdict.OK),
+        # The daemon's own account asks for itself: it needs no right to read roles.
+        ([], {"user": ACCOUNT}, Verdict.WARN),
+        ([], {"user": ACCOUNT, "allowed": False}, Verdict.OK),
+        (about("resources", ["configmaps"]), {}, Verdict.OK),
+        (about("verbs", ["get", "list"]), {}, Verdict.OK),
+        (about("apiGroups", ["example.com"]), {}, Verdict.OK),
+        (without(1, labels={"app.kubernetes.io/name": "cert-manager"}), {}, Verdict.OK),
+        (RBAC, {"refusal": ABSENT}, Verdict.WARN),
+        (
+            RBAC,
+            {
+                "flags": (
+                    "--controllers=machine",
+                    "--target-kubeconfig=none",
+                    "--control-kubeconfig=x",
+                )
+            },
+            Verdict.OK,
+        ),
+    ],
+)
+async def test_the_right_counts_where_an_account_of_ours_has_it(
+    objects: list[dict[str, Any]], how: dict[str, Any], verdict: Verdict
+) -> None:
+    assert (await told(*objects, **how)).verdict is verdict
+
+
+async def test_an_account_of_its_own_for_machines_counts() -> None:
+    policy = changed(POLICY, matchConditions=[{"expression": f"'{ACCOUNT}'"}])
+    found = await told(*RBAC, policy, BINDING, user=ACCOUNT, flags=(OWN_ACCOUNTS,))
+
+    assert "system:serviceaccount:kube-system:machine-controller may create" in found.found
+
+
+async def test_a_user_who_may_not_read_policies_gets_no_answer() -> None:
+    """The examination makes an honest skip of it."""
+    with pytest.raises(Forbidden):
+        await told(*RBAC, refusal=FORBIDDEN)
