@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unavailable
@@ -15,7 +14,6 @@ from ccm.cloud.lookup import InstanceLookup, Ownership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Rules
 from ccm.model import Node
-from ccm.model.times import format_time
 from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.testing.builders import node as build
 from ccm.testing.builders import shutdown_taint
@@ -85,19 +83,6 @@ async def test_a_node_said_to_be_elsewhere_is_asked_about_again_with_back_off() 
     assert (said(lines, TROUBLE, "warning"), said(lines, OVER)) == (1, 0)
 
 
-async def test_a_denial_that_is_taken_back_again_and_again_deletes_nothing() -> None:
-    fake = FakeCloud()
-    answers = iter([False, True] * 100)
-    fake._exists = lambda: next(answers)  # type: ignore[method-assign]
-    async with running(fake) as cluster:
-        cluster.put(silent("a"))
-        await advance(61)
-
-        assert cluster.deleted == []
-        assert cluster.events == []
-    assert fake.calls.count("instance-exists") >= 8
-
-
 async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     """On the day when the cloud denies every instance, most of the cluster survives."""
     async with running(FakeCloud(exists=False), limit=3) as cluster:
@@ -122,25 +107,11 @@ async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     assert all(warned.count(name) == 1 for name in kept)
 
 
-async def test_a_young_node_is_not_deleted_before_its_time() -> None:
-    fake = FakeCloud(exists=False)
-    young = build("a", provider_id="fake://a", ready="False", created=format_time(clock.now()))
-    async with running(fake, least_age_s=60) as cluster:
-        with capture_logs() as lines:
-            cluster.put(young)
-            await advance(58)
-            assert cluster.deleted == []
-            await advance(8)
-            assert "a" in cluster.deleted
-
-    assert said(lines, "node held") == 1
-
-
 async def test_what_is_held_is_shown_by_who_leads() -> None:
     async with running(FakeCloud(exists=False), least_age_s=60) as cluster:
         cluster.put(silent("a"))
         await advance(20)
-        assert cluster.events == [("DeletionHeld", HELD_YOUNG)]
+        assert [reason for reason, _ in cluster.events] == ["DeletionHeld"]
         assert held("young") == 1
 
         cluster.drop("a")
@@ -151,9 +122,6 @@ async def test_what_is_held_is_shown_by_who_leads() -> None:
         await advance(20)
         assert held("young") == 1
     assert held("young") == 0
-
-
-HELD_YOUNG = "Node a is not deleted, although its cloud denies it: it is too young to be deleted"
 
 
 def held(reason: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -308,15 +308,7 @@ def test_what_changes_how_a_node_counts(changed: dict[str, Any]) -> None:
 
     assert counts_alike(node(**was), node(**was))
     assert not counts_alike(node(**was), node(**{**was, **changed}))
-
-
-def test_a_node_that_is_being_deleted_counts_otherwise() -> None:
-    leaving = msgspec.convert(
-        {"metadata": {"name": "node0", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, Node
-    )
-    staying = msgspec.convert({"metadata": {"name": "node0"}}, Node)
-
-    assert not counts_alike(staying, leaving)
+    assert not counts_alike(node(**was), deleting(node(**was)))
 
 
 GOING = Taint(key=names.TAINT_AUTOSCALER_DELETION, effect="NoSchedule")
@@ -344,45 +336,42 @@ def denied(made: Census, *moments: float, of: Node = SILENT) -> Evidence:
     return found
 
 
-def test_a_row_lasts_as_long_as_it_was_said() -> None:
-    found = denied(census(SILENT), 10.0, 15.0, 20.0)
-
-    assert (found.since, found.heard, found.lasted_s) == (10.0, 20.0, 10.0)
-
-
-def test_an_error_neither_breaks_nor_prolongs_a_row() -> None:
-    made = census(SILENT)
-    denied(made, 10.0, 15.0)
-
-    made.failed(SILENT)
-    found = denied(made, 45.0, 50.0)
-
-    assert (found.since, found.lasted_s) == (10.0, 10.0)
-
-
-def test_a_long_silence_proves_little() -> None:
-    assert denied(census(SILENT), 0.0, 3600.0).lasted_s == LONGEST_SILENCE_S
+BROKEN: list[tuple[str, Callable[[Census], object]]] = [
+    ("contradicted", lambda made: made.heard(SILENT, 6.0, exists=True)),
+    ("provider exchanged", lambda made: made.use(1)),
+    ("made anew", lambda made: made.saw(node("a", provider_id="fake://a", uid="x"), 6.0)),
+    ("another ID", lambda made: made.saw(node("a", provider_id="fake://b", ready="False"), 6.0)),
+    ("became ready", lambda made: made.saw(node("a", provider_id="fake://a"), 6.0)),
+    ("gone", lambda made: made.lost("a")),
+]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("before", "change", "after", "expected"),
     [
-        lambda made: made.heard(SILENT, 6.0, exists=True),
-        lambda made: made.use(1),
-        lambda made: made.saw(node("a", provider_id="fake://a", ready="False", uid="x"), 6.0),
-        lambda made: made.saw(node("a", provider_id="fake://b", ready="False"), 6.0),
-        lambda made: made.saw(node("a", provider_id="fake://a"), 6.0),
-        lambda made: made.lost("a"),
+        pytest.param([10], None, [15, 20], (10, 20, 10), id="as long as it was said"),
+        pytest.param(
+            [10, 15], lambda made: made.failed(SILENT), [45, 50], (10, 50, 10), id="error"
+        ),
+        pytest.param([0], None, [3600], (0, 3600, LONGEST_SILENCE_S), id="a long silence"),
+        pytest.param([0, 5], lambda made: made.use(0), [6], (0, 6, 6), id="unchanged"),
+        *[pytest.param([0, 5], change, [8], (8, 8, 0), id=name) for name, change in BROKEN],
     ],
-    ids=["contradicted", "provider exchanged", "made anew", "another ID", "became ready", "gone"],
 )
-def test_what_ends_a_row(change: object) -> None:
+def test_how_long_a_denial_has_lasted(
+    before: list[float],
+    change: Callable[[Census], object] | None,
+    after: list[float],
+    expected: tuple[float, float, float],
+) -> None:
     made = census(SILENT)
-    denied(made, 0.0, 5.0)
-
-    change(made)  # type: ignore[operator]
+    denied(made, *before)
+    if change is not None:
+        change(made)
     made.saw(SILENT, 7.0)
-    assert denied(made, 8.0).lasted_s == 0.0
+    found = denied(made, *after)
+
+    assert (found.since, found.heard, found.lasted_s) == expected
 
 
 def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
@@ -392,16 +381,6 @@ def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
     made.failed(SILENT)
 
     assert made.evidence(SILENT) is None
-
-
-def test_an_unchanged_node_keeps_its_evidence() -> None:
-    made = census(SILENT)
-    before = denied(made, 0.0, 5.0)
-
-    made.saw(SILENT, 6.0)
-    made.use(0)
-
-    assert made.evidence(SILENT) == before
 
 
 @pytest.mark.parametrize(
@@ -468,22 +447,32 @@ def recounted(made: Census, nodes: Iterable[Node]) -> Tally:
     return again.tally()
 
 
-def test_without_doubt_no_ready_node_is_asked_about() -> None:
-    made = census(SILENT, node("b", provider_id="fake://b"))
-    assert made.witnesses(0.0) == ()
-
-    made.heard(SILENT, 1.0, exists=True)
-    assert made.witnesses(1.0) == ()
+READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c", ready="False")
 
 
-def test_a_sick_node_that_is_confirmed_is_witness_enough() -> None:
-    other = node("b", provider_id="fake://b", ready="False")
-    made = census(SILENT, other, node("c", provider_id="fake://c"))
-    denied(made, 0.0)
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([], []),
+        ([(SILENT, True)], []),
+        ([(SILENT, False)], ["b"]),
+        ([(SILENT, False), (SILENT_C, True)], []),
+        ([(SILENT, False), (READY_B, True)], ["b"]),
+        ([(SILENT, False), (READY_B, True), (SILENT, True)], []),
+    ],
+    ids=["not asked", "exists", "denied", "a sick one confirmed", "known", "doubt is over"],
+)
+def test_which_ready_nodes_are_asked_about(
+    answers: list[tuple[Node, bool]], asked: list[str]
+) -> None:
+    made = census(SILENT, READY_B, SILENT_C)
+    for of, exists in answers:
+        made.heard(of, 1.0, exists=exists)
 
-    made.heard(other, 0.0, exists=True)
-
-    assert made.witnesses(1.0) == ()
+    assert list(made.witnesses(2.0)) == asked
+    # Without doubt about any node, answers about ready ones are forgotten.
+    kept = made.evidence(READY_B) is not None
+    assert kept is (bool(asked) and (READY_B, True) in answers)
 
 
 def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
@@ -512,34 +501,18 @@ def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
     assert [list(made.witnesses(now)) for now in (0.0, 1.0, 2.0)] == [["b"], ["c"], ["b"]]
 
 
-def test_when_the_doubt_is_over_the_witnesses_are_forgotten() -> None:
-    ready = node("b", provider_id="fake://b")
-    made = census(SILENT, ready)
-    denied(made, 0.0)
-    made.heard(ready, 0.0, exists=True)
-
-    made.lost("a")
-
-    assert made.witnesses(1.0) == ()
-    assert made.evidence(ready) is None
-
-
 @pytest.mark.parametrize(
     ("initial", "wall_s", "age_s"),
-    [(False, 1e9, 10.0), (False, -5.0, 10.0), (True, 50.0, 50.0), (True, -5.0, 10.0)],
+    [
+        *[(False, 1e9, 10.0), (False, -5.0, 10.0), (True, 50.0, 50.0), (True, -5.0, 10.0)],
+        (True, None, math.inf),
+    ],
 )
 def test_a_clock_on_the_wall_is_believed_about_the_past_only(
-    initial: bool, wall_s: float, age_s: float
+    initial: bool, wall_s: float | None, age_s: float
 ) -> None:
     made = census()
     made.saw(SILENT, 100.0, initial=initial)
 
     assert made.age_s(SILENT, 110.0, wall_s) == age_s
-
-
-def test_a_node_that_nobody_dated_is_old_and_one_that_is_gone_is_new() -> None:
-    made = census()
-    made.saw(SILENT, 100.0, initial=True)
-
-    assert made.age_s(SILENT, 110.0, None) == math.inf
-    assert made.age_s(msgspec.structs.replace(SILENT, metadata=node("x").metadata), 110.0, 5) == 0
+    assert made.age_s(READY_B, 110.0, 5) == 0
