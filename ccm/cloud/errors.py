@@ -19,7 +19,7 @@ CloudError
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
-Go cloud-provider library (its "instance not found" is `NotFound`); `ccm.cloud.errors` has their
+Go cloud-provider library (its "instance not found" is `NotFound`); `CODES` has their
 numbers and the text that goes over the wire. Anything else that a
 provider raises arrives at the controllers as `Internal`, with the original as its cause.
 

@@ -115,7 +115,8 @@ class ExecPlugin:
             NoCredentials: the program did not give one.
         """
         async with self._running:
-            if self._credential is None or self._expired():
+            has_expired = self._expires is not None and clock.now() >= self._expires
+            if self._credential is None or has_expired:
                 await self._renew()
             assert self._credential is not None
             return self._credential
@@ -130,9 +131,6 @@ class ExecPlugin:
                     self._unrenewed.goes_on(command=self._settings.command, error=str(problem))
                     return False
             return self._credential != credential
-
-    def _expired(self) -> bool:
-        return self._expires is not None and clock.now() >= self._expires
 
     async def _renew(self) -> None:
         output = await self._run()

@@ -256,7 +256,13 @@ class Reflector(Generic[T]):
         """List and watch for ever; ends only by cancellation."""
         while True:
             try:
-                await self._round()
+                # One watch or one list; the next may follow without a pause.
+                if self.version is not None:
+                    await self._watch(self.version)
+                elif self._watch_list:
+                    await self._watch_from_start()
+                else:
+                    await self._list()
             except errors.Gone:
                 self.version = None
                 self._log.debug("watched version expired, listing again")
@@ -270,15 +276,6 @@ class Reflector(Generic[T]):
             reset_after_s=self._settings.backoff_reset_s,
             rng=self._rng,
         )
-
-    async def _round(self) -> None:
-        """One watch, or one list; returns when the next may follow without a pause."""
-        if self.version is not None:
-            await self._watch(self.version)
-        elif self._watch_list:
-            await self._watch_from_start()
-        else:
-            await self._list()
 
     async def _list(self) -> None:
         unseen = _Unseen(self._sink.keys())
@@ -438,9 +435,11 @@ class Reflector(Generic[T]):
         self.trouble.goes_on(error=str(problem))
         if not self._progress and not _is_about_the_way(problem):
             self._fruitless += 1
-        if self._fruitless >= _FRUITLESS_LIMIT or _is_version_too_large(problem):
+        answer = problem if isinstance(problem, errors.ApiError) else None
+        is_too_large = answer and answer.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
+        if self._fruitless >= _FRUITLESS_LIMIT or is_too_large:
             self._start_over(str(problem))
-        asked = problem.retry_after if isinstance(problem, errors.ApiError) else None
+        asked = answer.retry_after if answer else None
         await asyncio.sleep(max(self._streak.next(clock.monotonic()), asked or 0.0))
 
     def _start_over(self, why: str) -> None:
@@ -461,12 +460,6 @@ def _is_about_the_way(problem: Exception) -> bool:
     if isinstance(problem, errors.ServerError):
         return problem.status in (502, 503)
     return isinstance(problem, errors.TooManyRequests | errors.Unauthorized | errors.Forbidden)
-
-
-def _is_version_too_large(problem: Exception) -> bool:
-    return isinstance(problem, errors.ApiError) and problem.has_cause(
-        errors.REASON_RESOURCE_VERSION_TOO_LARGE
-    )
 
 
 _RESYNC_CHUNK = 500
@@ -504,7 +497,7 @@ class _Content(Generic[T]):
             return
         initial = not self.synced.is_set()
         for handler in tuple(self.handlers):
-            self._call(handler, handler.on_add, obj, initial)
+            self.call(handler, handler.on_add, obj, initial)
 
     def remove(self, key: str, last: T | None = None) -> None:
         old = self.store.pop(key)
@@ -512,7 +505,7 @@ class _Content(Generic[T]):
             return
         seen = last is not None or old.is_deleting
         for handler in tuple(self.handlers):
-            self._call(handler, handler.on_delete, last or old, seen)
+            self.call(handler, handler.on_delete, last or old, seen)
 
     def complete(self) -> None:
         if not self.synced.is_set():
@@ -521,15 +514,9 @@ class _Content(Generic[T]):
 
     def updated(self, old: T, new: T) -> None:
         for handler in tuple(self.handlers):
-            self._call(handler, handler.on_update, old, new)
+            self.call(handler, handler.on_update, old, new)
 
-    def introduce(self, handler: Handler[T]) -> None:
-        """Add a listener and tell it what is there already."""
-        self.handlers.append(handler)
-        for obj in self.store.list():
-            self._call(handler, handler.on_add, obj, True)
-
-    def _call(
+    def call(
         self, handler: Handler[T], function: Callable[..., object] | None, *facts: object
     ) -> None:
         if function is None:
@@ -631,7 +618,9 @@ class Informer(Generic[T]):
                 store has it no more.
         """
         handler = Handler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
-        self._content.introduce(handler)
+        self._content.handlers.append(handler)
+        for obj in self.store.list():
+            self._content.call(handler, on_add, obj, True)
         return handler
 
     def remove_handler(self, handler: Handler[T]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from datetime import datetime, timedelta
 from urllib.parse import quote
 
 import msgspec
@@ -141,14 +140,13 @@ class ServiceAccount:
             await self._create_account()
             status = await self._request_token()
         expires = times.parse_time(status.expiration_timestamp)
+        left = expires - clock.now()
         self._credential = bearer(status.token)
         self._obtained_at = clock.monotonic()
-        self._refresh_at = self._obtained_at + REFRESH_AT * self._life_s(expires)
+        self._refresh_at = self._obtained_at + REFRESH_AT * max(
+            SHORTEST_LIFE_S, left.total_seconds()
+        )
         return self._credential
-
-    def _life_s(self, expires: datetime) -> float:
-        left: timedelta = expires - clock.now()
-        return max(SHORTEST_LIFE_S, left.total_seconds())
 
     async def _request_token(self) -> TokenStatus:
         body = {

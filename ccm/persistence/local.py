@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 
 class Worker:
-    """The thread.
+    """One thread for one store: blocking calls run there, in the order of their requests.
+
+    A caller that is cancelled does not end what has begun; later calls still wait for it.
 
     Args:
         name: of the thread.

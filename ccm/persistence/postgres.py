@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -246,8 +246,25 @@ class PostgresStore:
             async with self._pool.acquire(timeout=CONNECT_S) as db, db.transaction():
                 yield db
 
-    def _errors(self) -> _Words:
-        return _Words(self._name)
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of the library in our words, without what was sent."""
+        try:
+            yield
+        except asyncpg.PostgresError as error:
+            why = f"{type(error).__name__} ({error.sqlstate})"
+            if (advice := _ADVICE.get(error.sqlstate or "")) is not None:
+                why += f": {advice}"
+        except ssl.SSLCertVerificationError as error:
+            why = f"{files.reason(error)}; see ca_file and host"
+        except OSError as error:
+            why = files.reason(error) or type(error).__name__
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # Its text may hold what was sent.
+            why = type(error).__name__
+        else:
+            return
+        raise BackendUnavailable(f"{self._name}: {why}") from None
 
 
 async def _keep(db: object) -> None:
@@ -262,32 +279,6 @@ def _verified(ca_file: Path | None) -> ssl.SSLContext:
     except OSError as error:
         why = files.reason(error)
         raise BackendUnavailable(f"ca_file {ca_file} cannot be used: {why}") from None
-
-
-class _Words:
-    """Whatever the library raises, in our words and without what was sent."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, asyncpg.PostgresError):
-            why = f"{type(error).__name__} ({error.sqlstate})"
-            if (advice := _ADVICE.get(error.sqlstate or "")) is not None:
-                why += f": {advice}"
-        elif isinstance(error, ssl.SSLCertVerificationError):
-            why = f"{files.reason(error)}; see ca_file and host"
-        elif isinstance(error, OSError):
-            why = files.reason(error) or type(error).__name__
-        elif isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
-            # Its text may hold what was sent.
-            why = type(error).__name__
-        else:
-            return
-        raise BackendUnavailable(f"{self._name}: {why}") from None
 
 
 @backend(config=PostgresConfig)
