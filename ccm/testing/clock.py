@@ -18,12 +18,14 @@ Elsewhere there is `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import heapq
 import math
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from ccm.base import clock
 
@@ -39,6 +41,10 @@ START_S = 1000.0
 _SETTLE_LIMIT = 100_000
 _JUMP_LIMIT = 200_000
 
+_RESOLUTION_S = 2e-9
+"""Least time until a timer fires. asyncio fires timers up to 1 ns early: one that its callback sets
+again at once would never let time move."""
+
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes only when all of its tasks wait."""
@@ -47,8 +53,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.virtual_s = START_S
         self.start = START
         self.in_threads = 0
+        self.moments: list[float] = []
+        """Moments of timers, a heap; those of cancelled timers are among them."""
+        self.settling: list[asyncio.Future[None]] = []
+        """Futures that are done when no callback is ready."""
         super().__init__(_Jumping(self))
-        self.move_to(START_S)
 
     def time(self) -> float:
         """Virtual seconds, from `START_S` on."""
@@ -58,11 +67,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Virtual time on the wall."""
         return self.start + timedelta(seconds=self.virtual_s - START_S)
 
-    def move_to(self, virtual_s: float) -> None:
-        """Set the time; wakes nobody."""
-        self.virtual_s = virtual_s
-        # A timer that fired a little early would be set again and again, as time stands still.
-        self._clock_resolution = math.ulp(virtual_s)
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Set a timer, and remember its exact moment."""
+        if when > self.virtual_s:
+            least = max(_RESOLUTION_S, 2 * math.ulp(self.virtual_s))
+            when = max(when, self.virtual_s + least)
+            heapq.heappush(self.moments, when)
+        return super().call_at(when, callback, *args, context=context)
 
     def run_forever(self) -> None:
         """Run, with the project's clocks showing this loop's time."""
@@ -89,18 +106,41 @@ class _Jumping(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._jumps = 0
+        self._spins = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._loop.settling and (ready := self._settle(timeout)) is not None:
+            return ready
         if timeout is None or (timeout > 0 and self._loop.in_threads):
             # Only another thread can wake the loop, so this waits for real; a test in which
             # none does is ended by its own deadline.
             return super().select(None)
         ready = super().select(0)
         if not ready and timeout > 0:
-            self._jump()
+            self._jump(timeout)
         return ready
 
-    def _jump(self) -> None:
+    def _settle(self, timeout: float | None) -> list[Any] | None:
+        """End the waits for a loop at rest; None: it is not at rest."""
+        waits = self._loop.settling
+        if timeout is not None and timeout <= 0:
+            self._spins += 1
+            if self._spins <= _SETTLE_LIMIT:
+                return None
+            error = RuntimeError("the event loop does not come to rest: does a task spin?")
+            for wait in (one for one in waits if not one.done()):
+                wait.set_exception(error)
+        else:
+            ready = super().select(0)
+            if ready:
+                return ready
+            for wait in (one for one in waits if not one.done()):
+                wait.set_result(None)
+        waits.clear()
+        self._spins = 0
+        return super().select(0)
+
+    def _jump(self, timeout: float) -> None:
         self._jumps += 1
         if self._jumps > _JUMP_LIMIT:
             self._jumps = 0  # the tasks still have to be ended
@@ -109,8 +149,16 @@ class _Jumping(selectors.DefaultSelector):
                 "while something ticks?"
             )
         # The timer's own moment and not "now plus timeout", which rounding makes miss it.
-        scheduled = self._loop._scheduled  # type: ignore[attr-defined]  # noqa: SLF001
-        self._loop.move_to(max(self._loop.virtual_s, scheduled[0].when()))
+        reached = self._loop.virtual_s + timeout
+        slack, moments = 4 * math.ulp(reached), self._loop.moments
+        while moments and moments[0] < reached - slack:
+            heapq.heappop(moments)  # passed, or cancelled
+        if moments and moments[0] <= reached + slack:
+            reached = heapq.heappop(moments)
+        if reached + 1e-9 == reached:
+            # Beside such a number asyncio's resolution is lost, and it fires what lies before now.
+            reached = math.nextafter(reached, math.inf)
+        self._loop.virtual_s = max(self._loop.virtual_s, reached)
 
 
 def elapsed_s() -> float:
@@ -129,7 +177,7 @@ async def advance(seconds: float) -> None:
 
 def jump(seconds: float) -> None:
     """Move time at once and wake nobody in between, as a suspended machine would."""
-    _loop().move_to(_loop().virtual_s + seconds)
+    _loop().virtual_s += seconds
 
 
 async def settle() -> None:
@@ -138,17 +186,9 @@ async def settle() -> None:
     Raises:
         RuntimeError: something keeps the loop busy for ever.
     """
-    loop = asyncio.get_running_loop()
-    for _ in range(_SETTLE_LIMIT):
-        await asyncio.sleep(0)
-        if not _busy(loop):
-            return
-    raise RuntimeError("the event loop does not come to rest: does a task spin?")
-
-
-def _busy(loop: asyncio.AbstractEventLoop) -> bool:
-    # The only view of it there is.
-    return bool(loop._ready)  # type: ignore[attr-defined]  # noqa: SLF001
+    wait = _loop().create_future()
+    _loop().settling.append(wait)
+    await wait
 
 
 def _loop() -> VirtualTimeLoop:
