@@ -117,25 +117,6 @@ async def test_without_ranges_there_is_nothing_to_initialise(asking: Asking) -> 
         await asking.driver.initialize_machine(asking.request(made.provider_id))
 
 
-async def test_a_deletion_is_over_when_the_vm_is_gone(
-    asking: Asking, service: server.Service
-) -> None:
-    made = await asking.create()
-    service.change_settings(worlds.Settings(removal_s=60.0, linger_s=60.0))
-    req = asking.request(made.provider_id)
-
-    for _ in range(2):
-        with pytest.raises(cloud.RetryAfter):
-            await asking.driver.delete_machine(req)
-        with pytest.raises(cloud.RetryAfter, match="being deleted"):
-            await asking.create()
-        assert [one.info.phase for one in await asking.records()] == [cloud.Phase.DELETING]
-    service.world.delete(made.provider_id[6:], at_once=True)
-
-    await asking.driver.delete_machine(req)
-    assert await asking.records() == []
-
-
 async def test_data_volumes_come_and_go_with_the_vm(
     asking: Asking, service: server.Service
 ) -> None:
