@@ -468,12 +468,6 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda cloud, asked: cloud.worlds.balancers.remove(asked.id),
         204,
     ),
-    Operation(
-        "admin_update_route",
-        "PATCH /admin/routes/{id}",
-        lambda cloud, asked: cloud.worlds.routes.change(asked.id, asked.body),
-        body=world.RouteChange,
-    ),
     Operation("admin_add_faults", "POST /admin/faults", _add_faults, 204, Faults),
     Operation("admin_clear_faults", "DELETE /admin/faults", lambda cloud, _: cloud.heal(), 204),
     Operation("admin_get_settings", "GET /admin/settings", lambda cloud, _: cloud.settings),

@@ -596,13 +596,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     target_name: str | None = None
 
 
-class RouteChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the administrator may alter; what is left out stays."""
-
-    gateway: str | msgspec.UnsetType = msgspec.UNSET
-    destination: str | msgspec.UnsetType = msgspec.UNSET
-
-
 class RouteTable(Shelf[Route]):
     """All routes; in the table of one cluster a range has one route.
 
@@ -623,30 +616,16 @@ class RouteTable(Shelf[Route]):
         Raises:
             WorldError: `invalid`, `conflict` if the range has a route, or `quota_exceeded`.
         """
-        _check_route(order.destination, order.gateway)
+        check_text("destination", ipaddress.ip_network, order.destination)
+        check_text("gateway", ipaddress.ip_address, order.gateway)
         table = [one for one in self._by_id.values() if one.cluster == order.cluster]
         if any(one.destination == order.destination for one in table):
             raise WorldError("conflict", f"there is a route to {order.destination}")
         self._check_room(len(table))
         return self._put(Route(id=self._new_id(), **msgspec.structs.asdict(order)))
 
-    def change(self, route_id: str, change: RouteChange) -> Route:
-        """Alter a route behind its customer's back.
-
-        Raises:
-            WorldError: `not_found` or `invalid`.
-        """
-        changed = applied(self.get(route_id), change)
-        _check_route(changed.destination, changed.gateway)
-        return self._put(changed)
-
     def _shown(self, thing: Route) -> Route:
         owner = self._owners().get(thing.gateway)
         return msgspec.structs.replace(
             thing, target=owner and owner.id, target_name=owner and owner.name
         )
-
-
-def _check_route(destination: str, gateway: str) -> None:
-    check_text("destination", ipaddress.ip_network, destination)
-    check_text("gateway", ipaddress.ip_address, gateway)

@@ -209,17 +209,14 @@ def _decoded(text: str) -> bytes:
 
 
 def load(path: Path) -> Saved:
-    """Read the saved cloud; a missing file is an empty one, a mere list holds instances.
+    """Read the saved cloud; a missing file is an empty one.
 
     Raises:
         ValueError: the file holds something else; the message says where.
         OSError: the file cannot be read.
     """
     try:
-        content = path.read_bytes()
-        if content.lstrip().startswith(b"["):
-            content = b'{"instances":' + content + b"}"
-        return msgspec.json.decode(content, type=Saved)
+        return msgspec.json.decode(path.read_bytes(), type=Saved)
     except FileNotFoundError:
         return Saved()
     except msgspec.MsgspecError as error:

@@ -388,13 +388,6 @@ async def test_everything_outlives_the_process(tmp_path: Path) -> None:
         assert after.volumes.list() == [volume]
 
 
-def test_a_file_of_an_earlier_version_holds_instances(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text('[{"name": "a", "id": "i-1"}]')
-
-    assert [one.id for one in worlds.load(path).instances] == ["i-1"]
-
-
 @pytest.mark.virtual_time
 async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
@@ -412,7 +405,7 @@ async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    path.write_text('[{"name": 1}]')
+    path.write_text('{"instances": [{"name": 1}]}')
 
     with pytest.raises(ValueError, match=r"state\.json is no saved state: .*name"):
         worlds.load(path)
