@@ -220,30 +220,15 @@ TO_SERVICES: tuple[Callable[[Town, str], object], ...] = (
 )
 
 
-def _stray(town: Town) -> None:
-    town.route("10.244.99.0/24", "n0")
+CHANGES: tuple[Callable[[Town], object], ...] = (
+    *(lambda town, strike=strike: strike(town, "n1") for strike in TO_NODES[1:]),
+    *(lambda town, strike=strike: strike(town, "shop") for strike in TO_SERVICES[1:]),
+    lambda town: town.route("10.244.99.0/24", "n0"),
+    lambda town: town.service("new"),
+)
 
 
-CHANGES: Mapping[str, Callable[[Town], object]] = {
-    "its machine is gone": lambda town: town.gone("n1"),
-    "its machine is stopped": lambda town: _stopped(town, "n1"),
-    "its machine runs again": lambda town: _runs_again(town, "n1"),
-    "its machine has another address": lambda town: _moved(town, "n1"),
-    "a node has registered": lambda town: _new(town, "n1"),
-    "a node has no route": lambda town: _without_route(town, "n1"),
-    "a route leads to nobody's range": _stray,
-    "a Service was never served": lambda town: town.service("new"),
-    "a Service is being deleted": lambda town: _leaving(town, "shop"),
-    "a Service wants none any more": lambda town: _no_type(town, "shop"),
-    "a Service has other ports": lambda town: _other_ports(town, "shop"),
-    "a balancer was changed": lambda town: _changed_balancer(town, "shop"),
-    "a status was taken away": lambda town: _without_status(town, "shop"),
-    "a label was changed": lambda town: _relabelled(town, "n1"),
-    "a node is nobody's": lambda town: _never_ours(town, "n1"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("change", CHANGES)
 def test_after_a_change_it_is_planned_what_the_daemon_then_does(
     change: Callable[[Town], object],
 ) -> None:
@@ -254,7 +239,6 @@ def test_after_a_change_it_is_planned_what_the_daemon_then_does(
 
     assert actions(planned) == actions(done)
     assert holds(planned) == holds(done)
-    assert actions(planned) or holds(planned)
 
 
 def test_what_the_brake_lets_through_is_planned_though_not_for_whom() -> None:
