@@ -220,9 +220,12 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
     provider = _read_provider(options, refuse)
-    names = options.node_names or settings.default_names(options.nodes or _nodes(options, provider))
+    # No node by default beside machines in a cloud of one's own.
+    is_own = provider is not None and not provider.fake
+    count = options.nodes or (0 if options.machines and is_own else settings.NODES)
+    names = options.node_names or tuple(f"node-{number:04d}" for number in range(1, count + 1))
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
-    services = settings.SERVICES if provider is None or provider.fake else 0
+    services = 0 if is_own else settings.SERVICES
     assets = os.environ.get(ASSETS_VARIABLE)
     return settings.Settings(
         node_names=names,
@@ -296,12 +299,6 @@ def _read_class(
         refuse(f"--machine-class: {file} is not there or cannot be read")
     except ValueError as error:
         refuse(f"--machine-class: {file}: {error}")
-
-
-def _nodes(options: argparse.Namespace, provider: settings.Provider | None) -> int:
-    """Nodes where nobody says how many: none beside machines in a cloud of one's own."""
-    is_own = provider is not None and not provider.fake
-    return 0 if options.machines and is_own else settings.NODES
 
 
 def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | None:

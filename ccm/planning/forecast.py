@@ -29,7 +29,6 @@ from ccm.app.options import Options, names
 from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
 from ccm.gardener import codec, crdguard, crds, served
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -475,23 +474,13 @@ def _failures(
         if (fault := one.wrong(options))
     ]
     found = list[str]()
-    for verb, each in groupby(sorted(ledger.failures.items(), key=_by_question), _verb):
+    answered = sorted(ledger.failures.items(), key=lambda failure: failure[0])
+    for verb, each in groupby(answered, lambda failure: failure[0][0]):
         (_, error), *others = answers = list(each)
         about = ", ".join(subject for (_, subject), _ in answers[:SHOWN] if subject)
         more = f" and {len(others) + 1 - SHOWN} more" if len(answers) > SHOWN else ""
         found.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
     return wrong + found
-
-
-_Failure = tuple[tuple[str, str], CloudError]
-
-
-def _by_question(failure: _Failure) -> tuple[str, str]:
-    return failure[0]
-
-
-def _verb(failure: _Failure) -> str:
-    return failure[0][0]
 
 
 def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:

@@ -96,8 +96,3 @@ class Settings:
     def instances(self) -> bool:
         """Whether nodes wait for the cloud to initialise them."""
         return self.provider is None or self.provider.instances
-
-
-def default_names(count: int) -> tuple[str, ...]:
-    """`node-0001`, `node-0002` and so on."""
-    return tuple(f"node-{number:04d}" for number in range(1, count + 1))

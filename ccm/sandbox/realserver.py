@@ -20,9 +20,10 @@ import json
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -72,6 +73,14 @@ class RealServer:
 
     Not safe for two callers at once. Methods may be called from different
     event loops, one after the other.
+
+    Args:
+        assets: folder with the `BINARIES`.
+        data_dir: folder for state, certificates, tokens and logs.
+        users: known users beside the administrator.
+        authorization_mode: as the flag of kube-apiserver; "AlwaysAllow" opens all doors.
+        audit_log: write one JSON line per request (with its body) to this file.
+        extra_args: further flags of kube-apiserver; the last of a kind wins.
     """
 
     def __init__(
@@ -133,7 +142,10 @@ class RealServer:
         try:
             self._prepare()
             self._etcd = self._spawn("etcd", self._etcd_args())
-            await self._wait_for_etcd(self._etcd, deadline)
+            async with aiohttp.ClientSession() as session:
+                url = f"http://{ports.LOOPBACK}:{self._etcd_port}/readyz"
+                while not await _answers_ok(session, url):
+                    await _pause(self._etcd, deadline)
             self._apiserver = self._spawn("kube-apiserver", self._apiserver_args())
             await self._wait_for_apiserver(self._apiserver, deadline)
         except BaseException:
@@ -143,16 +155,15 @@ class RealServer:
 
     async def stop(self) -> None:
         """End both as an administrator would (SIGTERM); the objects stay."""
-        for child in (self._apiserver, self._etcd):
-            if child is not None:
-                await child.stop(grace_s=_STOP_GRACE_S)
-        self._apiserver = self._etcd = None
+        await self._end(lambda child: child.stop(grace_s=_STOP_GRACE_S))
 
     async def kill(self) -> None:
         """End both at once (SIGKILL); the objects stay."""
-        for child in (self._apiserver, self._etcd):
-            if child is not None:
-                await child.kill()
+        await self._end(process.Child.kill)
+
+    async def _end(self, how: Callable[[process.Child], Awaitable[int]]) -> None:
+        for child in filter(None, (self._apiserver, self._etcd)):
+            await how(child)
         self._apiserver = self._etcd = None
 
     def _prepare(self) -> None:
@@ -217,12 +228,6 @@ class RealServer:
             ]
         return [*arguments, *self._extra_args]
 
-    async def _wait_for_etcd(self, etcd: process.Child, deadline: float) -> None:
-        url = f"http://{ports.LOOPBACK}:{self._etcd_port}/readyz"
-        async with aiohttp.ClientSession() as session:
-            while not await _answers_ok(session, url):
-                await _pause(etcd, deadline)
-
     async def _wait_for_apiserver(self, apiserver: process.Child, deadline: float) -> None:
         while not self.ca_file.exists():
             await _pause(apiserver, deadline)
@@ -239,13 +244,7 @@ class RealServer:
 
 @contextlib.asynccontextmanager
 async def open_real_apiserver(
-    assets: Path,
-    data_dir: Path,
-    *,
-    users: Sequence[User] = (),
-    authorization_mode: str = "RBAC",
-    audit_log: Path | None = None,
-    extra_args: Sequence[str] = (),
+    assets: Path, data_dir: Path, **options: Any
 ) -> AsyncIterator[RealServer]:
     """Run a real kube-apiserver and etcd; yields when it answers requests.
 
@@ -254,24 +253,14 @@ async def open_real_apiserver(
     Args:
         assets: folder with the `BINARIES`.
         data_dir: folder for state, certificates, tokens and logs; made if absent.
-        users: known users beside the administrator.
-        authorization_mode: as the flag of kube-apiserver; "AlwaysAllow" opens all doors.
-        audit_log: write one JSON line per request (with its body) to this file.
-        extra_args: further flags of kube-apiserver; the last of a kind wins.
+        options: see `RealServer`.
 
     Raises:
         ServerStartError: a binary is missing, or the server did not become ready.
     """
     if missing := missing_binaries(assets):
         raise ServerStartError(f"{assets} has no {' and no '.join(missing)}")
-    server = RealServer(
-        assets=assets,
-        data_dir=data_dir,
-        users=users,
-        authorization_mode=authorization_mode,
-        audit_log=audit_log,
-        extra_args=extra_args,
-    )
+    server = RealServer(assets=assets, data_dir=data_dir, **options)
     try:
         await server.start()
         yield server
