@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import prometheus_client
 import pytest
 
+from ccm.cloud.blocking import _free
 from tests.manifests import shipped
 from tests.manifests.shipped import CHART, ROOT
 from tests.manifests.variants import EVERYTHING
@@ -25,8 +27,13 @@ _GROUPING = re.compile(r"\bby\s*\(([^)]*)\)")
 
 @pytest.fixture(scope="module")
 def series() -> Mapping[str, frozenset[str]]:
-    """Every series that the daemon has, and its labels: those of the golden file."""
-    found: dict[str, frozenset[str]] = {}
+    """Every series that the daemon has, and its labels: those of the golden file and the library's,
+    and one that is made when a provider has threads."""
+    library = prometheus_client.generate_latest().decode()
+    of_process = re.findall(r"^(process_\w+) ", library, re.MULTILINE)
+    found = dict.fromkeys(of_process, frozenset[str]())
+    free = _free()
+    found[free._name] = frozenset(free._labelnames)
     for line in (ROOT / "tests" / "golden" / "metrics.txt").read_text().splitlines():
         name, kind, labels, *_ = line.split(" ")
         parts = ("_bucket", "_count", "_sum") if kind == "histogram" else ("",)

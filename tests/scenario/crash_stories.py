@@ -15,6 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -515,6 +516,8 @@ async def _much_else(play: Play) -> None:
     await play.add_node("heir", 13, ranges=play.ranges(1))
 
 
+_routed = partial(Story, flags=POLLED)
+
 STORIES = (
     # Create.
     Story(name="create", act=_plain),
@@ -553,29 +556,21 @@ STORIES = (
     Story(name="create by a leader", act=_plain, flags=ELECTED),
     Story(name="delete by a leader", scene=_plain, act=_delete, flags=ELECTED),
     # Routes.
-    Story(name="node with ranges comes", act=_routed_node, flags=POLLED),
-    Story(
-        name="routed node comes, goes while down",
-        act=_routed_node,
-        meanwhile=_routed_node_goes,
-        flags=POLLED,
+    _routed(name="node with ranges comes", act=_routed_node),
+    _routed(
+        name="routed node comes, goes while down", act=_routed_node, meanwhile=_routed_node_goes
     ),
-    Story(name="ranges given later", scene=_bare_node, act=_ranges, flags=POLLED),
-    Story(name="routed node goes", scene=_routed_node, act=_routed_node_goes, flags=POLLED),
-    Story(
+    _routed(name="ranges given later", scene=_bare_node, act=_ranges),
+    _routed(name="routed node goes", scene=_routed_node, act=_routed_node_goes),
+    _routed(
         name="routed node goes before its machine",
         scene=_routed_node,
         act=_node_goes_before_its_machine,
-        flags=POLLED,
     ),
-    Story(name="range moves", scene=_routed_node, act=_range_moves, flags=POLLED),
+    _routed(name="range moves", scene=_routed_node, act=_range_moves),
     Story(name="routed node comes while down", act=_routed_node, asleep=True, flags=ROUTES),
-    Story(
-        name="routed node replaced while down",
-        scene=_routed_node,
-        act=_node_replaced,
-        asleep=True,
-        flags=POLLED,
+    _routed(
+        name="routed node replaced while down", scene=_routed_node, act=_node_replaced, asleep=True
     ),
     # Everything.
     Story(name="much at once while down", scene=_much, act=_much_else, asleep=True, flags=BOTH),
