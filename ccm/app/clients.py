@@ -29,7 +29,6 @@ from ccm.cloud.config import READER, Context
 from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import MachineDriver
 from ccm.cloud.registry import Opener
-from ccm.gardener.flags import CONTROL, IN_CLUSTER, NO_TARGET, TARGET
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.events import EventRecorder
@@ -37,6 +36,7 @@ from ccm.kube.informer import Informers
 from ccm.kube.resources import EVENTS as EVENT_RESOURCE
 from ccm.kube.serviceaccount import ServiceAccount, acting_as
 from ccm.kube.transport import Transport
+from ccm.machines.flags import CONTROL, IN_CLUSTER, NO_TARGET, TARGET
 from ccm.runtime.manifest import ClusterContext
 
 INFORMERS = "shared-informers"

@@ -138,7 +138,7 @@ class Controllers:
         """Import the controllers, so that the cluster does not wait for that at a take-over."""
         await asyncio.sleep(PREPARE_AFTER_S)
         for manifest in names.enabled(self._options.controllers):
-            importlib.import_module(f"{manifest.folder}.controller")
+            importlib.import_module(manifest.modules[0])
             await asyncio.sleep(0)  # the Lease is watched meanwhile
 
     async def run(self, handle: Handle, election: Election | None) -> None:

@@ -51,7 +51,7 @@ def describe(platform_name: str) -> None:
     Call it once. Controllers are imported when they start; their metrics are there before.
     """
     for manifest in MANIFESTS:
-        import_module(f"{manifest.folder}.metrics")
+        import_module(manifest.modules[1])
     release = ccm.__version__.split(".")
     _BUILD.labels(
         *(release[0], release[1], f"v{ccm.__version__}", "", "", ""),

@@ -16,8 +16,8 @@ from ccm.cli.command import EXIT_FAILED, EXIT_OK, Request
 from ccm.doctor import Refused
 
 if TYPE_CHECKING:
-    from ccm.gardener.sets import MachineDeployment
     from ccm.kube.client import Client, Resource
+    from ccm.model.machines import MachineDeployment
 
 _INTRODUCTION = """\
 Shows how the machines of a MachineDeployment are exchanged for new ones, as kubectl rollout does
@@ -161,7 +161,7 @@ async def _states(
 
 async def _steer(client: Client, request: Request, out: TextIO) -> int:
     from ccm.gardener import rolloutstatus
-    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
+    from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS
     from ccm.model.owners import controller_uid
 
     deployments, namespace = _deployments(client), request.options.namespace
@@ -186,7 +186,7 @@ async def _steer(client: Client, request: Request, out: TextIO) -> int:
 
 
 def _deployments(client: Client) -> Resource[MachineDeployment]:
-    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
+    from ccm.gardener.codec import MACHINE_DEPLOYMENTS
 
     return client.resource(MACHINE_DEPLOYMENTS)
 

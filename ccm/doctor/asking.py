@@ -22,8 +22,7 @@ from ccm.controllers.service import plan
 from ccm.doctor import daemons
 from ccm.doctor.case import Case
 from ccm.doctor.explain import NODE, SERVICE, Object, Silence, Subject
-from ccm.gardener import served
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -31,6 +30,7 @@ from ccm.kube.credentials import TlsSettings
 from ccm.kube.portforward import LOOPBACK, forwarded
 from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.transport import Transport
+from ccm.machines import served
 from ccm.model import Node, Service
 from ccm.runtime.account import PATH, Answer
 
@@ -65,7 +65,7 @@ async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSett
         found = await case.client.resource(of).get(bare, namespace=namespace)
     except errors.NotFound:
         if kind not in (NODE, SERVICE):
-            is_served = f"{kind}s" in await served.resources(case.client)
+            is_served = f"{kind}s" in await served.resources(case.client, MACHINES.api_version)
     answer = await ask(case, kind, name, address, trust)
     try:
         pages = case.client.resource(EVENTS).pages(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.gardener import names as gardener
 from ccm.gardener import rolloutstatus
-from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.machines import reasons
 from ccm.model import Event, Node, Service, names
-from ccm.model.machines import Machine, State
+from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState
 from ccm.model.meta import Wire
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
@@ -76,11 +76,11 @@ _ADVICE = {
 _OTHER = "look at the message, the cloud and the daemon's log; it is tried again"
 
 _CONDITIONS = {
-    gardener.CONDITION_FROZEN: "see why there are so many machines (kubectl get machines); or set "
+    reasons.CONDITION_FROZEN: "see why there are so many machines (kubectl get machines); or set "
     f"the annotation {gardener.ANNOTATION_UNFREEZE}",
-    gardener.CONDITION_SLOWED: "correct the template, the class or its Secret; or set the "
+    reasons.CONDITION_SLOWED: "correct the template, the class or its Secret; or set the "
     f"annotation {gardener.ANNOTATION_UNFREEZE}",
-    gardener.CONDITION_REPLICA_FAILURE: "correct what the message names",
+    reasons.CONDITION_REPLICA_FAILURE: "correct what the message names",
 }
 """Conditions that keep a set or deployment from its work -> what to do."""
 
@@ -262,18 +262,18 @@ def _of_object(subject: Subject) -> Verdict | None:
     match found := subject.found:
         case Machine():
             last = found.status
-            if found.works and last.state != State.FAILED.value:
+            if found.works and last.state != OperationState.FAILED.value:
                 return None
             kind = last.code and f"{last.code}: "
             cause = f"{kind}{last.description}" if last.description else "its status says no cause"
             advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
         case MachineSet() | MachineDeployment():
-            known = {each.type: each for each in found.status.conditions or ()}
+            known = {each.type: each for each in found.status.conditions}
             bad = [name for name in _CONDITIONS if name in known and known[name].status == "True"]
             if bad:
                 cause, advice = f"{bad[0]}: {known[bad[0]].message}", _CONDITIONS[bad[0]]
             elif isinstance(found, MachineSet):
-                ready, replicas = found.status.ready_replicas, found.spec.replicas
+                ready, replicas = found.status.ready, found.replicas
                 if ready == replicas:
                     return None
                 cause, advice = f"{ready} of {replicas} machines run", _MACHINES
@@ -303,7 +303,7 @@ def state(subject: Subject) -> str:
             vm = f"VM {found.provider_id}" if found.provider_id else "no VM"
             return f"{name} has {vm}, phase {found.phase.value or 'none'}"
         case MachineSet() | MachineDeployment():
-            return f"{name} has {found.status.replicas} of {found.spec.replicas} machines"
+            return f"{name} has {found.status.replicas} of {found.replicas} machines"
         case Service() if found.type != TYPE_LOAD_BALANCER:
             return f"{name} asks for no load balancer: its type is {found.type or 'ClusterIP'}"
     where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)

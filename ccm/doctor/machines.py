@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ccm.app.machinecontrollers import MACHINE as MANIFEST
 from ccm.base import redact
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
@@ -15,22 +16,21 @@ from ccm.cloud.machines import (
     MachineDriver,
     MachineRequest,
 )
-from ccm.controllers.machine.manifest import MANIFEST
 from ccm.doctor import provider, reach, rights
 from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
-from ccm.gardener import codec, crdguard, names, served
-from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.types import MachineClass
-from ccm.gardener.world import marker
+from ccm.gardener import names
+from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.decoding import NAMES
 from ccm.kube.errors import Forbidden, NotFound, WriteRefused
 from ccm.kube.resources import CRDS, SECRETS, Kind
-from ccm.machines import orphans, tokens
-from ccm.machines.classes import ClassView
+from ccm.machines import crdguard, orphans, served, tokens
+from ccm.machines.caches import marker
+from ccm.machines.classes import ResolvedClass, refusals, resolve
 from ccm.machines.creation import needs_token
+from ccm.machines.flags import CONTROL, NO_TARGET, TARGET
 from ccm.machines.settings import Settings
 from ccm.model import CustomResourceDefinition
-from ccm.model.machines import Machine, Phase, State
+from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, LABEL_MANAGED_BY
 
 MOST_ASKED = 50
@@ -60,7 +60,7 @@ async def machines(case: Case) -> Finding:
     """See whether there can be Machines, and how each is."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    known = await served.resources(await reach.at(case, CONTROL))
+    known = await served.resources(await reach.at(case, CONTROL), MACHINES.api_version)
     if missing := [one.plural for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]:
         return fail(
             f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
@@ -70,7 +70,11 @@ async def machines(case: Case) -> Finding:
     bad = [
         one
         for one in every
-        if (one.status.state == State.FAILED.value if one.is_deleting else one.phase in _TROUBLED)
+        if (
+            one.status.state == OperationState.FAILED.value
+            if one.is_deleting
+            else one.phase in _TROUBLED
+        )
     ]
     if not bad:
         return ok(f"{count(len(every), 'Machine')}, none is in trouble")
@@ -127,10 +131,10 @@ async def classes(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
     found, faults = await _classes(case), dict[str, str]()
-    settings = Settings(names=codec.NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
+    settings = Settings(names=NAMES, has_target=case.options.target_kubeconfig != NO_TARGET)
     has_tokens = await _may_write_tokens(case)
     for obj, view in found:
-        if told := view.faults or codec.class_refusals(obj):
+        if told := view.faults or refusals(obj):
             faults[obj.name] = redact.words("; ".join(told))
         elif not has_tokens and needs_token(view, settings):
             faults[obj.name] = f"the daemon may not write bootstrap tokens; {tokens.GRANT}"
@@ -224,7 +228,7 @@ class _Comparison:
     unconfirmed: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
 
-    async def add(self, made_of: ClassView) -> None:
+    async def add(self, made_of: ResolvedClass) -> None:
         """Compare the VMs of one class. Raises CloudError if they cannot be listed."""
         request = ListMachinesRequest(
             cluster=self.cluster,
@@ -254,7 +258,7 @@ class _Comparison:
 
         async def look(machine: Machine) -> None:
             request = MachineRequest(
-                identity=Settings(names=codec.NAMES, cluster=self.cluster).identity(machine),
+                identity=Settings(names=NAMES, cluster=self.cluster).identity(machine),
                 provider_spec=made_of.provider_spec,
                 credentials=made_of.credentials,
                 provider_id=machine.provider_id,
@@ -307,13 +311,13 @@ async def _machines(case: Case) -> Sequence[Machine]:
     return sorted(found, key=lambda one: one.key)
 
 
-async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
+async def _classes(case: Case) -> Sequence[tuple[MachineClass, ResolvedClass]]:
     where = case.options.namespace
     secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS, where)}
     return [
         (
             one,
-            codec.machine_class(
+            resolve(
                 one,
                 lambda space, name: secrets.get(f"{space}/{name}"),
                 providers=case.cloud.machine_providers,

@@ -18,8 +18,8 @@ from ccm.app.clients import (
 )
 from ccm.app.machines.commands import COMMANDS, Command
 from ccm.doctor.rights import Need, needs
-from ccm.gardener.flags import CONTROL, TARGET
 from ccm.kube.events import DEFAULT_NAMESPACE
+from ccm.machines.flags import CONTROL, TARGET
 from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 
 FOLDER = Path(__file__).parents[2] / "manifests"

@@ -25,12 +25,12 @@ from ccm.doctor.case import (
     text_at,
     warn,
 )
-from ccm.gardener.flags import IN_CLUSTER
 from ccm.kube import config, errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.errors import KubeError
 from ccm.kube.transport import Transport
+from ccm.machines.flags import IN_CLUSTER
 from ccm.model import times
 from ccm.model.meta import ObjectMeta, Wire
 

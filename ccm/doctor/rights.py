@@ -30,10 +30,10 @@ from ccm.base.tasks import bounded
 from ccm.doctor import reach
 from ccm.doctor.case import Case, Finding, at, fail, items, ok, some, text_at, warn
 from ccm.doctor.daemons import NAME
-from ccm.gardener.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.events import DEFAULT_NAMESPACE
+from ccm.machines.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET
 from ccm.machines.tokens import NAMESPACE
 from ccm.model.names import LABEL_APP
 from ccm.runtime import deletions

@@ -1,7 +1,7 @@
-"""L4: the objects of Gardener's machine-controller-manager, as its users know them.
+"""Objects of Gardener's machine-controller-manager, as its users know them.
 
 Here, and nowhere else, stand the API group, the names, and the shapes of Machine, MachineSet,
-MachineDeployment and MachineClass. `crds` writes their definitions, `views` translates between
-them and the neutral terms of `ccm.machines`. Whoever reads or writes these objects beside us
-(the autoscaler, dashboards, the Go programs) finds each name as it was.
+MachineDeployment and MachineClass: `names`, `types` and their definitions (`crds`). `codec`
+converts them to the hub types of `ccm.model.machines` and back. Other readers and writers of these
+objects (the autoscaler, dashboards, the Go programs) find each name as it was.
 """

@@ -1,422 +1,390 @@
-"""The codec of machines: documents of this API group to hub types, and back as patches. Pure."""
+"""The codec of Gardener's machine objects: kinds, names, and patches. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from ccm.base.credentials import MOST_BYTES
-from ccm.base.parsing import parse_bool, parse_digits, parse_duration
-from ccm.cloud.machines import IMPORT_ANNOTATION, Credentials
 from ccm.gardener import names
 from ccm.gardener import types as documents
-from ccm.gardener.templates import texts
-from ccm.gardener.types import ClassNodeTemplate, MachineClass
-from ccm.machines.classes import ClassView
-from ccm.machines.replicas import DEFAULT_PRIORITY
-from ccm.machines.settings import Names
-from ccm.model import Secret
-from ccm.model import names as kubernetes
-from ccm.model.machines import Machine, MachineStatus, Phase
-from ccm.model.names import STATUS_FALSE
-from ccm.model.patches import Patch, same_object, same_version
-from ccm.model.times import format_time, moment
-
-USER_DATA = "userData"
-"""Key of a class's Secret: what VMs are booted with."""
-
-_CAPACITY = ("cpu", "gpu", "memory")
-_PLACE = ("instance_type", "region", "zone")
-"""What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
-
-NAMES = Names(
-    finalizer=names.FINALIZER,
-    priority=names.ANNOTATION_PRIORITY,
-    default_priority=names.DEFAULT_PRIORITY,
-    marked=names.ANNOTATION_MARKED,
-    token_id=names.ANNOTATION_TOKEN_ID,
-    creation=names.ANNOTATION_CREATION,
-    deletion=names.ANNOTATION_DELETION,
-    node_finalizer=names.FINALIZER_NODE,
-    machine_label=names.LABEL_MACHINE_NAME,
-    applied=names.ANNOTATION_APPLIED,
-    applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
-    unmanaged=names.ANNOTATION_NOT_MANAGED,
-    critical_taint=names.TAINT_CRITICAL,
-    old_taint=names.TAINT_OLD_SET,
-    preserve=names.ANNOTATION_PRESERVE,
-    preserve_of_node=names.ANNOTATION_PRESERVED,
-    preserved_taint=names.TAINT_PRESERVED,
-    preserved_condition=names.CONDITION_PRESERVED,
-    preserved_by_us=names.REASON_PRESERVED_BY_US,
-    preserved_by_user=names.REASON_PRESERVED_BY_USER,
-    preservation_stopped=names.REASON_PRESERVED_NO_MORE,
-    candidate=names.LABEL_CANDIDATE,
-    selected=names.LABEL_SELECTED,
-    update_result=names.LABEL_UPDATE_RESULT,
-    update_successful=names.UPDATE_SUCCESSFUL,
-    update_unsuccessful=names.UPDATE_FAILED,
-    update_failed_reason=names.ANNOTATION_UPDATE_FAILED,
-    update_condition=names.CONDITION_IN_PLACE,
-    update_waiting=names.REASON_UPDATE_CANDIDATE,
-    update_selected=names.REASON_UPDATE_SELECTED,
-    update_drained=names.REASON_UPDATE_DRAINED,
-    update_ready=names.REASON_UPDATE_READY,
-    update_succeeded=names.REASON_UPDATE_SUCCESSFUL,
-    update_failed=names.REASON_UPDATE_FAILED,
-    scale_up_disabled=names.LABEL_SCALE_UP_DISABLED,
-    trigger=names.ANNOTATION_TRIGGER_DELETION,
-    scaler_time=names.ANNOTATION_SCALER_TIME,
-    revision=kubernetes.ANNOTATION_REVISION,
-    revision_history=kubernetes.ANNOTATION_REVISION_HISTORY,
-    desired=kubernetes.ANNOTATION_DESIRED_REPLICAS,
-    most=kubernetes.ANNOTATION_MAX_REPLICAS,
-    not_copied=frozenset(
-        {
-            kubernetes.ANNOTATION_LAST_APPLIED,
-            kubernetes.ANNOTATION_REVISION,
-            kubernetes.ANNOTATION_REVISION_HISTORY,
-            kubernetes.ANNOTATION_DESIRED_REPLICAS,
-            kubernetes.ANNOTATION_MAX_REPLICAS,
-            names.TAINT_OLD_SET,
-            names.ANNOTATION_UNFREEZE,
-            names.ANNOTATION_TRIGGER_DELETION,
-        }
-    ),
-    hold=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED,
-    hold_is_ours=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
+from ccm.gardener.decoding import (
+    NAMES,
+    annotations_of,
+    filled,
+    is_recorded_in_state,
+    machine,
+    machine_class,
+    machine_deployment,
+    machine_set,
 )
-"""Names of this API group."""
+from ccm.kube.resources import Kind
+from ccm.machines.codec import Codec
+from ccm.machines.rollout import Change, Making
+from ccm.model import OwnerReference
+from ccm.model.machines import (
+    Condition,
+    DeploymentStatus,
+    FailedMachine,
+    Machine,
+    MachineClass,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    Operation,
+    Phase,
+    SetStatus,
+)
+from ccm.model.patches import Patch, merge_changes, same_object, same_version
+from ccm.model.times import format_time
 
-_MOST_ORIGINS = 4
-"""Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
-of which only some were seen after a rotation. With more of them, two are likelier equal by
-chance."""
+_PUSHED = (
+    "nodeTemplate",
+    "drainTimeout",
+    "healthTimeout",
+    "creationTimeout",
+    "inPlaceUpdateTimeout",
+    "machinePreserveTimeout",
+    "disableHealthTimeout",
+    "maxEvictRetries",
+    "nodeConditions",
+)
+"""Fields of the template that reach existing machines; all others make other machines."""
 
-_MOST_S = 2**31 - 1
 
-_ORDERED = msgspec.json.Encoder(order="deterministic")
-_NEVER = datetime.fromtimestamp(0, UTC)
-
-
-def machine(obj: documents.Machine) -> Machine:
-    """Convert a document."""
-    spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
-    unhealthy = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
-    annotations = obj.annotations
-    return Machine(
-        metadata=obj.metadata,
-        created=moment(obj.metadata.creation_timestamp) or _NEVER,
-        class_name=made_of.name if made_of.kind == names.CLASS_KIND else "",
-        class_reference=(made_of.api_group, made_of.kind, made_of.name),
-        provider_id=spec.provider_id,
-        node_name=obj.labels.get(names.LABEL_NODE, ""),
-        status=_status(obj),
-        group=_group(obj),
-        deployment=obj.labels.get(names.LABEL_DEPLOYMENT, ""),
-        creation_timeout_s=_seconds(
-            annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
-        ),
-        health_timeout_s=_positive(spec.health_timeout),
-        update_timeout_s=_positive(spec.in_place_update_timeout),
-        never_fails=bool(spec.disable_health_timeout),
-        preserve_timeout_s=_positive(spec.machine_preserve_timeout),
-        creation_started=_creation_started(obj),
-        origins=_origins(obj),
-        unhealthy_conditions=unhealthy or None,
-        node_labels=texts(template.get("labels")),
-        node_annotations=texts(template.get("annotations")),
-        taints=tuple(spec.node_template.spec.taints or ()),
-        force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
-        force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
-        drain_timeout_s=_seconds(spec.drain_timeout),
-        max_evict_retries=spec.max_evict_retries,
-        priority=_priority(annotations.get(names.ANNOTATION_PRIORITY, "")),
-        marked=moment(annotations.get(names.ANNOTATION_MARKED)),
-        preserve=annotations.get(names.ANNOTATION_PRESERVE, ""),
-        preserve_of_node=annotations.get(names.ANNOTATION_PRESERVED, ""),
-        was_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
-        source=obj,
+def _kind(plural: str, hub: Any, document: Any, convert: Any) -> Kind[Any]:
+    return Kind(
+        group=names.GROUP,
+        version=names.VERSION,
+        plural=plural,
+        kind=hub.__name__,
+        namespaced=True,
+        type=hub,
+        document=document,
+        convert=convert,
     )
 
 
-def machine_class(
-    obj: MachineClass,
-    secret: Callable[[str, str], Secret | None],
-    *,
-    providers: Collection[str],
-) -> ClassView:
-    """Return the class in neutral terms.
-
-    Args:
-        obj: the class.
-        secret: finds a Secret by namespace and name.
-        providers: values of `provider` that the driver accepts.
-    """
-    data: dict[str, bytes] = {}
-    lacking: list[str] = []
-    for reference in obj.secrets:
-        namespace = reference.namespace or obj.namespace
-        who = f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers,"
-        found = secret(namespace, reference.name)
-        if namespace != obj.namespace:
-            lacking.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
-        elif found is None:
-            lacking.append(f"{who} does not exist; create it")
-        else:
-            given = found.data or {}
-            data |= given
-            lacking += (
-                f"{who} has {len(value)} bytes in {key}; a credential has at most {MOST_BYTES}"
-                for key, value in given.items()
-                if key != USER_DATA and len(value) > MOST_BYTES
-            )
-    template = obj.node_template or ClassNodeTemplate()
-    faults = (*class_faults(obj, providers), *lacking)
-    # User data are among them, as drivers of the origin know them.
-    credentials = Credentials(data)
-    spec = _ORDERED.encode(obj.spec).decode()
-    imports = obj.annotations.get(IMPORT_ANNOTATION, "")
-    return ClassView(
-        name=obj.name,
-        provider_spec=obj.spec,
-        credentials=credentials,
-        user_data=data.get(USER_DATA, b""),
-        faults=faults,
-        lacking=tuple(lacking),
-        origin=_origin(obj, data),
-        is_held=names.FINALIZER in obj.finalizers,
-        imports=frozenset(one.strip() for one in imports.split(",")) - {""},
-        extra_capacity=texts(template.virtual_capacity),
-        place=(template.instance_type, template.zone),
-        # Not that of the object: what we write on it ourselves is nothing new.
-        version=(obj.uid, spec, credentials.digest, imports, *faults),
-    )
+MACHINES: Kind[Machine] = _kind("machines", Machine, documents.Machine, machine)
+MACHINE_SETS: Kind[MachineSet] = _kind("machinesets", MachineSet, documents.MachineSet, machine_set)
+MACHINE_DEPLOYMENTS: Kind[MachineDeployment] = _kind(
+    "machinedeployments", MachineDeployment, documents.MachineDeployment, machine_deployment
+)
+MACHINE_CLASSES: Kind[MachineClass] = _kind(
+    "machineclasses", MachineClass, documents.MachineClass, machine_class
+)
 
 
-def no_class(name: str, namespace: str) -> ClassView:
-    """What stands for a class that is not there: it says so."""
-    fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
-    if not name:
-        fault = f"spec.class needs the kind {names.CLASS_KIND} and a name"
-    return ClassView(
-        name=name,
-        provider_spec={},
-        credentials=Credentials({}),
-        faults=(fault,),
-        lacking=(fault,),
-    )
+class GardenerCodec(Codec):
+    """Objects of Gardener's machine-controller-manager."""
 
+    names = NAMES
 
-def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
-    """See `ClassView.origin`. Four digits tell that something is another, and not what it is."""
-    template = obj.node_template or ClassNodeTemplate()
-    region = f"{template.region}/{obj.spec.get('region', '')}"
-    where = {key: value for key, value in data.items() if key != USER_DATA}
-    return Credentials({**where, "": region.encode()}).digest[:4]
+    machines = MACHINES
+    machine_sets = MACHINE_SETS
+    machine_deployments = MACHINE_DEPLOYMENTS
+    machine_classes = MACHINE_CLASSES
 
+    def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
+        """Return the patch that writes a status; fields that we do not know stay."""
+        before: documents.MachineStatus = obj.source.status
+        phase = status.phase.value
+        if status.phase is Phase.FOREIGN:
+            phase = before.current_status.phase
+        found = {
+            "currentStatus": {
+                "phase": phase,
+                "timeoutActive": status.timeout_active,
+                "lastUpdateTime": _text(status.since),
+                "preserveExpiryTime": _text(status.preserve_until),
+            },
+            "lastOperation": {
+                "description": status.description,
+                "errorCode": status.code or None,
+                "state": status.state,
+                "type": status.kind,
+                "lastUpdateTime": _text(status.updated),
+            },
+            "lastKnownState": _state_to_store(obj, status.known_state) or None,
+        }
+        lists = {"addresses": status.addresses, "conditions": status.conditions}
+        for key, entries in lists.items():
+            if entries or getattr(before, key):
+                found[key] = [msgspec.to_builtins(one) for one in entries] or None
+        return {"metadata": same_object(obj) | same_version(obj), "status": found}
 
-def _origins(obj: documents.Machine) -> tuple[str, ...]:
-    recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
-    return tuple(recorded.split(",")) if recorded else ()
+    def known_state_patch(self, obj: Machine, state: str) -> Patch:
+        """Return the patch that stores the driver's state."""
+        stored = _state_to_store(obj, state)
+        return {"metadata": same_object(obj), "status": {"lastKnownState": stored}}
 
+    def identity_patch(
+        self, obj: Machine, *, provider_id: str, node_name: str, origin: str
+    ) -> Patch:
+        """Return the patch that stores the VM and the node of a machine."""
+        metadata = same_object(obj) | same_version(obj)
+        if origin and not obj.provider_id:
+            metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
+        if provider_id and names.ANNOTATION_CREATION in obj.annotations:
+            # The stored provider ID replaces the record.
+            metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
+        if node_name:
+            metadata["labels"] = {names.LABEL_NODE: node_name}
+        return {"metadata": metadata, "spec": {"providerID": provider_id}}
 
-def class_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
-    """What is wrong with a class, one sentence each."""
-    if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
-        accepted = " or ".join(repr(one) for one in sorted(providers))
-        yield (
-            f"MachineClass {obj.name}: provider is {obj.provider!r}, and the driver in use serves "
-            f"{accepted}; correct the field, or remove it"
+    def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
+        """Return a new machine of a set."""
+        template: documents.MachineTemplateSpec = owner.template.source
+        metadata: dict[str, Any] = {
+            "name": name,
+            "generateName": f"{owner.name}-",
+            "namespace": owner.namespace,
+            "labels": dict(owner.template.labels),
+            "annotations": dict(annotations_of(template)),
+            "ownerReferences": [msgspec.to_builtins(reference)],
+        }
+        if finalizers := (template.metadata or {}).get("finalizers"):
+            metadata["finalizers"] = finalizers
+        return {"metadata": metadata, "spec": _machine_spec(template)}
+
+    def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
+        """Return the patch that brings changes of the template to a machine; None = there are none.
+
+        A machine that failed or ends stays as it is, except for the kind of its class, without
+        which no other change can be made.
+        """
+        spec: documents.MachineSpec = obj.source.spec
+        template: documents.MachineTemplateSpec = owner.template.source
+        if spec == replace(template.spec, provider_id=spec.provider_id) and not _timeout(template):
+            return None  # mostly, and found out at little cost
+        goal, has = (
+            _without_nulls(one) for one in (_machine_spec(template), msgspec.to_builtins(spec))
         )
-    template = obj.node_template
-    if template is None:
-        return
-    where = f"MachineClass {obj.name}: nodeTemplate"
-    for key in _CAPACITY:
-        if key not in (template.capacity or {}):
-            yield f"{where}.capacity.{key} is missing; give the amount, 0 for none"
-    for field in _PLACE:
-        if not getattr(template, field):
-            yield f"{where}.{_camel(field)} is empty; say which"
+        rests = obj.is_deleting or obj.phase in (Phase.FAILED, Phase.TERMINATING)
+        before, after = ({key: one[key] for key in _PUSHED if key in one} for one in (has, goal))
+        changes = {} if rests else merge_changes(before, after)
+        kind = template.spec.class_.kind
+        if spec.class_.kind != kind:
+            changes["class"] = {"kind": kind}
+        if not changes:
+            return None
+        return {"metadata": same_object(obj) | same_version(obj), "spec": changes}
+
+    def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
+        """Return a new set of a deployment."""
+        spec: documents.MachineDeploymentSpec = obj.source.spec
+        mark = {names.LABEL_TEMPLATE_HASH: making.name.hash}
+        whole = _plain(spec.template)
+        labels = {**obj.template.labels, **mark}
+        whole["metadata"] = {**whole.get("metadata", {}), "labels": labels}
+        selector = _plain(spec.selector) if spec.selector else {}
+        selector["matchLabels"] = {**selector.get("matchLabels", {}), **mark}
+        return {
+            "metadata": {
+                "name": making.name.name,
+                "namespace": obj.namespace,
+                "labels": labels,
+                "annotations": dict(making.annotations),
+                "finalizers": [names.FINALIZER],
+                "ownerReferences": [_plain(reference)],
+            },
+            "spec": {
+                "replicas": making.replicas,
+                "selector": selector,
+                "template": whole,
+                "minReadySeconds": spec.min_ready_seconds,
+                "autoPreserveFailedMachineMax": spec.auto_preserve_failed_machine_max,
+            },
+        }
+
+    def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
+        """Return the patch that changes a set."""
+        spec: dict[str, Any] = {}
+        if change.replicas is not None:
+            spec["replicas"] = change.replicas
+        if change.copies:
+            wanted: documents.MachineDeploymentSpec = owner.source.spec
+            before, after = (filled(_plain(one.template.source.spec)) for one in (obj, owner))
+            spec |= {
+                "template": {"spec": merge_changes(before, after)},
+                "minReadySeconds": wanted.min_ready_seconds,
+                "autoPreserveFailedMachineMax": wanted.auto_preserve_failed_machine_max,
+            }
+        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+        if change.annotations:
+            metadata["annotations"] = dict(change.annotations)
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
+        return {"metadata": metadata} | ({"spec": spec} if spec else {})
+
+    def set_status_patch(self, obj: MachineSet, status: SetStatus) -> Patch | None:
+        """Return the patch that writes a status; None = it stands."""
+        before: documents.MachineSetStatus = obj.source.status
+        after = documents.MachineSetStatus(
+            replicas=status.replicas,
+            fully_labeled_replicas=status.labeled,
+            ready_replicas=status.ready,
+            available_replicas=status.available,
+            preserved_failed_replicas=status.preserved,
+            observed_generation=status.observed,
+            conditions=[_written(one, documents.ObjectCondition) for one in status.conditions]
+            or None,
+            last_operation=_last(status.last),
+            failed_machines=[_summary(one) for one in status.failed] or None,
+            auto_preserve_failed_machine_count=status.preserved_by_us,
+        )
+        empty = {"conditions": before.conditions or None}
+        if after == replace(before, failed_machines=before.failed_machines or None, **empty):
+            return None
+        # A merge patch has to name fields that are 0 or empty now.
+        found = _with_zeros(after)
+        is_known = status.last != Operation()
+        found["lastOperation"] = _with_zeros(after.last_operation) if is_known else None
+        return {"metadata": same_version(obj), "status": found}
+
+    def move_patch(
+        self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference
+    ) -> Patch:
+        """Return the patch that moves a machine that was updated in place to its new set."""
+        left, comes = (
+            (one.selector.match_labels or {}) if one.selector is not None else {}
+            for one in (old, new)
+        )
+        kept = {key: value for key, value in obj.labels.items() if left.get(key) != value}
+        wanted = kept | dict(comes) | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
+        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+        metadata["labels"] = merge_changes(obj.labels, wanted)
+        metadata["ownerReferences"] = [_plain(reference)]
+        return {"metadata": metadata, "spec": {"class": _plain(new.template.source.spec.class_)}}
+
+    def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
+        """Return the patch that answers a rollback: the template of a set, or no change."""
+        metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+        spec: dict[str, Any] = {"rollbackTo": None}
+        if to is not None:
+            before, after = (_plain(one.template.source) for one in (obj, to))
+            labels = dict(to.template.labels)
+            labels.pop(names.LABEL_TEMPLATE_HASH, None)
+            after["metadata"] = {**after.get("metadata", {}), "labels": labels}
+            spec["template"] = merge_changes(before, after)
+            notes = [
+                {key: text for key, text in one.annotations.items() if key not in NAMES.not_copied}
+                for one in (obj, to)
+            ]
+            if changed := merge_changes(*notes):
+                metadata["annotations"] = changed
+        return {"metadata": metadata, "spec": spec}
+
+    def deployment_status_patch(
+        self, obj: MachineDeployment, status: DeploymentStatus
+    ) -> Patch | None:
+        """Return the patch that writes a status; None = it stands."""
+        wanted = documents.MachineDeploymentStatus(
+            observed_generation=status.observed,
+            replicas=status.replicas,
+            updated_replicas=status.updated,
+            ready_replicas=status.ready,
+            available_replicas=status.available,
+            preserved_failed_replicas=status.preserved,
+            unavailable_replicas=status.unavailable,
+            conditions=[_written(one, documents.DeploymentCondition) for one in status.conditions]
+            or None,
+            collision_count=status.collisions,
+            failed_machines=[_summary(one) for one in status.failed] or None,
+        )
+        before, after = (_comparable(one) for one in (obj.source.status, wanted))
+        changes = merge_changes(before, after)
+        return {"metadata": same_version(obj), "status": changes} if changes else None
+
+    def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
+        """Return the patch that writes the conditions of a class."""
+        plain = [_plain(_written(one, documents.ObjectCondition)) for one in conditions]
+        return {"metadata": same_version(obj), "status": {"conditions": plain}}
 
 
-def class_refusals(obj: MachineClass) -> Sequence[str]:
-    """What the driver refuses about a class, as the condition of its controller says."""
-    return [
-        one.message
-        for one in obj.status.conditions or ()
-        if (one.type, one.status) == (names.CONDITION_SPEC_VALID, STATUS_FALSE)
-    ]
+CODEC = GardenerCodec()
 
 
-def status_patch(obj: Machine, status: MachineStatus) -> Patch:
-    """The patch of the status that says this, and leaves alone what we know nothing of."""
-    before: documents.MachineStatus = obj.source.status
-    phase = status.phase.value
-    if status.phase is Phase.FOREIGN:
-        phase = before.current_status.phase
-    found = {
-        "currentStatus": {
-            "phase": phase,
-            "timeoutActive": status.timeout_active,
-            "lastUpdateTime": _text(status.since),
-            "preserveExpiryTime": _text(status.preserve_until),
-        },
-        "lastOperation": {
-            "description": status.description,
-            "errorCode": status.code or None,
-            "state": status.state,
-            "type": status.kind,
-            "lastUpdateTime": _text(status.updated),
-        },
-        "lastKnownState": state_to_store(obj, status.known_state) or None,
+def _machine_spec(template: documents.MachineTemplateSpec) -> dict[str, Any]:
+    timeout = _timeout(template)
+    return _plain(template.spec) | ({"creationTimeout": timeout} if timeout else {})
+
+
+def _timeout(template: documents.MachineTemplateSpec) -> str:
+    """Return the creation timeout in the annotations, which overrides that of the spec."""
+    return annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT, "")
+
+
+def _without_nulls(found: Any) -> Any:
+    # A merge patch cannot write a null, and Go writes some: they would differ for ever.
+    if not isinstance(found, Mapping):
+        return found
+    return {key: _without_nulls(value) for key, value in found.items() if value is not None}
+
+
+def _plain(found: msgspec.Struct) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(found))
+
+
+def _with_zeros(found: msgspec.Struct) -> dict[str, Any]:
+    zero = {
+        one.encode_name: one.default if isinstance(one.default, int) else None
+        for one in msgspec.structs.fields(found)
     }
-    lists = {"addresses": status.addresses, "conditions": status.conditions}
-    for key, entries in lists.items():
-        if entries or getattr(before, key):
-            found[key] = [msgspec.to_builtins(one) for one in entries] or None
-    return {"metadata": same_object(obj) | same_version(obj), "status": found}
+    return zero | _plain(found)
 
 
-def preserve_patch(obj: Machine, until: datetime | None) -> Patch:
-    """The patch of the status that says until when the machine is kept; None: no longer."""
-    found = {"currentStatus": {"preserveExpiryTime": _text(until)}}
-    return {"metadata": same_object(obj) | same_version(obj), "status": found}
+def _comparable(found: documents.MachineDeploymentStatus) -> dict[str, Any]:
+    """Return the fields that are set, with conditions in a fixed order."""
+    plain = {key: value for key, value in _plain(found).items() if value is not None}
+    if conditions := plain.get("conditions"):
+        plain["conditions"] = sorted(conditions, key=lambda one: str(one["type"]))
+    return plain
 
 
-def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:
-    """The patch that says which VM is the machine's, and with what it was made."""
-    metadata = same_object(obj) | same_version(obj)
-    if origin and not obj.provider_id:
-        metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
-    if provider_id and names.ANNOTATION_CREATION in obj.annotations:
-        # The stored provider ID replaces the record.
-        metadata.setdefault("annotations", {})[names.ANNOTATION_CREATION] = None
-    if node_name:
-        metadata["labels"] = {names.LABEL_NODE: node_name}
-    return {"metadata": metadata, "spec": {"providerID": provider_id}}
-
-
-def origin_patch(obj: Machine, origin: str) -> Patch | None:
-    """Return the patch that records another origin that shows the VM; None: there is none.
-
-    Without a record, the project of the VM is unknown, and one more origin would not tell it.
-    """
-    before = obj.origins
-    if not before or origin in before:
-        return None
-    recorded = ",".join((*before, origin)[-_MOST_ORIGINS:])
-    metadata = same_object(obj) | same_version(obj)
-    return {"metadata": metadata | {"annotations": {names.ANNOTATION_ORIGIN: recorded}}}
-
-
-def _status(obj: documents.Machine) -> MachineStatus:
-    found, current, last = obj.status, obj.status.current_status, obj.status.last_operation
-    return MachineStatus(
-        phase=_phase(current.phase),
-        description=last.description,
-        code=last.error_code,
-        state=last.state,
-        kind=last.type,
-        timeout_active=current.timeout_active,
-        since=moment(current.last_update_time),
-        preserve_until=moment(current.preserve_expiry_time),
-        updated=moment(last.last_update_time),
-        known_state=_known_state(obj),
-        addresses=tuple(found.addresses or ()),
-        conditions=tuple(found.conditions or ()),
+def _written(one: Condition, kind: type[documents.ObjectCondition]) -> Any:
+    found: dict[str, Any] = {}
+    if kind is documents.DeploymentCondition:
+        found["last_update_time"] = _text(one.updated)
+    return kind(
+        type=one.type,
+        status=one.status,
+        last_transition_time=_text(one.since),
+        reason=one.reason,
+        message=one.message,
+        **found,
     )
 
 
-def _phase(text: str) -> Phase:
-    try:
-        return Phase(text)
-    except ValueError:
-        return Phase.FOREIGN
+def _last(found: Operation) -> documents.LastOperation:
+    return documents.LastOperation(
+        description=found.description,
+        error_code=found.code,
+        last_update_time=_text(found.updated),
+        state=found.state,
+        type=found.kind,
+    )
 
 
-def _group(obj: documents.Machine) -> str:
-    """Its deployment; without one, whoever controls it."""
-    owners = obj.metadata.owner_references or ()
-    others = (one.uid for one in owners if one.controller)
-    return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
+def _summary(found: FailedMachine) -> documents.MachineSummary:
+    return documents.MachineSummary(
+        name=found.name,
+        provider_id=found.provider_id,
+        last_operation=_last(found.operation),
+        owner_ref=found.owner,
+    )
 
 
-def _creation_started(obj: documents.Machine) -> bool:
-    """Return whether the object records a creation of its own: a restored copy has the annotation
-    too, but another UID, and none of the original's owners.
-    """
-    recorded = obj.annotations.get(names.ANNOTATION_CREATION)
-    if not recorded:
-        # First, as machines are viewed very often, and most have their VM.
-        return _is_recorded_in_state(obj)
-    owners = (one.uid for one in obj.metadata.owner_references or ())
-    return recorded in (obj.uid, *owners) or _is_recorded_in_state(obj)
-
-
-def _is_recorded_in_state(obj: documents.Machine) -> bool:
-    stored = obj.status.last_known_state
-    if not stored:
-        return False
-    begins, _, _ = stored.partition(" ")
-    return begins == f"{names.STATE_CREATION}{obj.uid}"
-
-
-def _known_state(obj: documents.Machine) -> str:
-    """Return the driver's last known state, without the record of an earlier release."""
-    stored = obj.status.last_known_state
-    return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
-
-
-def state_to_store(obj: Machine, state: str) -> str:
-    """Return the value of `lastKnownState` for a driver's state.
-
-    The record of an earlier release stays in it until the provider ID is stored: it may be the only
-    one.
-    """
-    if _is_recorded_in_state(obj.source) and not obj.provider_id:
+def _state_to_store(obj: Machine, state: str) -> str:
+    # The record of an earlier release stays until the provider ID is stored: it may be the only
+    # one.
+    if is_recorded_in_state(obj.source) and not obj.provider_id:
         return f"{names.STATE_CREATION}{obj.uid} {state}"
     return state
 
 
-def _text(moment: datetime | None) -> str | None:
-    return format_time(moment) if moment is not None else None
-
-
-def limited_s(seconds: int) -> float:
-    """Return the seconds of a field of 32 bits; another definition than ours may let more through,
-    and no moment is so far away.
-    """
-    return float(max(-_MOST_S, min(seconds, _MOST_S)))
-
-
-def _priority(text: str) -> int:
-    is_negative = text.startswith("-")
-    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
-    if found is None:
-        return DEFAULT_PRIORITY
-    return -found if is_negative else found
-
-
-def _seconds(text: str) -> float | None:
-    """A duration; None where there is none, or none that can be read: the flag counts."""
-    try:
-        return parse_duration(text).total_seconds() if text else None
-    except ValueError:
-        return None
-
-
-def _positive(text: str) -> float | None:
-    """A duration that a machine sets itself. One of nothing is none: it would end the machine at
-    the first hiccup of its node.
-    """
-    seconds = _seconds(text)
-    return seconds if seconds is not None and seconds > 0 else None
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+def _text(found: datetime | None) -> str | None:
+    return format_time(found) if found is not None else None

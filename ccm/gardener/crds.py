@@ -17,7 +17,7 @@ from typing import Any
 import msgspec.inspect as wire
 import yaml
 
-from ccm.gardener import kinds, names
+from ccm.gardener import codec, names
 from ccm.kube.resources import Kind
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -63,7 +63,7 @@ _AGE = ("Age", "date", ".metadata.creationTimestamp")
 
 DEFINITIONS = (
     Definition(
-        kind=kinds.MACHINES,
+        kind=codec.MACHINES,
         short="mc",
         columns=(
             ("Status", "string", ".status.currentStatus.phase"),
@@ -73,7 +73,7 @@ DEFINITIONS = (
         ),
     ),
     Definition(
-        kind=kinds.MACHINE_SETS,
+        kind=codec.MACHINE_SETS,
         short="mcs",
         scales=True,
         columns=(
@@ -84,7 +84,7 @@ DEFINITIONS = (
         ),
     ),
     Definition(
-        kind=kinds.MACHINE_DEPLOYMENTS,
+        kind=codec.MACHINE_DEPLOYMENTS,
         short="mcd",
         scales=True,
         columns=(
@@ -95,7 +95,7 @@ DEFINITIONS = (
             _AGE,
         ),
     ),
-    Definition(kind=kinds.MACHINE_CLASSES, short="mcc", has_status=False),
+    Definition(kind=codec.MACHINE_CLASSES, short="mcc", has_status=False),
 )
 
 

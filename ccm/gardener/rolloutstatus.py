@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ccm.gardener import codec, rollouts
-from ccm.gardener.sets import MachineDeployment, MachineSet, RollbackConfig
+from ccm.gardener.decoding import NAMES
 from ccm.machines import progress, revisions
+from ccm.machines.replicas import populated
 from ccm.machines.revisions import Revert
+from ccm.model.machines import MachineDeployment, MachineSet
 from ccm.model.patches import Patch, same_object, same_version
 
 
@@ -38,25 +39,25 @@ class Progress:
 
 def progress_of(obj: MachineDeployment) -> Progress:
     """How far the rollout of a deployment is."""
-    name, spec, status = obj.name, obj.spec, obj.status
-    if status.observed_generation < obj.metadata.generation:
+    name, status = obj.name, obj.status
+    if status.observed < obj.metadata.generation:
         return Progress(text=f'Waiting for "{name}" to be looked at by its controller...')
-    said = {one.type: one for one in status.conditions or ()}.get(progress.PROGRESSING)
+    said = status.condition(progress.PROGRESSING)
     if said is not None and said.reason in (progress.TOO_LATE, progress.UNUSABLE):
         return Progress(text=f'"{name}" does not move on: {said.message}', done=True, failed=True)
     waits = f'Waiting for "{name}": '
     if said is not None and said.reason == progress.NOT_MADE:
         return Progress(text=f"{waits}{said.message}; it is tried again...")
-    if status.updated_replicas < spec.replicas:
-        paused = "; it is paused" if spec.paused else ""
-        counts = f"{status.updated_replicas} of {spec.replicas} machines are new"
+    if status.updated < obj.replicas:
+        paused = "; it is paused" if obj.is_paused else ""
+        counts = f"{status.updated} of {obj.replicas} machines are new"
         return Progress(text=f"{waits}{counts}{paused}...")
-    if (old := status.replicas - status.updated_replicas) > 0:
+    if (old := status.replicas - status.updated) > 0:
         return Progress(text=f"{waits}{old} old machine{'s' if old > 1 else ''} to go...")
-    if status.replicas > spec.replicas:
-        return Progress(text=f"{waits}{status.replicas - spec.replicas} machines too many to go...")
-    if status.available_replicas < spec.replicas:
-        counts = f"{status.available_replicas} of {spec.replicas} new machines are available"
+    if status.replicas > obj.replicas:
+        return Progress(text=f"{waits}{status.replicas - obj.replicas} machines too many to go...")
+    if status.available < obj.replicas:
+        counts = f"{status.available} of {obj.replicas} new machines are available"
         return Progress(text=f"{waits}{counts}...")
     return Progress(text=f'"{name}" is rolled out', done=True)
 
@@ -67,15 +68,12 @@ def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) 
     Raises:
         CannotBeDone: it is paused, or there is no such revision.
     """
-    if obj.spec.paused:
+    if obj.is_paused:
         raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
-    view = rollouts.deployment(_wishing(obj, revision))
-    views = [rollouts.machine_set(one, (), lambda _name: None) for one in sets]
-    found = revisions.revert(view, views, codec.NAMES)
+    views = [populated(one, ()) for one in sets]
+    found = revisions.revert(replace(obj, rollback_to=revision), views, NAMES)
     if found.to is None and not found.is_same:
-        known = sorted(
-            filter(None, (revisions.number(one.annotations, codec.NAMES) for one in views))
-        )
+        known = sorted(filter(None, (revisions.number(one.annotations, NAMES) for one in views)))
         there = f" There are {', '.join(map(str, known))}." if known else ""
         raise CannotBeDone(f"{found.why_not}{there}")
     return found
@@ -93,10 +91,6 @@ def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:
     Raises:
         CannotBeDone: it is so already.
     """
-    if obj.spec.paused is paused:
+    if obj.is_paused is paused:
         raise CannotBeDone(f'"{obj.name}" is {"already" if paused else "not"} paused')
     return {"metadata": same_object(obj), "spec": {"paused": paused or None}}
-
-
-def _wishing(obj: MachineDeployment, revision: int) -> MachineDeployment:
-    return replace(obj, spec=replace(obj.spec, rollback_to=RollbackConfig(revision=revision)))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ccm.machines.fleet import SetView
-from ccm.machines.replicas import CALLED_PRIORITY, Member
+from ccm.machines.replicas import CALLED_PRIORITY, Member, PopulatedSet
 from ccm.machines.settings import Names, Settings
 from ccm.model import Node, Taint
 from ccm.model.machines import Phase
@@ -80,8 +79,8 @@ def triggered(
 
 
 def node_marks(
-    new: SetView | None,
-    olds: Sequence[SetView],
+    new: PopulatedSet | None,
+    olds: Sequence[PopulatedSet],
     settings: Settings,
     *,
     rolls: bool,
@@ -110,7 +109,7 @@ def hold_notes(names: Names) -> Mapping[str, str]:
     return {names.hold: "true", names.hold_is_ours: "true"}
 
 
-def set_mark(found: SetView, names: Names, *, rolls: bool, is_new: bool) -> dict[str, Any]:
+def set_mark(found: PopulatedSet, names: Names, *, rolls: bool, is_new: bool) -> dict[str, Any]:
     """The annotation by which a set remembers that its nodes were told."""
     if is_new:
         return {names.old_taint: None} if names.old_taint in found.annotations else {}
@@ -133,7 +132,7 @@ def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
 
 
 def _marks(
-    found: SetView, settings: Settings, *, holds: bool, is_old: bool | None
+    found: PopulatedSet, settings: Settings, *, holds: bool, is_old: bool | None
 ) -> Iterator[NodeMark]:
     for member in found.live:
         if member.node is None or member.node.is_deleting:

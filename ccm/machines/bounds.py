@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ccm.machines.fleet import DeploymentView, Strategy
+from ccm.model.machines import MachineDeployment, Strategy
 
 _PERCENT = re.compile(r"([0-9]{1,9})%")
 
@@ -31,14 +31,14 @@ def amount(value: int | str, of: int, *, up: bool) -> int:
     return -(-hundredths // 100) if up else hundredths // 100
 
 
-def surge(deployment: DeploymentView) -> int:
+def surge(deployment: MachineDeployment) -> int:
     """Most machines above the replicas; none where they are not rolled."""
     if deployment.strategy is not Strategy.ROLLING:
         return 0
     return amount(deployment.max_surge, deployment.replicas, up=True)
 
 
-def unavailable(deployment: DeploymentView) -> int:
+def unavailable(deployment: MachineDeployment) -> int:
     """Most machines that may be missing, never more than there are to be."""
     if deployment.strategy not in (Strategy.ROLLING, Strategy.IN_PLACE) or not deployment.replicas:
         return 0
@@ -50,7 +50,7 @@ def unavailable(deployment: DeploymentView) -> int:
     return min(most, deployment.replicas)
 
 
-def new_size(deployment: DeploymentView, *, present: int, new: int) -> int:
+def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
     """How large the new set may be now.
 
     Args:

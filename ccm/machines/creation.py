@@ -30,13 +30,20 @@ from ccm.cloud.machines import (
     found,
     known,
 )
-from ccm.machines.classes import ClassView
+from ccm.machines.classes import ResolvedClass
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
 from ccm.machines.userdata import TOKEN, has
 from ccm.model import Node, NodeAddress
-from ccm.model.machines import CREATING, Kind, Machine, MachineStatus, Phase, State
+from ccm.model.machines import (
+    CREATING,
+    Machine,
+    MachineStatus,
+    OperationState,
+    OperationType,
+    Phase,
+)
 from ccm.model.names import ADDRESS_HOSTNAME
 from ccm.model.times import parse_time
 
@@ -117,7 +124,7 @@ REST = Outcome()
 
 def next_step(
     machine: Machine,
-    made_of: ClassView,
+    made_of: ResolvedClass,
     seen: Evidence,
     settings: Settings,
     *,
@@ -151,7 +158,7 @@ def next_step(
     return Step.INITIALIZE if is_there and not seen.initialized else Step.SETTLE
 
 
-def is_claimed(machine: Machine, made_of: ClassView, settings: Settings) -> bool:
+def is_claimed(machine: Machine, made_of: ResolvedClass, settings: Settings) -> bool:
     """Whether all stands on the object that has to before its VM is made."""
     return (
         settings.names.finalizer in (machine.metadata.finalizers or ())
@@ -162,7 +169,7 @@ def is_claimed(machine: Machine, made_of: ClassView, settings: Settings) -> bool
     )
 
 
-def needs_token(made_of: ClassView, settings: Settings) -> bool:
+def needs_token(made_of: ResolvedClass, settings: Settings) -> bool:
     """Whether the VMs of a class are booted with a bootstrap token."""
     every = (made_of.user_data, made_of.spec_user_data)
     return settings.has_target and any(has(one, TOKEN) for one in every)
@@ -195,7 +202,7 @@ def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings)
     if seen.created is None and vm.last_known_state is not None:
         state = vm.last_known_state
     there = MachineStatus(
-        kind=Kind.CREATE.value,
+        kind=OperationType.CREATE.value,
         since=now,
         updated=now,
         known_state=state,
@@ -207,7 +214,7 @@ def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings)
                 there,
                 phase=Phase.PENDING,
                 description=CREATING_TEXT,
-                state=State.PROCESSING.value,
+                state=OperationState.PROCESSING.value,
                 timeout_active=True,
             )
         )
@@ -216,7 +223,7 @@ def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings)
             there,
             phase=Phase.AVAILABLE,
             description=CREATED_TEXT,
-            state=State.SUCCESSFUL.value,
+            state=OperationState.SUCCESSFUL.value,
             addresses=_addresses(machine, vm),
         )
     )
@@ -412,8 +419,8 @@ def _failure(machine: Machine, description: str, phase: Phase, now: datetime) ->
         phase=phase,
         description=description,
         code="",
-        state=State.FAILED.value,
-        kind=Kind.CREATE.value,
+        state=OperationState.FAILED.value,
+        kind=OperationType.CREATE.value,
         timeout_active=False,
         since=now,
         updated=now,

@@ -24,7 +24,7 @@ from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
 from ccm.model import Node
-from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.times import format_time, moment
 
 LONG_S = 600.0
@@ -112,10 +112,10 @@ class Move:
 
     to: Stage
     text: str
-    state: State = State.PROCESSING
+    state: OperationState = OperationState.PROCESSING
 
 
-def _move(to: Stage, text: str = "", state: State = State.PROCESSING) -> Move:
+def _move(to: Stage, text: str = "", state: OperationState = OperationState.PROCESSING) -> Move:
     return Move(to, f"{text} {MARKERS[to]}".strip(), state)
 
 
@@ -127,7 +127,7 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         ),
         (Stage.STATUS, Cause.KNOWN): _move(Stage.DRAIN),
         **{
-            (stage, Cause.UNCLEAR): _move(stage, "{said}.", State.FAILED)
+            (stage, Cause.UNCLEAR): _move(stage, "{said}.", OperationState.FAILED)
             for stage in Stage
             if stage is not Stage.FINALIZER
         },
@@ -138,7 +138,9 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         (Stage.DRAIN, Cause.DRAINED): _move(Stage.VM, "Drain successful."),
         (Stage.DRAIN, Cause.FORCED): _move(Stage.VOLUMES, "Force Drain successful."),
         (Stage.DRAIN, Cause.UNDRAINED): _move(
-            Stage.DRAIN, "Drain failed due to {said}. Will retry in next sync.", State.FAILED
+            Stage.DRAIN,
+            "Drain failed due to {said}. Will retry in next sync.",
+            OperationState.FAILED,
         ),
         (Stage.DRAIN, Cause.UNDRAINED_BY_FORCE): _move(
             Stage.VOLUMES,
@@ -152,7 +154,7 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
         (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
         (Stage.VM, Cause.DENIED): _move(Stage.VM, "The cloud shows no VM. It is asked once more."),
         (Stage.VM, Cause.REFUSED): _move(
-            Stage.VM, "VM deletion failed due to - {said}.", State.FAILED
+            Stage.VM, "VM deletion failed due to - {said}.", OperationState.FAILED
         ),
         (Stage.NODE, Cause.NO_LABEL): _move(
             Stage.FINALIZER,
@@ -162,7 +164,9 @@ TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
             Stage.FINALIZER, 'Deletion of Node Object "{node}" is successful.'
         ),
         (Stage.NODE, Cause.HELD): _move(
-            Stage.NODE, 'Deletion of Node Object "{node}" failed due to - {said}.', State.FAILED
+            Stage.NODE,
+            'Deletion of Node Object "{node}" failed due to - {said}.',
+            OperationState.FAILED,
         ),
     }
 )
@@ -201,7 +205,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         since: when volumes began to be waited for.
         not_visible: time since which credentials do not show the VM, which may belong to another
             project.
-        not_visible_origin: `ClassView.origin` of those credentials.
+        not_visible_origin: `ResolvedClass.origin` of those credentials.
     """
 
     uid: str
@@ -273,7 +277,7 @@ def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> 
         description=move.text,
         code=code,
         state=move.state.value,
-        kind=Kind.DELETE.value,
+        kind=OperationType.DELETE.value,
         timeout_active=False,
         since=before.since if before.phase is Phase.TERMINATING else now,
         updated=now,
@@ -296,7 +300,7 @@ def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, bri
     if marked(machine) is not move.to:
         return not brief
     if (
-        move.state is State.PROCESSING
+        move.state is OperationState.PROCESSING
         and before.state == wanted.state
         and _is_young(machine, wanted)
     ):
@@ -307,7 +311,7 @@ def is_worth_writing(machine: Machine, wanted: MachineStatus, move: Move, *, bri
 def is_brief(move: Move, event: Event, times: int) -> bool:
     """Whether a rest is the first at its stage, and over in a moment without anybody's doing."""
     soon = event.after_s is not None and event.after_s <= QUICK_S
-    return times == 1 and soon and move.state is State.PROCESSING
+    return times == 1 and soon and move.state is OperationState.PROCESSING
 
 
 def _is_young(machine: Machine, wanted: MachineStatus) -> bool:

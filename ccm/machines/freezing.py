@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 
 THAW_TEXT = "Machine Health Timeout was reset due to APIServer being unreachable"
 """Description of a machine whose health counts anew (reference)."""
@@ -58,8 +58,8 @@ def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
         phase=Phase.RUNNING,
         description=THAW_TEXT,
         code="",
-        state=State.SUCCESSFUL.value,
-        kind=Kind.HEALTH_CHECK.value,
+        state=OperationState.SUCCESSFUL.value,
+        kind=OperationType.HEALTH_CHECK.value,
         timeout_active=False,
         since=now,
         updated=now,

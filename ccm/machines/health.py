@@ -18,7 +18,7 @@ from ccm.machines import updating
 from ccm.machines.creation import Outcome
 from ccm.machines.settings import Effective, Settings, effective
 from ccm.model import Node, NodeCondition
-from ccm.model.machines import Kind, Machine, Phase, State
+from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 
 CONFIRM_S = 60.0
@@ -68,19 +68,25 @@ class Edge:
     """
 
     after: Phase
-    state: State
-    kind: Kind | None = None
+    state: OperationState
+    kind: OperationType | None = None
     timeout_active: bool = False
 
 
-_RUNS = Edge(after=Phase.RUNNING, state=State.SUCCESSFUL, kind=Kind.HEALTH_CHECK)
+_RUNS = Edge(after=Phase.RUNNING, state=OperationState.SUCCESSFUL, kind=OperationType.HEALTH_CHECK)
 _DOUBT = Edge(
-    after=Phase.UNKNOWN, state=State.PROCESSING, kind=Kind.HEALTH_CHECK, timeout_active=True
+    after=Phase.UNKNOWN,
+    state=OperationState.PROCESSING,
+    kind=OperationType.HEALTH_CHECK,
+    timeout_active=True,
 )
-_FAILS = Edge(after=Phase.FAILED, state=State.FAILED)
-_UPDATED = Edge(after=Phase.UPDATED, state=State.SUCCESSFUL, kind=Kind.IN_PLACE)
+_FAILS = Edge(after=Phase.FAILED, state=OperationState.FAILED)
+_UPDATED = Edge(after=Phase.UPDATED, state=OperationState.SUCCESSFUL, kind=OperationType.IN_PLACE)
 _NOT_UPDATED = Edge(
-    after=Phase.UPDATE_FAILED, state=State.FAILED, kind=Kind.IN_PLACE, timeout_active=True
+    after=Phase.UPDATE_FAILED,
+    state=OperationState.FAILED,
+    kind=OperationType.IN_PLACE,
+    timeout_active=True,
 )
 
 TABLE: Mapping[tuple[Phase, Cause], Edge] = {
@@ -353,7 +359,7 @@ def changed(
         description=_told(machine, node, cause, now, settings),
         code="",
         state=edge.state.value,
-        kind=Kind.CREATE.value if joins else edge.kind.value if edge.kind else status.kind,
+        kind=OperationType.CREATE.value if joins else edge.kind.value if edge.kind else status.kind,
         timeout_active=edge.timeout_active,
         since=now.wall,
         updated=now.wall,
@@ -382,7 +388,10 @@ def copied(
 def _joins(machine: Machine) -> bool:
     """Whether its node is in use for the first time."""
     status = machine.status
-    return status.kind == Kind.CREATE.value and status.state != State.SUCCESSFUL.value
+    return (
+        status.kind == OperationType.CREATE.value
+        and status.state != OperationState.SUCCESSFUL.value
+    )
 
 
 def _told(

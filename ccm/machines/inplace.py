@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ccm.machines.fleet import SetView
-from ccm.machines.replicas import Member
+from ccm.machines.replicas import Member, PopulatedSet
 from ccm.machines.scaling import Fleet, Sizes, down, lessened
 from ccm.machines.settings import Names
 from ccm.model import Node, Taint
@@ -48,8 +47,8 @@ class Move:
     """
 
     piece: Member
-    old: SetView
-    new: SetView
+    old: PopulatedSet
+    new: PopulatedSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +72,8 @@ NOTHING = Update()
 
 
 def update(
-    new: SetView | None,
-    olds: Sequence[SetView],
+    new: PopulatedSet | None,
+    olds: Sequence[PopulatedSet],
     fleet: Fleet,
     names: Names,
     *,
@@ -107,7 +106,9 @@ def update(
     )
 
 
-def ended(new: SetView | None, olds: Sequence[SetView], fleet: Fleet, names: Names) -> Update:
+def ended(
+    new: PopulatedSet | None, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names
+) -> Update:
     """What is done about an update that goes no further: it is paused, or machines are exchanged in
     another way. Who changed hands is counted where it is: otherwise what it left would make another
     one, and what it came to could never shrink.
@@ -119,7 +120,9 @@ def ended(new: SetView | None, olds: Sequence[SetView], fleet: Fleet, names: Nam
     return Update(sizes=found.sizes, nodes=(*marks, *found.nodes), arrived=found.arrived)
 
 
-def _marks(new: SetView, olds: Sequence[SetView], names: Names) -> Iterator[tuple[Node, NodeStep]]:
+def _marks(
+    new: PopulatedSet, olds: Sequence[PopulatedSet], names: Names
+) -> Iterator[tuple[Node, NodeStep]]:
     """Candidates that are none yet, and those that are none any more."""
     for one in olds:
         for node in _nodes(one):
@@ -128,7 +131,7 @@ def _marks(new: SetView, olds: Sequence[SetView], names: Names) -> Iterator[tupl
     yield from _released(new, names)
 
 
-def _released(new: SetView | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
+def _released(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
     """Candidates of the new set: nothing is to be updated any more."""
     for node in _nodes(new) if new is not None else ():
         is_under_way = names.selected in node.labels or names.update_result in node.labels
@@ -136,7 +139,7 @@ def _released(new: SetView | None, names: Names) -> Iterator[tuple[Node, NodeSte
             yield node, NodeStep.RELEASE
 
 
-def _settled(new: SetView | None, olds: Sequence[SetView], names: Names) -> Update | None:
+def _settled(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> Update | None:
     """What the sets want follows from what moved; None: it does."""
     sets = olds if new is None else [*olds, new]
     sizes = {one.uid: size for one in sets if (size := _size(one, names)) != one.replicas}
@@ -157,7 +160,7 @@ def _settled(new: SetView | None, olds: Sequence[SetView], names: Names) -> Upda
     return None
 
 
-def _size(one: SetView, names: Names) -> int:
+def _size(one: PopulatedSet, names: Names) -> int:
     """What a set wants once it wants what moved to it, and not what moved away."""
     moved = sum(piece.machine.was_moved for piece in one.live)
     surplus = len(one.live) - one.replicas
@@ -171,7 +174,7 @@ def _size(one: SetView, names: Names) -> int:
 
 
 def _grown(
-    new: SetView, olds: Sequence[SetView], fleet: Fleet, names: Names, surge: int
+    new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, surge: int
 ) -> Update | None:
     """The new set gets machines: those that were updated, or further ones; None: it has all."""
     if new.replicas == fleet.replicas:
@@ -210,7 +213,7 @@ def _is_updated(piece: Member, names: Names) -> bool:
 
 
 def _chosen(
-    new: SetView, olds: Sequence[SetView], fleet: Fleet, names: Names, *, is_manual: bool
+    new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, *, is_manual: bool
 ) -> Update:
     """Candidates that are updated next; once the new set is full the old ones are not needed."""
     if new.replicas >= fleet.replicas and fleet.new is not None:
@@ -241,7 +244,7 @@ def _chosen(
     return Update(nodes=[(node, NodeStep.SELECT) for node in ready[: max(0, count)]])
 
 
-def _nodes(one: SetView) -> Sequence[Node]:
+def _nodes(one: PopulatedSet) -> Sequence[Node]:
     found = [piece.node for piece in one.live]
     return [node for node in found if node is not None and not node.is_deleting]
 
@@ -250,7 +253,7 @@ def _nodes(one: SetView) -> Sequence[Node]:
 
 
 def set_labels(
-    found: SetView, names: Names, *, is_old: bool, is_known: bool
+    found: PopulatedSet, names: Names, *, is_old: bool, is_known: bool
 ) -> Mapping[str, str | None]:
     """What keeps an old set from making machines, and only an old one; empty where it is so.
 

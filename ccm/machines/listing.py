@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.machines import MachineRecord
-from ccm.machines.classes import ClassView
+from ccm.machines.classes import ResolvedClass
 
 MAX_AGE_S = 30.0
 """How old a listing may be that still serves."""
 
-Fetch = Callable[[ClassView], Awaitable[Sequence[MachineRecord]]]
+Fetch = Callable[[ResolvedClass], Awaitable[Sequence[MachineRecord]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Listings:
         self._fetch = fetch
         self._pools: dict[str, _Pool] = {}
 
-    async def of(self, made_of: ClassView, *, since: float = -math.inf) -> Listing:
+    async def of(self, made_of: ResolvedClass, *, since: float = -math.inf) -> Listing:
         """A listing of a class that began after `since`.
 
         Raises:
@@ -72,7 +72,7 @@ class Listings:
         """Cancel listings under way."""
         await cancel_and_join(*(pool.flight for pool in self._pools.values()))
 
-    async def _list(self, pool: _Pool, made_of: ClassView, began: float) -> Listing:
+    async def _list(self, pool: _Pool, made_of: ResolvedClass, began: float) -> Listing:
         try:
             found = Listing(began=began, records=tuple(await self._fetch(made_of)))
             pool.last = found

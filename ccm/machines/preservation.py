@@ -81,7 +81,7 @@ def decide(machine: Machine, node: Node | None, now: datetime, settings: Setting
     names, until = settings.names, machine.status.preserve_until
     if not names.preserve:
         return NOTHING
-    own, last = machine.annotation(names.preserve), machine.annotation(names.preserve_of_node)
+    own, last = machine.preserve, machine.preserve_of_node
     theirs = node.annotations.get(names.preserve, "") if node is not None else ""
     is_bound = until is not None or own or last or theirs
     if not is_bound or (theirs and theirs not in WISHES):

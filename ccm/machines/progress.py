@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.machines import bounds
-from ccm.machines.fleet import Condition, DeploymentStatus, DeploymentView, SetView
-from ccm.machines.replicas import Member, ready_in_s
-from ccm.model.machines import Phase
+from ccm.machines.replicas import Member, PopulatedSet, ready_in_s
+from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Phase
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
 AVAILABLE, PROGRESSING, FAILURE = "Available", "Progressing", "ReplicaFailure"
@@ -43,14 +42,14 @@ class Seen:
         now: this moment.
     """
 
-    deployment: DeploymentView
-    new: SetView | None
-    olds: Sequence[SetView]
+    deployment: MachineDeployment
+    new: PopulatedSet | None
+    olds: Sequence[PopulatedSet]
     made: str = ""
     now: datetime
 
     @property
-    def sets(self) -> Sequence[SetView]:
+    def sets(self) -> Sequence[PopulatedSet]:
         """All sets."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
@@ -61,7 +60,7 @@ class Seen:
         return self.new is not None and all(count == wanted for count in counts)
 
 
-def status(seen: Seen, generation: int) -> DeploymentStatus:
+def status(seen: Seen) -> DeploymentStatus:
     """The status that says what there is."""
     deployment, now = seen.deployment, seen.now
     members = [member for one in seen.sets for member in one.members]
@@ -69,38 +68,36 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
     available = sum(one.is_available(deployment.min_ready_s, now) for one in members)
     found = replace(
         deployment.status,
-        observed=generation,
+        observed=deployment.metadata.generation,
         replicas=len(members),
         updated=0 if seen.new is None else len(seen.new.members),
         ready=sum(one.machine.phase is Phase.RUNNING for one in members),
         available=available,
         preserved=sum(_is_preserved(one) for one in members),
         unavailable=max(0, wanted - available),
-        failed=tuple(each for one in seen.sets for each in one.failed),
+        failed=tuple(each for one in seen.sets for each in one.status.failed),
     )
     return replace(found, conditions=_conditions(seen, found))
 
 
-def refusal(deployment: DeploymentView, generation: int, now: datetime) -> DeploymentStatus:
+def refusal(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
     """The status that says why nothing can be done; what there is nobody counts then."""
-    return _stopped(deployment, generation, now, UNUSABLE, " ".join(deployment.faults))
+    return _stopped(deployment, now, UNUSABLE, " ".join(deployment.faults))
 
 
-def not_made(
-    deployment: DeploymentView, generation: int, now: datetime, text: str
-) -> DeploymentStatus:
+def not_made(deployment: MachineDeployment, now: datetime, text: str) -> DeploymentStatus:
     """The status that says why the set of the newest template could not be made."""
-    return _stopped(deployment, generation, now, NOT_MADE, text)
+    return _stopped(deployment, now, NOT_MADE, text)
 
 
 def _stopped(
-    deployment: DeploymentView, generation: int, now: datetime, reason: str, text: str
+    deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [one for one in before.conditions if one.type != PROGRESSING]
     said = _said(before.condition(PROGRESSING), wanted, now)
-    return replace(before, observed=generation, conditions=(*others, said))
+    return replace(before, observed=deployment.metadata.generation, conditions=(*others, said))
 
 
 def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
@@ -120,7 +117,7 @@ def _is_preserved(one: Member) -> bool:
     return one.machine.phase is Phase.FAILED and one.kept_until is not None
 
 
-def _conditions(seen: Seen, found: DeploymentStatus) -> Sequence[Condition]:
+def _conditions(seen: Seen, found: DeploymentStatus) -> tuple[Condition, ...]:
     before = seen.deployment.status
     wanted = [_availability(seen, found), _progress(seen, found), *_failures(seen)]
     others = [one for one in before.conditions if one.type not in OWN]
@@ -164,7 +161,7 @@ def _progress(seen: Seen, found: DeploymentStatus) -> Condition | None:
     return last
 
 
-def _pause(deployment: DeploymentView, last: Condition | None) -> Condition | None:
+def _pause(deployment: MachineDeployment, last: Condition | None) -> Condition | None:
     if last is not None and last.reason == TOO_LATE:
         return last
     reason = PAUSED if deployment.is_paused else RESUMED
@@ -190,7 +187,7 @@ def _has_moved(before: DeploymentStatus, found: DeploymentStatus) -> bool:
     )
 
 
-def _deadline(deployment: DeploymentView, last: Condition | None) -> datetime | None:
+def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime | None:
     """Until when there has to be progress; None: nobody waits for it, or it is too late already."""
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
@@ -201,8 +198,13 @@ def _deadline(deployment: DeploymentView, last: Condition | None) -> datetime | 
 
 def _failures(seen: Seen) -> Sequence[Condition]:
     """That of the new set goes before those of old ones."""
-    found = [one for each in reversed(seen.sets) for one in each.failures]
-    return [replace(one, type=FAILURE) for one in found[:1]]
+    found = [
+        one
+        for each in reversed(seen.sets)
+        for one in each.status.conditions
+        if (one.type, one.status) == (FAILURE, STATUS_TRUE)
+    ]
+    return found[:1]
 
 
 def _said(before: Condition | None, wanted: Condition, now: datetime) -> Condition:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
-from ccm.model.machines import Kind, Machine, Phase
+from ccm.model.machines import Machine, OperationType, Phase
 from ccm.model.times import moment
 
 MELTDOWN_SHARE = 0.55
@@ -250,6 +250,6 @@ def _is_given_up(machine: Machine, before: Standing | None, *, is_initial: bool)
     if before in (Standing.SICK, Standing.ASIDE):
         return is_ending or machine.phase is Phase.FAILED
     if machine.phase is Phase.FAILED and not is_ending:
-        return machine.status.kind != Kind.CREATE.value
+        return machine.status.kind != OperationType.CREATE.value
     # Its object does not say why it is created or deleted.
     return is_initial and (is_ending or machine.phase in _JOINING)

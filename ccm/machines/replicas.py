@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import msgspec
+
 from ccm.model import Node
-from ccm.model.machines import Machine, Phase, Preserve, State
+from ccm.model.machines import Machine, MachineSet, OperationState, Phase, Preserve
 
 BURST = 100
 """Most machines that are made, and most that are deleted, in one pass (reference)."""
@@ -119,26 +121,24 @@ def member(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is wanted of a set.
+class PopulatedSet(MachineSet, frozen=True, kw_only=True):
+    """A machine set with the machines that it controls.
 
     Attributes:
-        replicas: how many machines.
-        is_deleting: it is to end, and all its machines before it.
-        may_grow: nothing stands against making machines: it is not frozen, nor old in an update
-            in place.
-        scaled: when the autoscaler last changed the replicas; it called its victims before that.
-        min_ready_s: how long a machine has to work before it counts as available.
-        most_preserved: most failed machines that it keeps of its own accord.
+        members: all of its machines.
     """
 
-    replicas: int
-    is_deleting: bool = False
-    may_grow: bool = True
-    scaled: datetime | None = None
-    min_ready_s: float = 0.0
-    most_preserved: int = 0
+    members: Sequence[Member] = ()
+
+    @property
+    def live(self) -> Sequence[Member]:
+        """The machines whose deletion was not requested."""
+        return [one for one in self.members if not one.machine.is_ending]
+
+
+def populated(obj: MachineSet, members: Sequence[Member]) -> PopulatedSet:
+    """Return a set with its machines."""
+    return PopulatedSet(**msgspec.structs.asdict(obj), members=members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Counts:
     changes_in_s: float | None = None
 
 
-def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling:
+def scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Scaling:
     """What a pass does about the number of machines."""
     every = list(members)
     if wanted.is_deleting:
@@ -197,7 +197,7 @@ def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling
     )
 
 
-def _victims(wanted: Wanted, here: Sequence[Member], now: datetime) -> Sequence[Member]:
+def _victims(wanted: MachineSet, here: Sequence[Member], now: datetime) -> Sequence[Member]:
     # One that was updated in place came with its replica, which the set may not have yet.
     countable = deletion_order(
         (one for one in here if not one.machine.was_moved), now, wanted.min_ready_s
@@ -246,12 +246,12 @@ def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ..
 
 
 def preservation(
-    wanted: Wanted, members: Iterable[Member]
+    wanted: MachineSet, members: Iterable[Member]
 ) -> tuple[Sequence[Member], Sequence[Member]]:
     """Which machines the set begins to keep, and which it keeps no more, of its own accord."""
     here = [one for one in members if not one.machine.is_ending]
     ours = [one for one in here if one.own_preserve is Preserve.AUTO]
-    room = wanted.most_preserved - len(ours)
+    room = wanted.max_preserved - len(ours)
     if room < 0:
         return (), sorted(ours, key=_age)[:-room]
     # About the others people have spoken.
@@ -290,7 +290,7 @@ def _age(member: Member) -> tuple[datetime, str]:
     return (member.machine.created, member.key)
 
 
-def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
+def counts(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Counts:
     """What is said of a set."""
     every = list(members)
     kept = [
@@ -312,7 +312,7 @@ def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
         failed=sorted(
             one.key
             for one in every
-            if one.machine.status.state == State.FAILED.value and one.key not in keys
+            if one.machine.status.state == OperationState.FAILED.value and one.key not in keys
         ),
         changes_in_s=min(later, default=None),
     )

@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccm.base.parsing import parse_digits
-from ccm.machines.fleet import DeploymentView, SetView
+from ccm.machines.replicas import PopulatedSet
 from ccm.machines.settings import Names
-
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Of names that spell no words (Kubernetes, safe encoding)."""
+from ccm.model.machines import MachineDeployment
+from ccm.model.names import SAFE_LETTERS
 
 _SUFFIX = 5
 """Length of what is appended to the name of a deployment."""
@@ -45,15 +44,15 @@ class Revert:
         is_same: whether that is because it is the present one.
     """
 
-    to: SetView | None = None
+    to: PopulatedSet | None = None
     revision: int = 0
     why_not: str = ""
     is_same: bool = False
 
 
 def new_and_old(
-    deployment: DeploymentView, sets: Sequence[SetView]
-) -> tuple[SetView | None, Sequence[SetView]]:
+    deployment: MachineDeployment, sets: Sequence[PopulatedSet]
+) -> tuple[PopulatedSet | None, Sequence[PopulatedSet]]:
     """The set of the newest template, and the others; the oldest first."""
     ordered = sorted(sets, key=lambda one: one.age)
     essence = deployment.template.essence
@@ -62,12 +61,12 @@ def new_and_old(
     return new, [one for one in ordered if one is not new]
 
 
-def name_for(deployment: DeploymentView, taken: Collection[str]) -> Name:
+def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
     """How the set of the newest template is to be called; none of the names taken."""
     collisions = deployment.status.collisions or 0
     while True:
         digest = str(_fnv(f"{deployment.template.essence}{collisions or ''}"))
-        suffix = "".join(_LETTERS[ord(one) % len(_LETTERS)] for one in digest[:_SUFFIX])
+        suffix = "".join(SAFE_LETTERS[ord(one) % len(SAFE_LETTERS)] for one in digest[:_SUFFIX])
         name = f"{deployment.name}-{suffix}"
         if name not in taken:
             return Name(name=name, hash=digest, collisions=collisions)
@@ -79,14 +78,14 @@ def number(of: Mapping[str, str], names: Names) -> int:
     return parse_digits(of.get(names.revision, "")) or 0
 
 
-def next_number(new: SetView | None, olds: Sequence[SetView], names: Names) -> int:
+def next_number(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> int:
     """The revision of the newest template."""
     highest = max((number(one.annotations, names) for one in olds), default=0)
     found = number(new.annotations, names) if new is not None else 0
     return max(found, highest + 1)
 
 
-def numbered(new: SetView, revision: int, names: Names) -> Mapping[str, str]:
+def numbered(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
     """The annotations that give a set its revision; none where it has it."""
     before = number(new.annotations, names)
     if before >= revision:
@@ -98,7 +97,9 @@ def numbered(new: SetView, revision: int, names: Names) -> Mapping[str, str]:
     return found
 
 
-def superfluous(deployment: DeploymentView, olds: Sequence[SetView]) -> Sequence[SetView]:
+def superfluous(
+    deployment: MachineDeployment, olds: Sequence[PopulatedSet]
+) -> Sequence[PopulatedSet]:
     """Old sets beyond those that are kept; none that has machines."""
     if deployment.history_limit is None:
         return ()
@@ -107,7 +108,7 @@ def superfluous(deployment: DeploymentView, olds: Sequence[SetView]) -> Sequence
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 
-def revert(deployment: DeploymentView, sets: Sequence[SetView], names: Names) -> Revert:
+def revert(deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names) -> Revert:
     """What follows from the wish for an older template."""
     wish = deployment.rollback_to or 0
     known = {number(one.annotations, names): one for one in sorted(sets, key=lambda one: one.age)}

@@ -13,15 +13,11 @@ from datetime import datetime
 
 from ccm.machines import autoscaler, bounds, inplace, progress, revisions, scaling
 from ccm.machines.autoscaler import Mark, NodeMark
-from ccm.machines.fleet import (
-    DeploymentStatus,
-    DeploymentView,
-    SetView,
-    Strategy,
-)
 from ccm.machines.inplace import NOTHING, Update
+from ccm.machines.replicas import PopulatedSet
 from ccm.machines.revisions import Name, Revert
 from ccm.machines.settings import Settings
+from ccm.model.machines import DeploymentStatus, MachineDeployment, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +47,7 @@ class Change:
         copies: whether it gets what its template lacks of the deployment's, and the settings.
     """
 
-    set: SetView
+    set: PopulatedSet
     replicas: int | None = None
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     labels: Mapping[str, str | None] = field(default_factory=dict)
@@ -84,7 +80,7 @@ class Plan:
     make: Making | None = None
     changes: Sequence[Change] = ()
     update: Update = NOTHING
-    drop: Sequence[SetView] = ()
+    drop: Sequence[PopulatedSet] = ()
     status: DeploymentStatus
     after_s: float | None = None
 
@@ -104,12 +100,11 @@ class Plan:
 
 
 def plan(
-    deployment: DeploymentView,
-    sets: Sequence[SetView],
+    deployment: MachineDeployment,
+    sets: Sequence[PopulatedSet],
     now: datetime,
     settings: Settings,
     *,
-    generation: int = 0,
     taken: Collection[str] = (),
 ) -> Plan:
     """What is to be done about a deployment now.
@@ -118,22 +113,21 @@ def plan(
         deployment: the deployment.
         sets: those that it controls, with their machines and nodes.
         now: this moment.
-        settings: of the front.
-        generation: of the deployment.
+        settings: names and settings.
         taken: names of other sets.
     """
     if deployment.faults:
-        return Plan(status=progress.refusal(deployment, generation, now))
+        return Plan(status=progress.refusal(deployment, now))
     new, olds = revisions.new_and_old(deployment, sets)
     seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
     if deployment.rollback_to is not None and not deployment.is_paused:
         wish = revisions.revert(deployment, sets, settings.names)
-        return _said(Plan(revert=wish, status=DeploymentStatus()), seen, generation)
+        return _said(Plan(revert=wish, status=DeploymentStatus()), seen)
     marks, annotations = _wishes(deployment, sets, now, settings)
     found = Plan(marks=marks, annotations=annotations, status=DeploymentStatus())
     if not marks:
         found = _moved(found, seen, settings, {*taken, *(one.name for one in sets)})
-    return _said(found, seen, generation)
+    return _said(found, seen)
 
 
 def fleet_of(seen: progress.Seen, settings: Settings) -> scaling.Fleet:
@@ -152,27 +146,27 @@ def fleet_of(seen: progress.Seen, settings: Settings) -> scaling.Fleet:
     )
 
 
-def is_rolling(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
+def is_rolling(deployment: MachineDeployment, olds: Sequence[PopulatedSet]) -> bool:
     """Whether machines are exchanged one by one now."""
     return deployment.strategy is Strategy.ROLLING and _is_under_way(deployment, olds)
 
 
-def _is_under_way(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
+def _is_under_way(deployment: MachineDeployment, olds: Sequence[PopulatedSet]) -> bool:
     return not deployment.is_paused and any(one.replicas or one.live for one in olds)
 
 
-def _said(found: Plan, seen: progress.Seen, generation: int) -> Plan:
+def _said(found: Plan, seen: progress.Seen) -> Plan:
     """The plan with the status that goes with it."""
     made = found.make.name if found.make is not None else None
     seen = replace(seen, made=made.name if made is not None else "")
-    status = progress.status(seen, generation)
+    status = progress.status(seen)
     if made is not None and made.collisions:
         status = replace(status, collisions=made.collisions)
     return replace(found, status=status, after_s=progress.due_s(seen, status))
 
 
 def _wishes(
-    deployment: DeploymentView, sets: Sequence[SetView], now: datetime, settings: Settings
+    deployment: MachineDeployment, sets: Sequence[PopulatedSet], now: datetime, settings: Settings
 ) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
     """What the autoscaler wants, and what becomes of its words."""
     text = deployment.annotations.get(settings.names.trigger)
@@ -296,7 +290,7 @@ def _changes(
 
 
 def _notes(
-    one: SetView, seen: progress.Seen, settings: Settings, *, is_new: bool
+    one: PopulatedSet, seen: progress.Seen, settings: Settings, *, is_new: bool
 ) -> Mapping[str, str]:
     """What a set gets of the annotations of its deployment, and its revision."""
     deployment = seen.deployment
@@ -311,7 +305,7 @@ def _notes(
 
 
 def _copied(
-    deployment: DeploymentView, there: Mapping[str, str], settings: Settings
+    deployment: MachineDeployment, there: Mapping[str, str], settings: Settings
 ) -> dict[str, str]:
     return {
         key: value
@@ -325,5 +319,5 @@ def _limits(fleet: scaling.Fleet, settings: Settings) -> dict[str, str]:
     return {settings.names.desired: str(fleet.replicas), settings.names.most: str(fleet.most)}
 
 
-def _missing(one: SetView, wanted: Mapping[str, str]) -> dict[str, str]:
+def _missing(one: PopulatedSet, wanted: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if one.annotations.get(key) != value}

@@ -17,9 +17,9 @@ from datetime import datetime
 
 from ccm.base.parsing import parse_digits
 from ccm.machines import bounds
-from ccm.machines.fleet import DeploymentView, SetView
-from ccm.machines.replicas import DEFAULT_PRIORITY, deletion_order, is_called
+from ccm.machines.replicas import DEFAULT_PRIORITY, PopulatedSet, deletion_order, is_called
 from ccm.machines.settings import Names
+from ccm.model.machines import MachineDeployment
 from ccm.model.times import moment
 
 Sizes = Mapping[str, int]
@@ -140,7 +140,7 @@ class Fleet:
         return [one for one in self.olds if one.is_active]
 
 
-def sized(found: SetView, deployment: DeploymentView, now: datetime, names: Names) -> Sized:
+def sized(found: PopulatedSet, deployment: MachineDeployment, now: datetime, names: Names) -> Sized:
     """A set as far as its size is concerned."""
     # The set knows of a change of the autoscaler's soon, if it does not yet.
     scaled = [moment(one.annotations.get(names.scaler_time)) for one in (found, deployment)]
@@ -199,7 +199,7 @@ def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
     return _changed({new.uid: _fit(fleet, new)}, fleet), 0
 
 
-def rolled(fleet: Fleet, deployment: DeploymentView) -> tuple[Sizes, int]:
+def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
     """Sizes where machines are exchanged within the bounds; and that of a set to be made."""
     new = fleet.new
     if not fleet.is_known:

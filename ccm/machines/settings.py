@@ -17,10 +17,12 @@ class Names:
 
     Attributes:
         finalizer: finalizer of machines, sets, deployments and classes.
+        secret_finalizer: finalizer of Secrets that classes refer to.
         priority: annotation of a machine: machines with a lower value are deleted first.
         default_priority: its value on a new machine.
         marked: annotation of a machine: time at which the autoscaler chose it for deletion.
         token_id: annotation of a machine: ID of its bootstrap token.
+        origin: annotation of a machine: marks of the credentials that have shown its VM.
         creation: annotation of a machine: records that its creation started.
         deletion: annotation of a machine: progress of its deletion.
         node_finalizer: finalizer of a node that has a machine.
@@ -51,6 +53,9 @@ class Names:
         update_ready: its reason when the update may begin.
         update_succeeded: its reason after an update that succeeded.
         update_failed: its reason after one that failed.
+        freeze: label of a set or deployment that creates no machines.
+        frozen: its value.
+        unfreeze: annotation of a set or deployment: a user wants machines created all the same.
         scale_up_disabled: label of a set that creates no machines.
         trigger: annotation of a deployment: machines that the autoscaler wants deleted.
         scaler_time: annotation of deployment and set: time at which the autoscaler scaled it.
@@ -64,10 +69,12 @@ class Names:
     """
 
     finalizer: str
+    secret_finalizer: str = ""
     priority: str
     default_priority: str
     marked: str
     token_id: str
+    origin: str
     creation: str
     deletion: str
     node_finalizer: str
@@ -97,6 +104,9 @@ class Names:
     update_ready: str = ""
     update_succeeded: str = ""
     update_failed: str = ""
+    freeze: str
+    frozen: str
+    unfreeze: str
     scale_up_disabled: str = ""
     trigger: str
     scaler_time: str

@@ -16,7 +16,7 @@ import msgspec
 from ccm.machines.draining import DrainTask
 from ccm.machines.settings import Names, Settings
 from ccm.model import Node, NodeCondition
-from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
@@ -119,8 +119,8 @@ def begun(machine: Machine, now: datetime) -> MachineStatus:
         phase=Phase.UPDATING,
         description=f"Machine {machine.name} is undergoing an in-place update",
         code="",
-        state=State.PROCESSING.value,
-        kind=Kind.IN_PLACE.value,
+        state=OperationState.PROCESSING.value,
+        kind=OperationType.IN_PLACE.value,
         timeout_active=True,
         since=now,
         updated=now,
@@ -133,8 +133,8 @@ def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
         machine.status,
         description=f"Drain failed due to {why}. Will retry in next sync. Initiate node drain",
         code="",
-        state=State.PROCESSING.value,
-        kind=Kind.DRAIN.value,
+        state=OperationState.PROCESSING.value,
+        kind=OperationType.DRAIN.value,
         updated=now,
     )
 

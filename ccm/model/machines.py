@@ -8,7 +8,7 @@ of an object, and makes the patches for what controllers want to write.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 
 from ccm.model.meta import KubeObject
 from ccm.model.node import NodeAddress, NodeCondition, Taint
+from ccm.model.selectors import BadSelectorError, LabelSelector, Requirement
 
 
 class Phase(Enum):
@@ -49,7 +50,7 @@ WORKING = frozenset({Phase.RUNNING, Phase.AVAILABLE})
 """Phases of a machine that counts as ready."""
 
 
-class State(Enum):
+class OperationState(Enum):
     """Result of an operation."""
 
     PROCESSING = "Processing"
@@ -57,13 +58,21 @@ class State(Enum):
     SUCCESSFUL = "Successful"
 
 
-class Kind(Enum):
+class OperationType(Enum):
     """Type of an operation."""
 
     CREATE = "Create"
     HEALTH_CHECK = "HealthCheck"
     DELETE = "Delete"
     DRAIN = "DrainNode"
+    IN_PLACE = "InPlaceUpdate"
+
+
+class Strategy(Enum):
+    """How the machines of a deployment are replaced."""
+
+    ROLLING = "RollingUpdate"
+    RECREATE = "Recreate"
     IN_PLACE = "InPlaceUpdate"
 
 
@@ -94,8 +103,8 @@ class MachineStatus:
         phase: phase of the machine.
         description: result of the last operation in words.
         code: name of the code of the cloud's error; empty = no error.
-        state: result of the last operation, a value of `State`; empty = none.
-        kind: type of the last operation, a value of `Kind`; empty = none.
+        state: result of the last operation, a value of `OperationState`; empty = none.
+        kind: type of the last operation, a value of `OperationType`; empty = none.
         timeout_active: whether a timeout runs after which the machine fails.
         since: time at which the machine entered the phase.
         preserve_until: time until which a failed machine is kept; None = it is not preserved.
@@ -117,6 +126,94 @@ class MachineStatus:
     known_state: str = ""
     addresses: tuple[NodeAddress, ...] = ()
     conditions: tuple[NodeCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A condition of an object.
+
+    Attributes:
+        type: type of the condition.
+        status: True, False or Unknown.
+        reason: cause of the last change, in one word.
+        message: cause of the last change, in a sentence.
+        updated: time at which the condition was written last; None = the kind does not record it.
+        since: time since which the condition has this status.
+    """
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    updated: datetime | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Last operation on an object, and its result.
+
+    Attributes:
+        description: result in words.
+        code: name of the code of the cloud's error; empty = no error.
+        state: result, a value of `OperationState`; empty = none.
+        kind: type, a value of `OperationType`; empty = none.
+        updated: time at which the operation was recorded.
+    """
+
+    description: str = ""
+    code: str = ""
+    state: str = ""
+    kind: str = ""
+    updated: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMachine:
+    """A machine whose last operation failed, as the status of its owners lists it.
+
+    Attributes:
+        name: name of the machine.
+        provider_id: cloud ID of its VM.
+        owner: name of its machine set.
+        operation: last operation on the machine.
+    """
+
+    name: str
+    provider_id: str = ""
+    owner: str = ""
+    operation: Operation = Operation()
+
+
+class MachineClass(KubeObject, frozen=True, kw_only=True):
+    """Properties that VMs have in common.
+
+    Attributes:
+        provider: name of the provider; empty = the one in use.
+        provider_spec: properties of the VM in terms of the provider.
+        secrets: namespace and name of each Secret with credentials or user data; of two values with
+            one key the later one counts.
+        imports: provider IDs of VMs that may belong to machines whatever marks they have.
+        extra_capacity: resources that are added to the capacity of nodes.
+        place: type and zone of the VMs, as far as the class says; for metrics.
+        region: region of the VMs, as far as the class says.
+        is_held: whether our finalizer keeps the class.
+        gaps: properties that the class lacks, one sentence each.
+        conditions: conditions of the object.
+        source: document of the API group; for the codec only.
+    """
+
+    provider: str = ""
+    provider_spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    secrets: tuple[tuple[str, str], ...] = ()
+    imports: frozenset[str] = frozenset()
+    extra_capacity: Mapping[str, str] = msgspec.field(default_factory=dict)
+    place: tuple[str, str] = ("", "")
+    region: str = ""
+    is_held: bool = True
+    gaps: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    source: Any = None
 
 
 class Machine(KubeObject, frozen=True, kw_only=True):
@@ -154,6 +251,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         preserve: the annotation of the object.
         preserve_of_node: the annotation of the node that was applied last.
         was_moved: whether the machine came from another set by an update in place.
+        own_class: class that the object itself describes, in an API group without class objects.
         source: document of the API group; for the codec only.
     """
 
@@ -185,6 +283,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     preserve: str = ""
     preserve_of_node: str = ""
     was_moved: bool = False
+    own_class: MachineClass | None = None
     source: Any = None
 
     def annotation(self, name: str) -> str:
@@ -217,6 +316,191 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         return self.phase in WORKING and not self.is_deleting
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """Template that machines are created from.
+
+    Attributes:
+        essence: fields that decide which machines are alike, as text; a change replaces machines.
+        rest: all other fields, as text; a change is copied to the machines that exist.
+        labels: labels of the machines.
+        class_name: name of their class; empty = the template refers to none.
+        class_reference: API group, kind and name of the class as the object has them.
+        source: template of the document; for the codec only.
+    """
+
+    essence: str
+    rest: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    class_name: str = ""
+    class_reference: tuple[str, str, str] = ("", "", "")
+    source: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetStatus:
+    """Observed state of a machine set.
+
+    Attributes:
+        observed: generation of the spec that this status is about.
+        replicas: number of machines.
+        labeled: number of machines with all labels of the template.
+        ready: number of machines that run.
+        available: number of machines that have run for long enough.
+        preserved: number of failed machines that are preserved.
+        preserved_by_us: number of those that the set itself preserves.
+        conditions: conditions of the set, those of other writers included.
+        last: last creation or deletion of machines.
+        failed: machines that failed.
+    """
+
+    observed: int = 0
+    replicas: int = 0
+    labeled: int = 0
+    ready: int = 0
+    available: int = 0
+    preserved: int = 0
+    preserved_by_us: int = 0
+    conditions: tuple[Condition, ...] = ()
+    last: Operation = Operation()
+    failed: tuple[FailedMachine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentStatus:
+    """Observed state of a machine deployment.
+
+    Attributes:
+        observed: generation of the spec that this status is about.
+        replicas: number of machines.
+        updated: number of machines of the newest template.
+        ready: number of machines that run.
+        available: number of machines that have run for long enough.
+        preserved: number of failed machines that are preserved.
+        unavailable: number of machines that are missing or unavailable.
+        conditions: conditions of the deployment, those of other writers included.
+        collisions: number of names of sets that were taken; part of the next name.
+        failed: machines that failed.
+    """
+
+    observed: int = 0
+    replicas: int = 0
+    updated: int = 0
+    ready: int = 0
+    available: int = 0
+    preserved: int = 0
+    unavailable: int = 0
+    conditions: tuple[Condition, ...] = ()
+    collisions: int | None = None
+    failed: tuple[FailedMachine, ...] = ()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of a type."""
+        return next((one for one in self.conditions if one.type == kind), None)
+
+
+class MachineOwner(KubeObject, frozen=True, kw_only=True):
+    """What machine sets and machine deployments have in common.
+
+    Attributes:
+        replicas: desired number of machines.
+        template: template of the machines.
+        selector: selects what the object controls by labels.
+        min_ready_s: time for which a machine has to run to count as available.
+        max_preserved: maximum number of failed machines that a set preserves automatically.
+        is_frozen: whether no machines are created.
+        wants_unfreeze: whether a user wants machines created though the object is frozen.
+        faults: reasons for which the object cannot be used, one sentence each.
+        source: document of the API group; for the codec only.
+    """
+
+    replicas: int
+    template: Template
+    selector: LabelSelector | None = None
+    min_ready_s: float = 0.0
+    max_preserved: int = 0
+    is_frozen: bool = False
+    wants_unfreeze: bool = False
+    faults: tuple[str, ...] = ()
+    source: Any = None
+
+    @property
+    def terms(self) -> tuple[Requirement, ...] | None:
+        """Requirements of the selector; None = there is none, or it cannot be used."""
+        if self.selector is None:
+            return None
+        try:
+            return self.selector.requirements()
+        except BadSelectorError:
+            return None
+
+    @property
+    def selects_all(self) -> bool:
+        """Whether the selector is empty."""
+        found = self.selector
+        return found is None or not (found.match_labels or found.match_expressions)
+
+
+class MachineSet(MachineOwner, frozen=True, kw_only=True):
+    """A number of machines of one template.
+
+    Attributes:
+        created: creation time of the object.
+        may_grow: whether machines may be created: the set is neither frozen, nor an old one in an
+            update in place.
+        scaled: time at which the autoscaler changed the replicas last.
+        status: observed state.
+    """
+
+    created: datetime
+    may_grow: bool = True
+    scaled: datetime | None = None
+    status: SetStatus = SetStatus()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether machines of the set are wanted."""
+        return self.replicas > 0 and not self.is_deleting
+
+    @property
+    def age(self) -> tuple[datetime, str]:
+        """Key that sorts the oldest first."""
+        return (self.created, self.name)
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether the set knows its replicas; machines it made before may not be seen yet."""
+        return self.status.observed >= self.metadata.generation
+
+
+class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
+    """Machines of one template, and how they are moved to a new one.
+
+    Attributes:
+        strategy: how machines are replaced; None = the type is not known.
+        strategy_type: the type as text.
+        max_surge: maximum number of machines beyond the replicas; a number, or a percentage.
+        max_unavailable: maximum number of replicas that may be unavailable; likewise.
+        is_manual: whether a user selects the nodes to update in place.
+        is_paused: whether nothing is rolled out.
+        deadline_s: time without progress after which that is reported; None = never.
+        history_limit: number of old sets to keep; None = all.
+        rollback_to: revision to return to, 0 = the one before; None = none.
+        status: observed state.
+    """
+
+    strategy: Strategy | None = Strategy.ROLLING
+    strategy_type: str = Strategy.ROLLING.value
+    max_surge: int | str = 0
+    max_unavailable: int | str = 0
+    is_manual: bool = False
+    is_paused: bool = False
+    deadline_s: float | None = None
+    history_limit: int | None = None
+    rollback_to: int | None = None
+    status: DeploymentStatus = DeploymentStatus()
+
+
 def document_of(obj: KubeObject) -> Any:
     """Return the document that an object was converted from, or the object itself."""
-    return obj.source if isinstance(obj, Machine) else obj
+    return getattr(obj, "source", obj)

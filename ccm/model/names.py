@@ -172,3 +172,6 @@ ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
 """On a Node: the autoscaler leaves it alone, and whether that is a machine controller's doing."""
+
+SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Letters of generated names: they spell no words (Kubernetes, safe encoding)."""

@@ -22,6 +22,12 @@ def controller_uid(obj: KubeObject) -> str:
     return "" if found is None else found.uid
 
 
+def controller_key(obj: KubeObject, kind: str) -> str:
+    """Key of the owner of a kind that controls the object; empty: none does."""
+    found = controller_of(obj)
+    return "" if found is None or found.kind != kind else f"{obj.namespace}/{found.name}"
+
+
 def as_controller(owner: KubeObject, *, api_version: str, kind: str) -> OwnerReference:
     """The reference by which an object names its controller.
 

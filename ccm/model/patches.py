@@ -30,6 +30,17 @@ def same_version(obj: KubeObject) -> dict[str, Any]:
     return {"resourceVersion": obj.resource_version}
 
 
+def annotations_patch(
+    obj: KubeObject, wanted: Mapping[str, str | None], *, any_version: bool = False
+) -> Patch | None:
+    """The patch that sets annotations, or with None removes them; None when they stand."""
+    notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
+    if not notes:
+        return None
+    version = {} if any_version else same_version(obj)
+    return {"metadata": same_object(obj) | version | {"annotations": notes}}
+
+
 def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
     """The patch that adds a finalizer; None when it is there.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+NEVER = datetime.fromtimestamp(0, UTC)
+"""Time of what has none."""
+
 
 def format_time(moment: datetime) -> str:
     """`2026-01-02T03:04:05Z`."""

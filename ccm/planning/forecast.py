@@ -30,13 +30,15 @@ from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
-from ccm.gardener import codec, crdguard, crds, served
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.names import REASON_SPEC_INVALID
-from ccm.gardener.world import SYSTEM_NAMESPACE
+from ccm.gardener import crds
+from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors
 from ccm.kube.client import Client, Page
 from ccm.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
+from ccm.machines import crdguard, served
+from ccm.machines.caches import SYSTEM_NAMESPACE
+from ccm.machines.classes import refusals, resolve
+from ccm.machines.reasons import REASON_SPEC_INVALID
 from ccm.model import CustomResourceDefinition, ObjectMeta, ObjectReference
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
@@ -333,7 +335,9 @@ async def _followed(
                 found[by_plural[plural]] = where
     if MACHINES not in found:
         return found
-    known = served.plurals(await _answered(served.answer(client), served.PATH))
+    group = MACHINES.api_version
+    answered = await _answered(served.answer(client, group), served.path_of(group))
+    known = served.plurals(answered)
     cluster.serve(known)
     system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
     cluster.load(NAMESPACES, {system.key: system})
@@ -410,12 +414,12 @@ def _unusable_classes(cluster: ClusterCopy, cloud: Cloud) -> Mapping[str, str]:
     secrets = cluster.of(SECRETS).now
     found = dict[str, str]()
     for one in cluster.of(MACHINE_CLASSES).now.values():
-        view = codec.machine_class(
+        view = resolve(
             one,
             lambda namespace, name: secrets.get(f"{namespace}/{name}"),
             providers=cloud.machine_providers,
         )
-        if told := view.faults or codec.class_refusals(one):
+        if told := view.faults or refusals(one):
             found[one.key] = redact.words("; ".join(told))
     return found
 

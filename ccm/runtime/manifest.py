@@ -149,6 +149,8 @@ class Manifest(Generic[F]):
         lacks: what the provider lacks for it.
         wrong: which setting keeps it from starting. The others can do their work.
         build: makes the controller, once nothing of the above speaks against it.
+        code: module of the controller, to be imported early; empty = `controller` beside `build`.
+        meters: module of its metrics; empty = `metrics` beside `build`.
     """
 
     name: str
@@ -170,11 +172,14 @@ class Manifest(Generic[F]):
     lacks: Callable[[Cloud], str]
     wrong: Callable[[F], str] = lambda _flags: ""
     build: Callable[[ControllerContext, F], Runnable]
+    code: str = ""
+    meters: str = ""
 
     @property
-    def folder(self) -> str:
-        """The package of the controller."""
-        return self.build.__module__.rpartition(".")[0]
+    def modules(self) -> tuple[str, str]:
+        """Modules of the controller and of its metrics."""
+        folder = self.build.__module__.rpartition(".")[0]
+        return self.code or f"{folder}.controller", self.meters or f"{folder}.metrics"
 
 
 def lacks_instances(cloud: Cloud) -> str:

@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, strict_yaml
-from ccm.gardener import crds, rollouts
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener import crds
+from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.names import CLASS_KIND
-from ccm.gardener.sets import MachineDeployment
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
 from ccm.kube.resources import SECRETS, SERVICES, Kind
 from ccm.machines import bounds
-from ccm.model.machines import Machine
+from ccm.model.machines import Machine, MachineDeployment
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import cloud
 
@@ -115,15 +114,15 @@ async def remove(client: Client) -> Sequence[str]:
 
 def standing(obj: MachineDeployment) -> str:
     """How far a deployment is, and what it keeps to while it rolls."""
-    view, status = rollouts.deployment(obj), obj.status
+    view, status = obj, obj.status
     if view.faults:
         return f"{obj.name}: {'; '.join(view.faults)}"
     most = view.replicas + bounds.surge(view)
     least = view.replicas - bounds.unavailable(view)
     paused = ", paused" if view.is_paused else ""
     return (
-        f"{obj.name}: {status.replicas} machines (at most {most}), {status.updated_replicas} of "
-        f"{view.replicas} new, {status.available_replicas} available (at least {least}){paused}"
+        f"{obj.name}: {status.replicas} machines (at most {most}), {status.updated} of "
+        f"{view.replicas} new, {status.available} available (at least {least}){paused}"
     )
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ccm.base import log, tasks
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
+from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ccm.base import tasks
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.codec import MACHINE_CLASSES, MACHINES
 from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig

@@ -20,7 +20,8 @@ from ccm.app.clients import ProviderClient
 from ccm.controllers.machine.tokens import Taken, Tokens
 from ccm.doctor.case import Case, Finding, User, Verdict
 from ccm.doctor.rights import bootstrap_tokens
-from ccm.gardener import codec
+from ccm.gardener import decoding
+from ccm.gardener.decoding import NAMES
 from ccm.gardener.names import ANNOTATION_TOKEN_ID
 from ccm.gardener.types import Machine
 from ccm.kube.client import Client
@@ -308,12 +309,10 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
     attacked: Attacked, tmp_path: Path
 ) -> None:
     way = attacked.way
-    rules = Settings(
-        names=codec.NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0
-    )
+    rules = Settings(names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0)
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
     metadata = ObjectMeta(name="m0", namespace="default", annotations=annotations)
-    machine = codec.machine(Machine(metadata=metadata))
+    machine = decoding.machine(Machine(metadata=metadata))
     theirs = token("theirs", description="another's")
     assert (await attacked.ask("POST", PATH, theirs, admin=True))[0] == 201
     async with attacked.client(tmp_path) as client:
@@ -324,7 +323,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
         before = await attacked.ask("GET", where, admin=True)
         # It has expired, so that its end is another after this.
         late = Settings(
-            names=codec.NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=3600.0
+            names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=3600.0
         )
         assert await found.ensure(machine, late) == made
         assert await attacked.ask("GET", where, admin=True) != before
@@ -335,7 +334,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
             name="m1", namespace="default", annotations={ANNOTATION_TOKEN_ID: "theirs"}
         )
         with pytest.raises(Taken):
-            await found.ensure(codec.machine(Machine(metadata=metadata)), late)
+            await found.ensure(decoding.machine(Machine(metadata=metadata)), late)
     assert (await attacked.ask("DELETE", f"{PATH}/bootstrap-token-theirs", admin=True))[0] == 200
 
 

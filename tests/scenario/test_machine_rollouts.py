@@ -15,7 +15,7 @@ import pytest_asyncio
 from ccm.cli import rollout
 from ccm.doctor import Refused
 from ccm.gardener import names
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from tests.scenario.harness import NODES, Environment, conditions, taints, wait_for
 from tests.scenario.machines import ALL_CONTROLLERS, MACHINES, PODS, Fleet, living_pods, vms
 

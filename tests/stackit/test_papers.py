@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from ccm import cloud
-from ccm.gardener import flags
-from ccm.machines import creation
+from ccm.machines import creation, flags
 from ccm.testing.builders import node
 from providers import stackit
 from providers.stackit import config, machines, reference, refusals, service_annotations
@@ -102,7 +101,7 @@ def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
             assert said == "after that time"
         elif kind is cloud.ResourceExhausted:
             name = said.strip("`-").replace("-", "_")
-            assert name in {one.name for one in dataclasses.fields(flags.GardenerFlags)}
+            assert name in {one.name for one in dataclasses.fields(flags.SharedFlags)}
         else:
             seconds = creation.SHORT_S if creation.passes(kind("x")) else creation.MEDIUM_S
             assert said == {5.0: "5 s", 180.0: "3 min"}[seconds]

@@ -22,7 +22,7 @@ from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.names import ALIASES, FLAGS_OF, MANIFESTS
 from ccm.app.options.table import NO_PROVIDER, fields, stray
 from ccm.base.flags import ADDRESS, INT, Address, Fault, Flag, Section, at_least_one, table
-from ccm.gardener.flags import IN_CLUSTER, NO_TARGET, somewhere
+from ccm.machines.flags import IN_CLUSTER, NO_TARGET, somewhere
 from ccm.runtime.manifest import GENERIC
 
 CLUSTERS = Section("clusters")

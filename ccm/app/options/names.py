@@ -14,16 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ccm.controllers.machine.manifest import MachineFlags
-from ccm.controllers.machineclass.manifest import MachineClassFlags
-from ccm.controllers.machinedeployment.manifest import MachineDeploymentFlags
-from ccm.controllers.machineovershoot.manifest import MachineOvershootFlags
-from ccm.controllers.machinesafety.manifest import MachineSafetyFlags
-from ccm.controllers.machineset.manifest import MachineSetFlags
+from ccm.app.machinecontrollers import MANIFESTS as MACHINES
 from ccm.controllers.node.manifest import NodeFlags
 from ccm.controllers.nodelifecycle.manifest import NodeLifecycleFlags
 from ccm.controllers.route.manifest import RouteFlags
 from ccm.controllers.service.manifest import ServiceFlags
+from ccm.machines.flags import (
+    MachineClassFlags,
+    MachineDeploymentFlags,
+    MachineFlags,
+    MachineOvershootFlags,
+    MachineSafetyFlags,
+    MachineSetFlags,
+)
 from ccm.runtime.manifest import Manifest
 
 
@@ -44,9 +47,10 @@ class ControllerFlags(
 
 
 MANIFESTS: tuple[Manifest[Any], ...] = tuple(
-    sys.modules[base.__module__].MANIFEST for base in ControllerFlags.__bases__
+    MACHINES.get(base) or sys.modules[base.__module__].MANIFEST
+    for base in ControllerFlags.__bases__
 )
-"""Each stands in the module of its flags."""
+"""Each of the others stands in the module of its flags."""
 
 FLAGS_OF: Mapping[str, type] = {
     manifest.alias: base

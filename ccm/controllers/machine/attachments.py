@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from ccm.base import log
 from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.machines import GetVolumeIDsRequest, MachineDriver
-from ccm.gardener.world import World
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import Informer
 from ccm.kube.resources import ATTACHMENTS, CLAIMS, NODE_VOLUMES, VOLUMES
 from ccm.machines import drain
+from ccm.machines.driver import Driver
 from ccm.model import Pod
 from ccm.model.meta import KubeObject
 from ccm.runtime.lazy import RefCountedInformer, following
@@ -49,12 +49,12 @@ class Attachments:
     """Where volumes are.
 
     Args:
-        world: asks the driver.
+        driver: calls the driver.
         client: reads from the cluster.
     """
 
-    def __init__(self, world: World, client: Client) -> None:
-        self._world = world
+    def __init__(self, driver: Driver, client: Client) -> None:
+        self._driver = driver
         self._client = client
         self._elsewhere = RefCountedInformer(
             lambda: Informer(client.resource(ATTACHMENTS), resource=ATTACHMENTS.plural)
@@ -112,7 +112,7 @@ class Attachments:
     async def _ids(self, spec: dict[str, Any]) -> Sequence[str]:
         request = GetVolumeIDsRequest(pv_specs=(spec,))
         try:
-            return await self._world.call(MachineDriver.get_volume_ids, request)
+            return await self._driver.call(MachineDriver.get_volume_ids, request)
         except Unimplemented:
             return ()
         except CloudError as error:

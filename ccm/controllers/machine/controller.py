@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ccm.base import clock, log
-from ccm.controllers.machine import metrics, plan
+from ccm.controllers.machine import plan
 from ccm.controllers.machine.create import Creator
 from ccm.controllers.machine.freeze import Freezer, Looks
 from ccm.controllers.machine.health import Health, sooner
@@ -22,16 +22,14 @@ from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolume
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.controllers.machine.update import Updater
-from ccm.gardener import codec, names
-from ccm.gardener.crdguard import CRDGuard
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.types import MachineClass
-from ccm.gardener.world import World
+from ccm.machines import metrics, reasons
+from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import Outcome
+from ccm.machines.driver import Shared
 from ccm.machines.freezing import SETTLING_S
 from ccm.machines.pauses import Pauses
 from ccm.model import Node, Secret
-from ccm.model.machines import Machine, Phase, State
+from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import default_backoff
@@ -76,7 +74,7 @@ class MachineController:
     """The machine controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        shared: what the machine controllers share; the caches are ready.
         requests: to the API servers.
         guard: blocks deletions that follow from that of the CRD.
         drains: empties nodes.
@@ -89,7 +87,7 @@ class MachineController:
     def __init__(
         self,
         *,
-        world: World,
+        shared: Shared,
         requests: Requests,
         guard: CRDGuard,
         drains: Drains,
@@ -99,14 +97,16 @@ class MachineController:
         rng: random.Random | None = None,
     ) -> None:
         machines, nodes = requests.machines, requests.nodes
-        self._world = world
+        self._shared, self._vms = shared, shared.vms
+        self._caches = caches = shared.caches
+        self._kind = caches.codec.machines
         self._free = asyncio.Semaphore(turns)
-        self._write = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
-        self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
+        self._write = Writer(machines, cache=caches.machines.store, strategic=False, rng=rng)
+        self._write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
         self._tokens = Tokens(requests.secrets)
-        self._creator = Creator(world, self._write, self._tokens)
-        world.arrivals.claim = self._creator.claim
-        world.on_new_origins = self._origins_seen
+        self._creator = Creator(shared, self._write, self._tokens)
+        caches.arrivals.claim = self._creator.claim
+        self._vms.on_new_origins = self._origins_seen
         target = Target(
             nodes=self._write_nodes,
             delete_nodes=nodes,
@@ -118,15 +118,15 @@ class MachineController:
         self._events = events
         self._in_hand: set[str] = set()
         self._terminations = Terminations(
-            world,
-            Remover(world, self._write, target, events=events),
+            caches,
+            Remover(shared, self._write, target, events=events),
             guard,
             self._in_hand,
             turns=turns,
             rng=rng,
         )
         self._freezer = Freezer(
-            world,
+            caches,
             self._write,
             machines=machines,
             nodes=nodes,
@@ -135,7 +135,7 @@ class MachineController:
         )
         self._pauses = Pauses()
         self._health = Health(
-            world,
+            shared,
             machines=machines,
             nodes=nodes,
             write_nodes=self._write_nodes,
@@ -144,7 +144,7 @@ class MachineController:
             wake=self._add,
         )
         self._preserver = Preserver(
-            world,
+            caches,
             health=self._health,
             write=self._write,
             write_nodes=self._write_nodes,
@@ -153,7 +153,7 @@ class MachineController:
             wake=self._add,
         )
         self._updater = Updater(
-            world,
+            caches,
             health=self._health,
             write=self._write,
             nodes=nodes,
@@ -171,14 +171,14 @@ class MachineController:
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             # Machines come last: what they are made of is known by then.
             watches=[
-                Watch(informer=world.secrets, changed=self._secret_changed),
-                Watch(informer=world.classes, changed=self._class_changed),
-                Watch(informer=world.nodes, changed=self._node_changed),
-                Watch(informer=world.machines, changed=self._machine_changed),
+                Watch(informer=caches.secrets, changed=self._secret_changed),
+                Watch(informer=caches.classes, changed=self._class_changed),
+                Watch(informer=caches.nodes, changed=self._node_changed),
+                Watch(informer=caches.machines, changed=self._machine_changed),
             ],
             tasks={
                 "drains": drains.tend,
-                "listings": world.tend,
+                "listings": shared.vms.tend,
                 "reachability": self._freezer.run,
                 "terminations": self._terminations.controller.run,
             },
@@ -192,7 +192,7 @@ class MachineController:
         Raises:
             KubeError: a write failed.
         """
-        cached = self._world.machines.store.get(key)
+        cached = self._caches.machines.store.get(key)
         if cached is None:
             return DONE
         machine = self._write.newest(cached)
@@ -224,11 +224,11 @@ class MachineController:
         return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
 
     async def _due(self, machine: Machine, turn: Turn) -> Outcome:
-        if origin := self._world.new_origins.get(machine.uid):
+        if origin := self._vms.new_origins.get(machine.uid):
             machine = await self._creator.written(
-                machine, lambda one: codec.origin_patch(one, origin)
+                machine, lambda one: plan.origin(one, origin, self._caches.settings.names)
             )
-            self._world.new_origins.pop(machine.uid, None)
+            self._vms.new_origins.pop(machine.uid, None)
         if machine.in_creation:
             made = await self._creator.run(machine, turn)
             outcome = await self._settle(made.machine, made.outcome)
@@ -248,15 +248,15 @@ class MachineController:
         if wanted is not None:
 
             def said(one: Machine) -> Patch | None:
-                return plan.status(one, machine, wanted)
+                return self._caches.codec.new_status(one, machine, wanted)
 
             written = await self._write.change(machine, Step(said, "status"))
             if written.obj is None:
                 raise StaleObject
             self._told(machine, written.obj)
             if outcome.is_invalid and written.changed:
-                about, text = MACHINES.reference(written.obj), wanted.description
-                self._events.event(about, WARNING, names.REASON_INVALID, text)
+                about, text = self._kind.reference(written.obj), wanted.description
+                self._events.event(about, WARNING, reasons.REASON_INVALID, text)
         self._pause(machine, outcome)
         return outcome
 
@@ -265,16 +265,16 @@ class MachineController:
             return
         self._health.tell(before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
-            metrics.failed_join(before, self._world.class_of(before))
-        is_failed = after.status.state == State.FAILED.value
+            metrics.failed_join(before, self._caches.class_of(before))
+        is_failed = after.status.state == OperationState.FAILED.value
         level = self._log.warning if is_failed else self._log.info
         text = {"error" if is_failed else "description": after.status.description}
         level("machine is in another phase", machine=after.key, phase=after.phase.value, **text)
 
     async def _joined(self, machine: Machine) -> None:
-        took_s = self._world.ages.of(machine)
-        metrics.took("join", machine, self._world.class_of(machine), took_s)
-        await self._tokens.delete(machine, self._world.settings)
+        took_s = self._caches.ages.of(machine)
+        metrics.took("join", machine, self._caches.class_of(machine), took_s)
+        await self._tokens.delete(machine, self._caches.settings)
 
     # --- pauses -----------------------------------------------------------------------------
 
@@ -290,26 +290,26 @@ class MachineController:
 
     def _about(self, machine: Machine) -> object:
         """What ends a pause when it is another."""
-        made_of = self._world.class_of(machine)
+        made_of = self._caches.class_of(machine)
         return (machine.spec, made_of.version, made_of.is_held)
 
     def _retry(self) -> None:
         """Another provider answers from now on."""
-        self._world.listings.drop()
+        self._vms.listings.drop()
         for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
         self._terminations.controller.retry_now()
 
     def _thawed(self) -> None:
         """An API server is back: all are looked at, when nodes had time to report."""
-        for one in self._world.machines.store.list():
+        for one in self._caches.machines.store.list():
             self.controller.queue.add_after(one.key, SETTLING_S)
 
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, initial: bool) -> bool:
         self._health.machine_changed(old, new, initial=initial)
-        metrics.note(old, new, total=len(self._world.machines.store))
+        metrics.note_machine(old, new, total=len(self._caches.machines.store))
         if new is None:
             self._forget(old)
             return False
@@ -327,11 +327,12 @@ class MachineController:
             self._write.forget(gone.key)
             self._tokens.forget(gone.uid)
             self._preserver.forget(gone.uid)
-            self._world.forget(gone.uid)
+            self._shared.forget(gone.uid)
+            self._creator.creations_ended.pop(gone.uid, None)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         found = new or old
-        if found is not None and plan.node_matters(old, new):
+        if found is not None and plan.node_matters(old, new, self._caches.settings.names):
             self._add(self._health.on_node(found.name))
         if new is None and old is not None:
             self._write_nodes.forget(old.key)
@@ -348,12 +349,12 @@ class MachineController:
     def _secret_changed(self, old: Secret | None, new: Secret | None, initial: bool) -> bool:
         found = new or old
         if not initial and found is not None:
-            classes = self._world.classes_with_secret(found.name)
+            classes = self._caches.classes_with_secret(found.name)
             self._add(self._made_of({one.name for one in classes}))
         return False
 
     def _made_of(self, classes: set[str]) -> Iterable[str]:
-        machines = self._world.machines.store.list()
+        machines = self._caches.machines.store.list()
         return [one.key for one in machines if one.class_name in classes]
 
     def _origins_seen(self, keys: Iterable[str]) -> None:
@@ -362,6 +363,6 @@ class MachineController:
 
     def _add(self, keys: Iterable[str]) -> None:
         for key in keys:
-            found = self._world.machines.store.get(key)
+            found = self._caches.machines.store.get(key)
             goes = found is not None and found.is_deleting
             (self._terminations if goes else self.controller.queue).add(key)

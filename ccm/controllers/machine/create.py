@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +19,12 @@ from ccm.cloud.machines import (
     MachineRequest,
     known,
 )
-from ccm.controllers.machine import metrics, plan
+from ccm.controllers.machine import plan
 from ccm.controllers.machine.tokens import Taken, Tokens
-from ccm.gardener.world import World
-from ccm.machines import creation, userdata
-from ccm.machines.classes import ClassView
+from ccm.machines import creation, metrics, userdata
+from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
+from ccm.machines.driver import Shared
 from ccm.machines.listing import Listing
 from ccm.machines.tokens import is_id
 from ccm.model.machines import Machine
@@ -56,13 +57,16 @@ class Creator:
     """Makes VMs.
 
     Args:
-        world: what the machine controllers share.
+        shared: what the machine controllers share.
         write: writes Machines.
         tokens: the bootstrap tokens.
     """
 
-    def __init__(self, world: World, write: Writer[Machine], tokens: Tokens) -> None:
-        self.world = world
+    def __init__(self, shared: Shared, write: Writer[Machine], tokens: Tokens) -> None:
+        self.shared = shared
+        self.caches = shared.caches
+        self.creations_ended: dict[str, float] = {}
+        """When the last call ended that may have created a machine's VM, by UID."""
         self.tokens = tokens
         self._write = write
 
@@ -73,7 +77,7 @@ class Creator:
             StaleObject: the object was replaced or deleted; its change brings the next pass.
             KubeError: a write failed.
         """
-        made_of = self.world.class_of(machine)
+        made_of = self.caches.class_of(machine)
         if made_of.faults:
             outcome = creation.impossible(machine, made_of.faults, clock.now())
             return CreateResult(machine=machine, outcome=outcome)
@@ -90,7 +94,7 @@ class Creator:
         Nothing, where its class is of no use yet: such a machine has no VM, and our finalizer
         would only keep it from going.
         """
-        made_of = self.world.class_of(machine)
+        made_of = self.caches.class_of(machine)
         if made_of.faults or not made_of.is_held:
             return {}
         found = self.claim_patch(machine, self.token_id(machine, made_of)) or {"metadata": {}}
@@ -98,14 +102,14 @@ class Creator:
 
     def claim_patch(self, machine: Machine, token_id: str) -> Patch | None:
         """See `plan.claim`."""
-        records = not self.world.finds_by_name
-        return plan.claim(machine, self.world.settings.names, token_id, records=records)
+        records = not self.shared.driver.finds_by_name
+        return plan.claim(machine, self.caches.settings.names, token_id, records=records)
 
-    def token_id(self, machine: Machine, made_of: ClassView) -> str:
+    def token_id(self, machine: Machine, made_of: ResolvedClass) -> str:
         """ID of the machine's bootstrap token, a new one where it has none; empty: needs none."""
-        if not creation.needs_token(made_of, self.world.settings):
+        if not creation.needs_token(made_of, self.caches.settings):
             return ""
-        known = machine.annotation(self.world.settings.names.token_id)
+        known = machine.annotation(self.caches.settings.names.token_id)
         return known if is_id(known) else Tokens.new_id()
 
     async def written(
@@ -131,10 +135,14 @@ class _CreateFlow:
         machine: the machine after the last write.
     """
 
-    def __init__(self, creator: Creator, machine: Machine, made_of: ClassView, turn: Turn) -> None:
+    def __init__(
+        self, creator: Creator, machine: Machine, made_of: ResolvedClass, turn: Turn
+    ) -> None:
         self.machine = machine
         self._creator = creator
-        self._world, self._settings = creator.world, creator.world.settings
+        shared = creator.shared
+        self._caches, self._driver, self._vms = shared.caches, shared.driver, shared.vms
+        self._settings = shared.caches.settings
         self._made_of = made_of
         self._turn = turn
         self._seen = Evidence()
@@ -146,13 +154,13 @@ class _CreateFlow:
                 await self._do(step)
             except CloudError as error:
                 at, now = step is Step.INITIALIZE, clock.now()
-                aged = self._world.ages.by(now, self.machine)
+                aged = self._caches.ages.by(now, self.machine)
                 return creation.failed(aged, error, now, self._settings, initializing=at)
         return creation.settled(self.machine, self._seen, clock.now(), self._settings)
 
     def _next(self) -> Step:
         vm = self._seen.created
-        node = self._world.nodes.store.get(vm.node_name) if vm is not None else None
+        node = self._caches.nodes.store.get(vm.node_name) if vm is not None else None
         return creation.next_step(
             self.machine, self._made_of, self._seen, self._settings, node=node
         )
@@ -171,7 +179,9 @@ class _CreateFlow:
                 vm = creation.vm_of(self.machine, self._seen)
                 has_target, origin = self._settings.has_target, self._made_of.origin
                 await self._write(
-                    lambda one: plan.identity(one, vm, has_target=has_target, origin=origin)
+                    lambda one: self._caches.codec.identity(
+                        one, vm, has_target=has_target, origin=origin
+                    )
                 )
             case Step.DISCARD:
                 await self._discard()
@@ -187,10 +197,11 @@ class _CreateFlow:
         self.machine = await self._creator.written(self.machine, patch, part)
 
     async def _looked(self, machine: Machine) -> Evidence:
-        since = self._world.listed_since(machine.uid)
-        listing = await self._waited(self._world.listings.of(self._made_of, since=since))
+        # A VM is missing only from a listing that began after the last call that may have made it.
+        since = self._creator.creations_ended.get(machine.uid, float("-inf"))
+        listing = await self._waited(self._vms.listings.of(self._made_of, since=since))
         if machine.provider_id:
-            if not await self._waited(self._world.confirm_owner(machine, self._made_of)):
+            if not await self._waited(self._vms.confirm(machine, self._made_of)):
                 return replace(self._seen, looked=True)
             listed = (one for one in listing.records if one.info.provider_id == machine.provider_id)
             record = next(listed, None)
@@ -198,9 +209,9 @@ class _CreateFlow:
                 # The VM is not in the listing of its class, as when a user set the provider ID;
                 # or the driver lists IDs and names only.
                 with contextlib.suppress(errors.Unimplemented):
-                    record = await self._status(self._world.request(machine, self._made_of))
+                    record = await self._status(self._driver.request(machine, self._made_of))
             return replace(self._seen, looked=True, found=record)
-        if self._world.finds_by_name:
+        if self._driver.finds_by_name:
             record, obstacle = await self._match_named(machine, listing)
         else:
             record, obstacle = creation.match_marked(
@@ -215,7 +226,7 @@ class _CreateFlow:
     ) -> tuple[MachineRecord | None, str]:
         # Asked by name even before the creation is recorded: the answer says whether the name is
         # free. `match_named` decides whether the VM is the machine's.
-        request = replace(self._world.request(machine, self._made_of), creation_started=True)
+        request = replace(self._driver.request(machine, self._made_of), creation_started=True)
         try:
             status = await self._status(request)
         except errors.Unimplemented:
@@ -249,17 +260,18 @@ class _CreateFlow:
         except Taken:
             await self._claim(Tokens.new_id())
             return
-        request = self._filled(self._world.request(machine, self._made_of), known)
+        request = self._filled(self._driver.request(machine, self._made_of), known)
         began = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
-            self._world.creation_ended(machine.uid)
+            loop = asyncio.get_running_loop()
+            self._creator.creations_ended[machine.uid] = loop.time()
         metrics.took("create", machine, self._made_of, clock.monotonic() - began)
         _log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
-        self._world.note_owner(machine.uid, info.provider_id)
+        self._vms.note(machine.uid, info.provider_id)
         self._seen = replace(self._seen, created=info)
         await self._remember(info)
 
@@ -285,11 +297,13 @@ class _CreateFlow:
         """Store the driver's state before the driver is called again."""
         state = info.last_known_state
         if state is not None and state != self.machine.status.known_state:
-            await self._write(lambda one: plan.known_state(one, state), "status")
+            await self._write(
+                lambda one: self._caches.codec.known_state_patch(one, state), "status"
+            )
 
     async def _initialize(self) -> None:
         machine, began = self.machine, clock.monotonic()
-        request = self._world.request(machine, self._made_of)
+        request = self._driver.request(machine, self._made_of)
         try:
             info = await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
@@ -300,7 +314,7 @@ class _CreateFlow:
     async def _discard(self) -> None:
         """Delete the VM that this pass created; if it stays, it is collected as an orphan."""
         vm, machine = creation.vm_of(self.machine, self._seen), self.machine
-        request = replace(self._world.request(machine, self._made_of), provider_id=vm.provider_id)
+        request = replace(self._driver.request(machine, self._made_of), provider_id=vm.provider_id)
         try:
             await self._call(MachineDriver.delete_machine, request)
         except CloudError as error:
@@ -312,7 +326,7 @@ class _CreateFlow:
             )
 
     async def _call(self, method: Any, request: MachineRequest) -> Any:
-        return await self._waited(self._world.call(method, request))
+        return await self._waited(self._driver.call(method, request))
 
     async def _waited(self, call: Awaitable[T]) -> T:
         async with self._turn.put_down():

@@ -19,14 +19,12 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.controllers.machine.attachments import Attachments
 from ccm.controllers.machine.budgets import Budgets
 from ccm.controllers.machine.evictions import Evictions, Failed, Tools
-from ccm.gardener import names
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import World
 from ccm.kube.client import Client
 from ccm.kube.informer import Informer
 from ccm.kube.resources import BUDGETS, PODS
-from ccm.machines import drain
+from ccm.machines import drain, reasons
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.driver import Shared
 from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.writer import Recorder
@@ -61,7 +59,7 @@ class Drainer:
     """All drains of a daemon.
 
     Args:
-        world: the nodes, and the driver.
+        shared: what the machine controllers share.
         client: requests to the cluster of the nodes.
         settings: of flags.
         events: where events on machines go; None = nowhere.
@@ -70,24 +68,24 @@ class Drainer:
     def __init__(
         self,
         *,
-        world: World,
+        shared: Shared,
         client: Client,
         settings: drain.Settings | None = None,
         events: Recorder | None = None,
     ) -> None:
         self._client = client
-        self._world = world
+        self._caches = shared.caches
         self._events = events
         self._drains: dict[str, _Entry] = {}
         self._handler: Any = None
         self._knows_evictions: bool | None = None
         self._asking = asyncio.Lock()
         self._tools = Tools(
-            world=world,
+            caches=shared.caches,
             client=client,
             settings=settings or drain.Settings(),
             budgets=Budgets(lambda: Informer(client.resource(BUDGETS), resource=BUDGETS.plural)),
-            attachments=Attachments(world, client),
+            attachments=Attachments(shared.driver, client),
             evicts=self._evicts,
         )
 
@@ -108,7 +106,7 @@ class Drainer:
                 known.evictions.force()
             return
         if self._handler is None:
-            self._handler = self._world.nodes.add_handler(
+            self._handler = self._caches.nodes.add_handler(
                 name="drain", on_update=lambda _, new: self._node_changed(new)
             )
         entry = _Entry(
@@ -152,7 +150,7 @@ class Drainer:
         """End all of them."""
         entries, self._drains = list(self._drains.values()), {}
         if self._handler is not None:
-            self._world.nodes.remove_handler(self._handler)
+            self._caches.nodes.remove_handler(self._handler)
             self._handler = None
         for entry in entries:
             _settle(entry)
@@ -183,11 +181,11 @@ class Drainer:
             _log.info("node drained", **facts, took_s=round(took_s, 3))
             if entry.evictions.tally.total or entry.told:
                 # That nobody had to leave is no news, and in a roll there are many.
-                self._tell(entry, NORMAL, names.REASON_DRAINED, f"node drained: {progress.said}")
+                self._tell(entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.said}")
         else:
             _log.warning("drain failed", **facts, error=progress.said)
             text = f"drain failed due to {progress.said}"
-            self._tell(entry, WARNING, names.REASON_DRAIN_FAILED, text)
+            self._tell(entry, WARNING, reasons.REASON_DRAIN_FAILED, text)
         entry.wake()
 
     def _changed(self, entry: _Entry) -> None:
@@ -202,14 +200,16 @@ class Drainer:
         if tally.blocked and not entry.was_blocked:
             entry.was_blocked = True
             text = f"drain waits: {tally.said()}"
-            self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
+            self._tell(entry, WARNING, reasons.REASON_DRAIN_BLOCKED, text)
         entry.wake()
 
     def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:
         """An event, once for what is said again and again."""
         if self._events is not None and entry.told != text:
             entry.told = text
-            self._events.event(MACHINES.reference(entry.task.machine), kind, reason, text)
+            self._events.event(
+                self._caches.codec.machines.reference(entry.task.machine), kind, reason, text
+            )
 
     def _node_changed(self, node: Node) -> None:
         for entry in self._drains.values():

@@ -17,7 +17,6 @@ from ccm.base import clock, log, tasks
 from ccm.base.tasks import Group, bounded, first_of, leaves
 from ccm.controllers.machine.attachments import Attachments, Mounted
 from ccm.controllers.machine.budgets import Budgets, Refused
-from ccm.gardener.world import World
 from ccm.kube.client import Client
 from ccm.kube.errors import (
     ApiError,
@@ -32,6 +31,7 @@ from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
 from ccm.machines.ages import Ages
+from ccm.machines.caches import Caches
 from ccm.machines.draining import DrainTask
 from ccm.model import Node, Pod, names
 from ccm.model.patches import Patch
@@ -84,7 +84,7 @@ class Tools:
     """What all drains share.
 
     Attributes:
-        world: the nodes, and the driver.
+        caches: the nodes, and the time.
         client: requests to the cluster of the nodes.
         settings: of flags.
         budgets: who waits for them.
@@ -92,7 +92,7 @@ class Tools:
         evicts: whether the API server knows evictions.
     """
 
-    world: World
+    caches: Caches
     client: Client
     settings: drain.Settings
     budgets: Budgets
@@ -171,7 +171,7 @@ class Evictions:
             raise Failed(f"- {error}") from error
 
     def _node(self) -> Node | None:
-        return self._tools.world.nodes.store.get(self._task.node_name)
+        return self._tools.caches.nodes.store.get(self._task.node_name)
 
     def _deadline_s(self) -> float | None:
         """From when on force is used, on a clock that nobody sets; None = never."""
@@ -180,7 +180,7 @@ class Evictions:
             return None
         left_s = task.left_s
         if left_s is None:
-            left_s = (task.deadline - self._tools.world.now()).total_seconds()
+            left_s = (task.deadline - self._tools.caches.now()).total_seconds()
         return clock.monotonic() + left_s
 
     def _left_s(self) -> float | None:

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from ccm.base import clock, log, tasks
 from ccm.base.log import Outage
-from ccm.controllers.machine import metrics, plan
-from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import freezing
+from ccm.machines import freezing, metrics
+from ccm.machines.caches import Caches
 from ccm.machines.freezing import Reach
 from ccm.model.machines import Machine
 from ccm.model.patches import Patch, StaleObject
@@ -47,7 +46,7 @@ class Freezer:
     """Whether machines are frozen.
 
     Args:
-        world: what the machine controllers share.
+        caches: the caches.
         write: writes Machines.
         machines: reads them.
         nodes: reads Nodes.
@@ -57,7 +56,7 @@ class Freezer:
 
     def __init__(
         self,
-        world: World,
+        caches: Caches,
         write: Writer[Machine],
         *,
         machines: Reads,
@@ -65,7 +64,7 @@ class Freezer:
         thawed: Callable[[], None],
         looks: Looks,
     ) -> None:
-        self._world, self._write = world, write
+        self._caches, self._write = caches, write
         self._machines, self._nodes = machines, nodes
         self._thawed = thawed
         self._looks = looks
@@ -84,7 +83,7 @@ class Freezer:
     async def run(self) -> None:
         """Look again and again; without a cluster to join there is nothing to look at."""
         period_s, timeout_s = self._looks.period_s, self._looks.timeout_s
-        while self._world.settings.has_target:
+        while self._caches.settings.has_target:
             # Whoever starts has just been answered.
             await asyncio.sleep(freezing.next_s(self._reach, period_s, timeout_s))
             await self._look()
@@ -99,7 +98,7 @@ class Freezer:
             except KubeError:
                 return  # away again; still frozen, and since then
         self._reach = reach
-        metrics.FROZEN.set(reach.is_frozen)
+        metrics.MACHINES_FROZEN.set(reach.is_frozen)
         if reach.is_frozen:
             self._outage.goes_on(error=fault)
         else:
@@ -107,7 +106,7 @@ class Freezer:
 
     async def _fault(self) -> str:
         """Why a server cannot be relied on; empty: both answer."""
-        for reads, namespace in ((self._machines, self._world.namespace), (self._nodes, "")):
+        for reads, namespace in ((self._machines, self._caches.namespace), (self._nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
             try:
                 await tasks.within(self._looks.timeout_s, look, name="a look at an API server")
@@ -123,14 +122,14 @@ class Freezer:
         Raises:
             KubeError: it could not be written.
         """
-        for cached in self._world.machines.store.list():
+        for cached in self._caches.machines.store.list():
             obj = self._write.newest(cached)
             wanted = freezing.thawed(obj, clock.now())
             if wanted is None:
                 continue
 
             def said(one: Machine, obj: Machine = obj, wanted: Any = wanted) -> Patch | None:
-                return plan.status(one, obj, wanted)
+                return self._caches.codec.new_status(one, obj, wanted)
 
             try:
                 await self._write.change(obj, Step(said, "status"))

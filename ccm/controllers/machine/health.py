@@ -11,13 +11,18 @@ from dataclasses import replace
 
 from ccm.base import clock, log, redact
 from ccm.cloud.errors import CloudError, NotOwned
-from ccm.controllers.machine import metrics
-from ccm.gardener import names
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import deletion, health, nodesync, preservation, replacing
+from ccm.machines import (
+    deletion,
+    health,
+    metrics,
+    nodesync,
+    preservation,
+    reasons,
+    replacing,
+)
 from ccm.machines.creation import SHORT_S, Outcome
+from ccm.machines.driver import Shared
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
 from ccm.model import Node
@@ -43,12 +48,12 @@ Settle = Callable[[Machine, Outcome], Awaitable[Outcome]]
 """Writes what came of a pass."""
 
 _TOLD = {
-    Phase.UNKNOWN: (WARNING, names.REASON_NODE_SICK),
-    Phase.FAILED: (WARNING, names.REASON_MACHINE_FAILED),
-    Phase.RUNNING: (NORMAL, names.REASON_NODE_HEALTHY),
-    Phase.UPDATING: (NORMAL, names.REASON_UPDATE_READY),
-    Phase.UPDATED: (NORMAL, names.REASON_UPDATE_SUCCESSFUL),
-    Phase.UPDATE_FAILED: (WARNING, names.REASON_UPDATE_FAILED),
+    Phase.UNKNOWN: (WARNING, reasons.REASON_NODE_SICK),
+    Phase.FAILED: (WARNING, reasons.REASON_MACHINE_FAILED),
+    Phase.RUNNING: (NORMAL, reasons.REASON_NODE_HEALTHY),
+    Phase.UPDATING: (NORMAL, reasons.REASON_UPDATE_READY),
+    Phase.UPDATED: (NORMAL, reasons.REASON_UPDATE_SUCCESSFUL),
+    Phase.UPDATE_FAILED: (WARNING, reasons.REASON_UPDATE_FAILED),
 }
 """Phases whose beginning is an event."""
 
@@ -59,7 +64,7 @@ class Health:
     """Looks after machines that have a VM.
 
     Args:
-        world: what the machine controllers share.
+        shared: what the machine controllers share.
         machines: deletes Machines.
         nodes: reads Nodes.
         write_nodes: writes them.
@@ -70,7 +75,7 @@ class Health:
 
     def __init__(
         self,
-        world: World,
+        shared: Shared,
         *,
         machines: Deletes[Machine],
         nodes: Deletes[Node],
@@ -79,7 +84,8 @@ class Health:
         settle: Settle,
         wake: Callable[[Iterable[str]], None],
     ) -> None:
-        self._world = world
+        self._caches, self._vms = shared.caches, shared.vms
+        self._kind = shared.caches.codec.machines
         self._machines, self._nodes = machines, nodes
         self._write_nodes = write_nodes
         self._events = events
@@ -87,7 +93,7 @@ class Health:
         self._wake = wake
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, Spell] = {}
-        self._replacements = Replacements(world.settings.creation_timeout_s)
+        self._replacements = Replacements(shared.caches.settings.creation_timeout_s)
         self._held: set[str] = set()
         self._log = log.logger("machine")
 
@@ -98,7 +104,7 @@ class Health:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: the node could not be read, or a write failed.
         """
-        if not self._world.settings.has_target:
+        if not self._caches.settings.has_target:
             return Outcome()
         if self.is_contested(machine):
             self._forgo(machine)
@@ -131,7 +137,7 @@ class Health:
     async def _judge(self, machine: Machine, node: Node | None) -> Outcome:
         if self._is_blind(machine, node):
             return Outcome(after_s=BLIND_S)
-        now, settings = _now(), self._world.settings
+        now, settings = _now(), self._caches.settings
         found = health.look(machine, node, self._spell(machine, now), now, settings)
         if found.cause is Cause.LATE:
             return await self._give_up(machine)
@@ -171,14 +177,14 @@ class Health:
         Raises:
             KubeError: it says nothing.
         """
-        node, now, settings = await self._asked(machine), _now(), self._world.settings
+        node, now, settings = await self._asked(machine), _now(), self._caches.settings
         found = health.look(machine, node, self._spell(machine, now), now, settings)
         self._spells[machine.key] = found.spell
         if found.cause is None:
             return Outcome(after_s=found.after_s)
         outcome = health.changed(machine, node, found.cause, now, settings)
         assert outcome.status is not None
-        moment = self._world.now_since(machine.uid, machine.status.preserve_until)
+        moment = self._caches.now_since(machine.uid, machine.status.preserve_until)
         status = preservation.kept(machine, outcome.status, node, moment, settings)
         return replace(outcome, status=status)
 
@@ -192,7 +198,7 @@ class Health:
 
     def _spell(self, machine: Machine, now: Moment) -> Spell:
         """The phase of the machine; a time in which nodes could not be followed is not part."""
-        aged = self._world.ages.by(now.wall, machine)
+        aged = self._caches.ages.by(now.wall, machine)
         found = health.spell(aged, self._spells.get(machine.key), now)
         ended = self._outage_ended()
         if ended is not None and found.began_s < ended:
@@ -202,7 +208,7 @@ class Health:
 
     def _outage_ended(self) -> float | None:
         """When the last time was over in which nodes could not report; None: there was none."""
-        began, ended = self._world.nodes.last_trouble
+        began, ended = self._caches.nodes.last_trouble
         return ended if ended - began >= OUTAGE_S else None
 
     def _settling_s(self, now: Moment) -> float:
@@ -212,7 +218,7 @@ class Health:
 
     def _is_blind(self, machine: Machine, node: Node | None) -> bool:
         """Whether the cache of nodes may say of this one what is not so."""
-        nodes, unreadable = self._world.nodes, self._world.nodes.undecodable
+        nodes, unreadable = self._caches.nodes, self._caches.nodes.undecodable
         return (
             nodes.trouble_since is not None
             or machine.node_name in unreadable
@@ -232,7 +238,7 @@ class Health:
         self._log.warning("machine is not replaced yet", machine=machine.key, reason=why)
         text = f"Its node is sick, and it is not replaced yet: {why}"
         self._events.event(
-            MACHINES.reference(machine), WARNING, names.REASON_REPLACEMENT_HELD, text
+            self._kind.reference(machine), WARNING, reasons.REASON_REPLACEMENT_HELD, text
         )
 
     def tell(self, before: Machine, after: Machine) -> None:
@@ -242,7 +248,7 @@ class Health:
             # It has joined: that is no news of anybody's health, and there are many.
             return
         if (found := _TOLD.get(after.phase)) is not None:
-            self._events.event(MACHINES.reference(after), *found, after.status.description)
+            self._events.event(self._kind.reference(after), *found, after.status.description)
 
     # --- its node ---------------------------------------------------------------------------
 
@@ -260,27 +266,29 @@ class Health:
         """The machine's node; None while it has none."""
         if not machine.node_name:
             return None
-        node = self._world.nodes.store.get(machine.node_name)
+        node = self._caches.nodes.store.get(machine.node_name)
         return None if node is None else self._write_nodes.newest(node)
 
     def own_node_of(self, machine: Machine) -> Node | None:
         """Return the machine's node, if it is proved to be that of its VM."""
         node = self.node_of(machine)
-        return node if node is not None and self._world.owns_node(machine, node) else None
+        return node if node is not None and self._vms.owns_node(machine, node) else None
 
     async def _owns(self, machine: Machine, node: Node) -> bool:
         """Return whether the node may be changed, and tell if it is another machine's."""
-        if self._world.owns_node(machine, node):
+        if self._vms.owns_node(machine, node):
             return True
-        about = MACHINES.reference(machine)
+        about = self._kind.reference(machine)
         if not deletion.is_its_node(machine, node):
             said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
-            self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, said)
+            self._events.event(about, WARNING, reasons.REASON_VM_NOT_OWNED, said)
             return False
         try:
-            await self._world.confirm_owner(machine, self._world.class_of(machine))
+            await self._vms.confirm(machine, self._caches.class_of(machine))
         except NotOwned as error:
-            self._events.event(about, WARNING, names.REASON_VM_NOT_OWNED, redact.public(str(error)))
+            self._events.event(
+                about, WARNING, reasons.REASON_VM_NOT_OWNED, redact.public(str(error))
+            )
         except CloudError as error:
             self._log.warning(
                 "owner of the VM could not be confirmed, node is left alone",
@@ -288,14 +296,14 @@ class Health:
                 node=node.name,
                 error=str(error),
             )
-        return self._world.owns_node(machine, node)
+        return self._vms.owns_node(machine, node)
 
     async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
         """Bring the node in step with the machine; the node as it is then."""
-        settings = self._world.settings
-        extra = self._world.class_of(machine).extra_capacity
+        settings = self._caches.settings
+        extra = self._caches.class_of(machine).extra_capacity
 
-        arrival = self._world.arrivals.notes(controller_uid(machine))
+        arrival = self._caches.arrivals.notes(controller_uid(machine))
 
         def template(one: Node) -> Patch | None:
             return nodesync.patch(machine, one, settings, arrival)
@@ -337,10 +345,10 @@ class Health:
             self._held.discard(key)
         elif key not in self._spells:
             now = _now()
-            self._spells[key] = health.spell(self._world.ages.by(now.wall, after), None, now)
+            self._spells[key] = health.spell(self._caches.ages.by(now.wall, after), None, now)
         age_s = None
         if initial and after is not None:
-            age_s = max(0.0, self._world.ages.since(after.uid, replacing.began(after)))
+            age_s = max(0.0, self._caches.ages.since(after.uid, replacing.began(after)))
         self._wake(self._replacements.note(key, after, clock.monotonic(), age_s=age_s))
         metrics.WAITING.set(len(self._replacements.waiting))
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from ccm.cloud.machines import MachineInfo
-from ccm.gardener import codec, names
 from ccm.machines import health
 from ccm.machines.settings import Names
 from ccm.model import Node
-from ccm.model.machines import Machine, MachineStatus
+from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
-from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
+from ccm.model.patches import (
+    Patch,
+    StaleObject,
+    add_finalizer,
+    annotations_patch,
+    same_version,
+)
+
+_MOST_ORIGINS = 4
+"""Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
+of which only some were seen after a rotation. With more of them, two are likelier equal by
+chance."""
 
 
 def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
@@ -62,66 +69,18 @@ def record(obj: Machine, names: Names) -> Patch | None:
     return {"metadata": same_version(obj) | {"annotations": {names.creation: record_of(obj)}}}
 
 
-def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "") -> Patch | None:
-    """What says which VM is the machine's; None where it stands.
+def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
+    """Return the patch that records another origin that shows the VM; None: there is none.
 
-    Raises:
-        StaleObject: somebody wrote down another VM meanwhile.
+    Without a record, the project of the VM is unknown, and one more origin would not tell it.
     """
-    if obj.provider_id not in ("", vm.provider_id):
-        raise StaleObject
-    node_name = vm.node_name if has_target else ""
-    patch = codec.identity_patch(obj, vm.provider_id, node_name, origin)
-    stands = (obj.provider_id, obj.node_name) == (vm.provider_id, vm.node_name)
-    return None if stands else patch
-
-
-def known_state(obj: Machine, state: str) -> Patch:
-    """What the driver wants to remember, and nothing else."""
-    stored = codec.state_to_store(obj, state)
-    return {"metadata": same_object(obj), "status": {"lastKnownState": stored}}
-
-
-def status(obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch | None:
-    """The status that was planned for an object.
-
-    Raises:
-        StaleObject: another phase was written meanwhile, or its deletion was asked for.
-    """
-    if obj.phase is not planned_for.phase or obj.is_deleting != planned_for.is_deleting:
-        raise StaleObject
-    return codec.status_patch(obj, wanted)
-
-
-def ending(obj: Machine, wanted: MachineStatus) -> Patch:
-    """The status of a machine that goes, whatever others wrote; it is preserved no longer."""
-    found = codec.status_patch(obj, wanted)
-    if obj.status.preserve_until is not None:
-        found["status"]["currentStatus"]["preserveExpiryTime"] = None
-    return found
-
-
-def note(obj: Machine, name: str, text: str) -> Patch | None:
-    """An annotation of this very object; None where it stands."""
-    if obj.annotations.get(name) == text:
+    before = obj.origins
+    if not before or mark in before:
         return None
-    return {"metadata": same_object(obj) | {"annotations": {name: text}}}
+    return annotations_patch(obj, {names.origin: ",".join((*before, mark)[-_MOST_ORIGINS:])})
 
 
-def preserved(obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
-    """The moment until which a machine is kept, and nothing else; None where it stands.
-
-    Raises:
-        StaleObject: another phase was written meanwhile.
-    """
-    if obj.phase is not planned_for.phase:
-        raise StaleObject
-    if obj.status.preserve_until == until:
-        return None
-    return codec.preserve_patch(obj, until)
-
-
-def node_matters(old: Node | None, new: Node | None) -> bool:
+def node_matters(old: Node | None, new: Node | None, names: Names) -> bool:
     """Whether a change of a node may change something about its machine; a heartbeat does not."""
     if old is None or new is None or old.uid != new.uid:
         return True
@@ -131,16 +90,16 @@ def node_matters(old: Node | None, new: Node | None) -> bool:
         old.metadata.finalizers,
         old.is_deleting,
         old.taints,
-        _said(old),
+        _said(old, names),
     ) != (
         new.metadata.labels,
         new.metadata.annotations,
         new.metadata.finalizers,
         new.is_deleting,
         new.taints,
-        _said(new),
+        _said(new, names),
     )
 
 
-def _said(node: Node) -> dict[str, tuple[str, str]]:
-    return health.said(node.status.conditions or (), names.CONDITION_IN_PLACE)
+def _said(node: Node, names: Names) -> dict[str, tuple[str, str]]:
+    return health.said(node.status.conditions or (), names.update_condition)

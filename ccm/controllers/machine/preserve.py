@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from ccm.base import clock, log
-from ccm.controllers.machine import plan
 from ccm.controllers.machine.health import Health, sooner
 from ccm.controllers.machine.remove import Drains
-from ccm.gardener import names
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import World
-from ccm.machines import preservation
+from ccm.machines import preservation, reasons
+from ccm.machines.caches import Caches
 from ccm.machines.creation import SHORT_S
 from ccm.machines.draining import DrainState
 from ccm.machines.preservation import Action, Decision
@@ -32,7 +29,7 @@ class Preserver:
     """Preserves machines.
 
     Args:
-        world: what the machine controllers share.
+        caches: the caches.
         health: knows the nodes of machines.
         write: writes Machines.
         write_nodes: writes Nodes.
@@ -43,7 +40,7 @@ class Preserver:
 
     def __init__(
         self,
-        world: World,
+        caches: Caches,
         *,
         health: Health,
         write: Writer[Machine],
@@ -52,7 +49,7 @@ class Preserver:
         drains: Drains,
         wake: Callable[[Iterable[str]], None],
     ) -> None:
-        self._world = world
+        self._caches = caches
         self._health = health
         self._write, self._write_nodes = write, write_nodes
         self._events = events
@@ -68,15 +65,15 @@ class Preserver:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: a write failed.
         """
-        cached = self._world.machines.store.get(key)
+        cached = self._caches.machines.store.get(key)
         if cached is None or cached.is_deleting:
             return None
         machine = self._write.newest(cached)
         if self._health.is_contested(machine):
             return None
         node = self._health.own_node_of(machine)
-        settings = self._world.settings
-        now = self._world.now_since(machine.uid, machine.status.preserve_until)
+        settings = self._caches.settings
+        now = self._caches.now_since(machine.uid, machine.status.preserve_until)
         found = preservation.decide(machine, node, now, settings)
         if found.action is Action.NOTHING or (node is not None and node.is_deleting):
             return None
@@ -93,7 +90,7 @@ class Preserver:
 
     async def _on_node(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """What stands on the node; when its drain is looked at again."""
-        settings, drained, waits_s = self._world.settings, None, None
+        settings, drained, waits_s = self._caches.settings, None, None
         kept = await self._write_nodes.change(
             node, Step(lambda one: preservation.node_patch(machine, one, found, settings))
         )
@@ -126,8 +123,8 @@ class Preserver:
             return True
         has_failed = progress is not None and progress.state is DrainState.FAILED
         if progress is None or has_failed:
-            now = self._world.now_since(machine.uid, machine.status.since)
-            task = preservation.drain_task(machine, node, now, self._world.settings)
+            now = self._caches.now_since(machine.uid, machine.status.since)
+            task = preservation.drain_task(machine, node, now, self._caches.settings)
             self._draining.add(machine.uid)
             self._drains.start(task, lambda: self._wake((machine.key,)))
         return False if has_failed else None
@@ -144,7 +141,7 @@ class Preserver:
 
     async def _wishes(self, machine: Machine, found: Decision) -> None:
         """Annotations of the machine; and that it is kept no longer, after all else."""
-        settings = self._world.settings
+        settings = self._caches.settings
         written = await self._write.change(
             machine, Step(lambda one: preservation.machine_patch(one, found, settings))
         )
@@ -153,7 +150,8 @@ class Preserver:
 
     async def _until(self, machine: Machine, until: datetime | None) -> Machine:
         written = await self._write.change(
-            machine, Step(lambda one: plan.preserved(one, machine, until), "status")
+            machine,
+            Step(lambda one: self._caches.codec.preserved(one, machine, until), "status"),
         )
         if written.obj is None:
             raise StaleObject
@@ -162,9 +160,9 @@ class Preserver:
         return written.obj
 
     def _tell(self, machine: Machine, until: datetime | None) -> None:
-        reason, text = names.REASON_PRESERVED_ENDED, "It is kept no longer"
+        reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
         if until is not None:
-            reason = names.REASON_PRESERVED
+            reason = reasons.REASON_PRESERVED
             text = f"It is kept until {format_time(until)}, even if it fails"
         self._log.info("preservation of machine changed", machine=machine.key, after=text)
-        self._events.event(MACHINES.reference(machine), NORMAL, reason, text)
+        self._events.event(self._caches.codec.machines.reference(machine), NORMAL, reason, text)

@@ -23,23 +23,21 @@ from ccm.cloud.machines import (
     MachineRequest,
     known,
 )
-from ccm.controllers.machine import metrics, plan
+from ccm.controllers.machine import plan
 from ccm.controllers.machine.tokens import Tokens
-from ccm.gardener import codec, names
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, NotFound
-from ccm.machines import deletion
-from ccm.machines.classes import ClassView
+from ccm.machines import deletion, metrics, reasons
+from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S
 from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.driver import Shared
 from ccm.machines.nodesync import release_patch
 from ccm.model import Node, NodeVolumes, VolumeAttachment
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
-from ccm.model.patches import Patch, StaleObject, remove_finalizer
+from ccm.model.patches import Patch, StaleObject, annotations_patch, remove_finalizer
 from ccm.runtime import writer
 from ccm.runtime.workers import Turn
 from ccm.runtime.writer import Deletes, Recorder, Step, Writer
@@ -152,16 +150,17 @@ class Remover:
     """Ends machines.
 
     Args:
-        world: what the machine controllers share.
+        shared: what the machine controllers share.
         write: writes Machines.
         target: what it touches beside them.
         events: where events go.
     """
 
     def __init__(
-        self, world: World, write: Writer[Machine], target: Target, *, events: Recorder
+        self, shared: Shared, write: Writer[Machine], target: Target, *, events: Recorder
     ) -> None:
-        self.world = world
+        self.shared = shared
+        self.caches = shared.caches
         self.target = target
         self.write = write
         self.events = events
@@ -179,13 +178,13 @@ class Remover:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: a write failed.
         """
-        if self.world.settings.names.finalizer not in machine.finalizers:
+        if self.caches.settings.names.finalizer not in machine.finalizers:
             return Rest()
         known = self._known.setdefault(machine.uid, self._new(machine))
         if known.done:
             # Gone; the cache learns that from an event that is on its way.
             return Rest()
-        said = deletion.progress(machine, self.world.settings)
+        said = deletion.progress(machine, self.caches.settings)
         known.progress = deletion.further(known.progress, said)
         return await _DeleteFlow(self, machine, known, turn, wake).run()
 
@@ -195,7 +194,7 @@ class Remover:
         await self.target.drains.stop(uid)
 
     def _new(self, machine: Machine) -> Known:
-        progress = deletion.progress(machine, self.world.settings)
+        progress = deletion.progress(machine, self.caches.settings)
         return Known(progress=progress, move=deletion.at(progress.stage, machine))
 
 
@@ -205,8 +204,9 @@ class _DeleteFlow:
     def __init__(
         self, remover: Remover, machine: Machine, known: Known, turn: Turn, wake: Callable[[], None]
     ) -> None:
-        self._world, self._target = remover.world, remover.target
-        self._settings = remover.world.settings
+        shared, self._target = remover.shared, remover.target
+        self._caches, self._driver, self._vms = shared.caches, shared.driver, shared.vms
+        self._settings = shared.caches.settings
         self._write, self._events = remover.write, remover.events
         self._machine, self._known = machine, known
         self._turn, self._wake = turn, wake
@@ -248,18 +248,18 @@ class _DeleteFlow:
         say whose it is and nothing else proves that the node is the machine's.
         """
         machine = self._machine
-        made_of = self._world.class_to_delete_with(machine)
-        if not machine.provider_id or self._world.owns_vm(machine) or made_of.lacking:
+        made_of = self._caches.class_to_delete_with(machine)
+        if not machine.provider_id or self._vms.owns_vm(machine) or made_of.lacking:
             return None
-        is_proved = machine.node_name not in self._world.nodes.store or self._node() is not None
+        is_proved = machine.node_name not in self._caches.nodes.store or self._node() is not None
         if self._stage is Stage.NODE and is_proved:
             return None  # The VM is gone.
         try:
             async with self._turn.put_down():
-                await self._world.confirm_owner(machine, made_of)
+                await self._vms.confirm(machine, made_of)
         except errors.NotOwned as error:
             await self._announce()
-            self._tell(names.REASON_VM_NOT_OWNED, redact.public(str(error)))
+            self._tell(reasons.REASON_VM_NOT_OWNED, redact.public(str(error)))
             return deletion.refused(error, cause=Cause.UNCLEAR)
         except CloudError as error:
             return None if is_proved else deletion.refused(error, cause=Cause.UNCLEAR)
@@ -272,18 +272,18 @@ class _DeleteFlow:
             return Event(cause=Cause.NO_TARGET)
         if machine.node_name:
             return Event(cause=Cause.KNOWN)
-        nodes = self._world.nodes.store.list()
+        nodes = self._caches.nodes.store.list()
         vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._settings))
         origin = ""
         if not vm.node_name:
             await self._announce()
-            made_of = self._world.class_to_delete_with(machine)
+            made_of = self._caches.class_to_delete_with(machine)
             if made_of.lacking:
                 if machine.force_deletion:
                     return Event(cause=Cause.KNOWN)
                 return deletion.impossible(made_of.lacking, cause=Cause.UNCLEAR)
             try:
-                vm = await self._state(self._world.request(machine, made_of)) or vm
+                vm = await self._state(self._driver.request(machine, made_of)) or vm
             except CloudError as error:
                 return deletion.refused(error, cause=Cause.UNCLEAR)
             # It replaces the record of the creation, as after a creation that was answered.
@@ -302,7 +302,7 @@ class _DeleteFlow:
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
-        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
+        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
         task = deletion.drain_task(self._machine, node, now, self._settings)
         # One that was begun for another end, such as to preserve the machine, is not this one.
         progress = drains.progress(machine.uid) if known.drain_began else None
@@ -323,7 +323,7 @@ class _DeleteFlow:
         """Volumes that a drain by force left attached."""
         await self._announce()
         name = self._machine.node_name
-        if name in self._world.nodes.store and self._node() is None:
+        if name in self._caches.nodes.store and self._node() is None:
             return Event(cause=Cause.DETACHED)  # That of another VM by now.
         try:
             left = (await self._target.volumes.get(name)).attached if name else ()
@@ -331,10 +331,10 @@ class _DeleteFlow:
             left = ()
         if not left:
             return Event(cause=Cause.DETACHED)
-        self._known.progress = seen = deletion.waits(self._known.progress, self._world.now())
+        self._known.progress = seen = deletion.waits(self._known.progress, self._caches.now())
         count = len(left)
         said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
-        now = self._world.now_since(self._machine.uid, deletion.waits_since(seen))
+        now = self._caches.now_since(self._machine.uid, deletion.waits_since(seen))
         if deletion.waited_s(seen, now) > self._settings.detach_timeout_s:
             return Event(cause=Cause.STUCK, said=said)
         async for page in self._target.attachments.pages():
@@ -351,7 +351,7 @@ class _DeleteFlow:
 
     async def _delete_vm(self) -> Event:
         machine = self._machine
-        made_of = self._world.class_to_delete_with(machine)
+        made_of = self._caches.class_to_delete_with(machine)
         await self._announce()
         if made_of.lacking:
             # Force deletes a machine that never had a VM; any other one waits for its class.
@@ -373,7 +373,7 @@ class _DeleteFlow:
             return deletion.refused(error)
         if is_not_visible:
             self._tell(
-                names.REASON_VM_PRESUMED_DELETED,
+                reasons.REASON_VM_PRESUMED_DELETED,
                 f"VM {machine.provider_id} counts as deleted: the credentials of class "
                 f"{made_of.name} were replaced, and the new ones have not shown it for "
                 f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it is still there, delete it by hand",
@@ -396,22 +396,22 @@ class _DeleteFlow:
         self._known.denied = self._known.denied or now
         return now - self._known.denied >= deletion.DENIAL_S
 
-    async def _called(self, machine: Machine, made_of: ClassView) -> DeleteMachineResponse:
-        request, began = self._world.request(machine, made_of), clock.monotonic()
-        if self._world.finds_by_name and not self._world.owns_vm(machine):
+    async def _called(self, machine: Machine, made_of: ResolvedClass) -> DeleteMachineResponse:
+        request, began = self._driver.request(machine, made_of), clock.monotonic()
+        if self._driver.finds_by_name and not self._vms.owns_vm(machine):
             # Such a driver does not check whose VM a provider ID names. No VM has the machine's
             # name, or the pass would have ended; what was created beside it may still be there.
             started = machine.creation_started or bool(machine.provider_id)
             request = replace(request, provider_id="", creation_started=started)
         async with self._turn.put_down():
             try:
-                answer = await self._world.call(MachineDriver.delete_machine, request)
+                answer = await self._driver.call(MachineDriver.delete_machine, request)
             except errors.NotFound:
                 return DeleteMachineResponse()
         metrics.took("delete", machine, made_of, clock.monotonic() - began)
         return answer
 
-    async def _is_elsewhere(self, machine: Machine, made_of: ClassView) -> bool:
+    async def _is_elsewhere(self, machine: Machine, made_of: ResolvedClass) -> bool:
         """Whether the cloud would deny the VM for want of a look at where it is.
 
         Raises:
@@ -419,40 +419,42 @@ class _DeleteFlow:
         """
         if not deletion.is_elsewhere(machine, made_of.origin):
             return False
-        if await self._state(self._world.request(machine, made_of)) is not None:
+        if await self._state(self._driver.request(machine, made_of)) is not None:
             # Before the deletion: afterwards the cloud does not show the VM any more.
             origin = made_of.origin
-            await self._save(lambda one: codec.origin_patch(one, origin))
+            await self._save(lambda one: plan.origin(one, origin, self._settings.names))
             return False
-        trusted = deletion.witnesses(machine, self._world.machines.store.list())
+        trusted = deletion.witnesses(machine, self._caches.machines.store.list())
         async with self._turn.put_down():
             since = asyncio.get_running_loop().time()
-            listing = await self._world.listings.of(made_of, since=since)
+            listing = await self._vms.listings.of(made_of, since=since)
         return trusted.isdisjoint(record.info.provider_id for record in listing.records)
 
     async def _wait_for_credentials(self, origin: str) -> Event | None:
         """Return how to wait for the former credentials; None = the wait is over."""
         machine, before = self._machine, self._known.progress
-        seen = deletion.mark_not_visible(before, origin, self._world.now())
+        seen = deletion.mark_not_visible(before, origin, self._caches.now())
         self._known.progress, since = seen, deletion.not_visible_since(seen)
         assert since is not None
-        now = self._world.now_since(machine.uid, since)
+        now = self._caches.now_since(machine.uid, since)
         wait = deletion.wait_for_credentials(machine, since, now)
         if seen != before:
             # Written at once: a restart must not begin the wait anew.
             await self._persist()
             if wait is not None:
-                self._tell(names.REASON_VM_NOT_VISIBLE, wait.said)
+                self._tell(reasons.REASON_VM_NOT_VISIBLE, wait.said)
         return wait
 
     def _tell(self, reason: str, text: str) -> None:
-        self._events.event(MACHINES.reference(self._machine), WARNING, reason, text)
+        self._events.event(
+            self._caches.codec.machines.reference(self._machine), WARNING, reason, text
+        )
 
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
         """What the cloud says of the VM; None: nothing. Raises CloudError."""
         async with self._turn.put_down():
             try:
-                return await self._world.call(MachineDriver.get_machine_status, request)
+                return await self._driver.call(MachineDriver.get_machine_status, request)
             except (errors.NotFound, errors.Unimplemented):
                 return None
             except errors.Uninitialized as error:
@@ -486,23 +488,23 @@ class _DeleteFlow:
     def _node(self) -> Node | None:
         """The machine's node, and no other that has its name."""
         machine = self._machine
-        node = self._world.nodes.store.get(machine.node_name) if machine.node_name else None
-        if node is None or not self._world.owns_node(machine, node):
+        node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
+        if node is None or not self._vms.owns_node(machine, node):
             return None
         return self._target.nodes.newest(node)
 
     async def _is_unseen(self) -> bool:
         """Whether a node that the cache lacks is to be drained; nobody waits when force is due."""
         machine = self._machine
-        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
-        is_seen = not machine.node_name or machine.node_name in self._world.nodes.store
+        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
+        is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
         if is_seen or deletion.is_impatient(machine, now, self._settings):
             return False
         try:
             node = await self._target.delete_nodes.get(machine.node_name)
         except NotFound:
             return False
-        return self._world.owns_node(machine, node)
+        return self._vms.owns_node(machine, node)
 
     def _note(self, **news: object) -> None:
         self._known.progress = msgspec.structs.replace(self._known.progress, **news)
@@ -524,17 +526,21 @@ class _DeleteFlow:
         await self._say(move, event)
 
     async def _say(self, move: Move, event: Event | None) -> None:
-        wanted = deletion.status(self._machine, move, event, clock.now())
-        await self._save(lambda one: plan.ending(one, wanted), "status")
+        # It is preserved no longer, whatever others wrote.
+        found = deletion.status(self._machine, move, event, clock.now())
+        wanted = replace(found, preserve_until=None)
+        codec = self._caches.codec
+        await self._save(lambda one: codec.machine_status_patch(one, wanted), "status")
 
     async def _persist(self) -> None:
-        progress, settings = self._known.progress, self._settings
-        await self._save(lambda one: plan.note(one, settings.names.deletion, progress.text()))
+        note = {self._settings.names.deletion: self._known.progress.text()}
+        await self._save(lambda one: annotations_patch(one, note, any_version=True))
 
     async def _store(self, vm: MachineInfo, origin: str) -> None:
         """Store which node, and which VM, is the machine's."""
         known = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
-        await self._save(lambda one: plan.identity(one, known, has_target=True, origin=origin))
+        codec = self._caches.codec
+        await self._save(lambda one: codec.identity(one, known, has_target=True, origin=origin))
 
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
         found = await self._write.change(self._machine, Step(patch, part))

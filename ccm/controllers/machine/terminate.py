@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from ccm.base import clock
 from ccm.controllers.machine.remove import Remover, Rest
-from ccm.gardener.crdguard import RECHECK, CRDGuard
-from ccm.gardener.world import World
+from ccm.machines.caches import Caches
+from ccm.machines.crdguard import RECHECK, CRDGuard
 from ccm.machines.pauses import Pauses
 from ccm.model.machines import Machine
 from ccm.model.patches import StaleObject
@@ -36,7 +36,7 @@ class Terminations:
     """The machines that go.
 
     Args:
-        world: what the machine controllers share.
+        caches: the caches.
         remover: does the work.
         guard: blocks deletions that follow from that of the CRD.
         elsewhere: keys that another queue has in hand.
@@ -46,7 +46,7 @@ class Terminations:
 
     def __init__(
         self,
-        world: World,
+        caches: Caches,
         remover: Remover,
         guard: CRDGuard,
         elsewhere: Collection[str],
@@ -54,7 +54,7 @@ class Terminations:
         turns: int,
         rng: random.Random | None = None,
     ) -> None:
-        self._world = world
+        self._caches = caches
         self._remover = remover
         self._guard = guard
         self._elsewhere = elsewhere
@@ -86,7 +86,7 @@ class Terminations:
 
     def handed_over(self, key: str) -> None:
         """Another queue has it in hand no longer."""
-        found = self._world.machines.store.get(key)
+        found = self._caches.machines.store.get(key)
         if found is not None and found.is_deleting:
             self.add(key)
 
@@ -96,7 +96,7 @@ class Terminations:
         Raises:
             KubeError: a write failed, or the CRD cannot be read.
         """
-        cached = self._world.machines.store.get(key)
+        cached = self._caches.machines.store.get(key)
         if (former := self._uids.get(key)) is not None and (cached is None or cached.uid != former):
             self._pauses.end(key)
             self._guard.forget(former)
@@ -127,7 +127,7 @@ class Terminations:
 
     def _about(self, machine: Machine) -> object:
         """What ends a pause when it is another."""
-        made_of = self._world.class_to_delete_with(machine)
+        made_of = self._caches.class_to_delete_with(machine)
         return (machine.spec, made_of.version, machine.force_deletion)
 
     def _retry(self) -> None:

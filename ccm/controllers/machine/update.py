@@ -12,9 +12,9 @@ from typing import Protocol
 from ccm.base import clock, log
 from ccm.controllers.machine.health import Health, Settle
 from ccm.controllers.machine.remove import Drains
-from ccm.gardener.world import World
 from ccm.kube.errors import NotFound
 from ccm.machines import updating
+from ccm.machines.caches import Caches
 from ccm.machines.creation import SHORT_S, Outcome
 from ccm.machines.draining import DrainState
 from ccm.machines.statuses import says_nothing_new
@@ -37,7 +37,7 @@ class Updater:
     """The part of updates in place that is done on nodes.
 
     Args:
-        world: what the machine controllers share.
+        caches: the caches.
         health: knows the nodes of machines.
         write: knows the newest state of Machines.
         nodes: reads Nodes.
@@ -49,7 +49,7 @@ class Updater:
 
     def __init__(
         self,
-        world: World,
+        caches: Caches,
         *,
         health: Health,
         write: Writer[Machine],
@@ -59,7 +59,7 @@ class Updater:
         settle: Settle,
         wake: Callable[[Iterable[str]], None],
     ) -> None:
-        self._world = world
+        self._caches = caches
         self._health = health
         self._write = write
         self._nodes, self._write_nodes = nodes, write_nodes
@@ -77,13 +77,13 @@ class Updater:
             StaleObject: the object is another now; a change of it brings it back.
             KubeError: a read or a write failed.
         """
-        cached = self._world.machines.store.get(key)
+        cached = self._caches.machines.store.get(key)
         if cached is None or cached.is_deleting:
             return None
         machine = self._write.newest(cached)
         node, found = self._health.own_node_of(machine), updating.NOTHING
         if node is not None and not self._health.is_contested(machine):
-            found = updating.decide(machine, node, self._world.settings)
+            found = updating.decide(machine, node, self._caches.settings)
         if not found.drains and (uid := self._draining.pop(key, None)) is not None:
             self._log.info("node is not updated in place after all", machine=key)
             await self._drains.stop(uid)
@@ -100,7 +100,7 @@ class Updater:
 
     async def _say(self, machine: Machine, node: Node) -> None:
         """The next step; a change of the node brings the machine back."""
-        now, settings = clock.now(), self._world.settings
+        now, settings = clock.now(), self._caches.settings
 
         def step(one: Node) -> Patch | None:
             return updating.step_patch(machine, one, now, settings)
@@ -109,7 +109,7 @@ class Updater:
 
     async def _prepared(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """Empty the node, then hand it over; when to look again though nothing changes."""
-        now, settings = clock.now(), self._world.settings
+        now, settings = clock.now(), self._caches.settings
         if found.drains:
             failure = await self._drained(machine, node)
             if failure is None:
@@ -133,7 +133,7 @@ class Updater:
 
     async def _drained(self, machine: Machine, node: Node) -> str | None:
         """Begin a drain, or look at it: empty, it ended well; None, it goes on; else why not."""
-        settings = self._world.settings
+        settings = self._caches.settings
         if self._draining.get(machine.key) != machine.uid:
             try:
                 node = await self._nodes.get(node.name)

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ccm.base import clock, log, redact, tasks
 from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.plan import Event
-from ccm.gardener import names, rollouts
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
-from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
-from ccm.machines import inplace, progress
+from ccm.machines import inplace, progress, reasons
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
-from ccm.machines.fleet import DeploymentStatus, SetView
+from ccm.machines.caches import Caches
 from ccm.machines.inplace import Move, NodeStep, Update
-from ccm.machines.replicas import Member
+from ccm.machines.replicas import Member, PopulatedSet
 from ccm.machines.rollout import Change, Making, Plan
 from ccm.machines.settings import Settings
 from ccm.model import Node
-from ccm.model.machines import Machine
+from ccm.model.machines import DeploymentStatus, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import as_controller, controller_uid
-from ccm.model.patches import Patch, StaleObject
+from ccm.model.patches import Patch, StaleObject, annotations_patch, same_object
 from ccm.runtime import writer
 from ccm.runtime.writer import Deletes, Recorder, Step, Writer, Writes
+
+NAME = "machinedeployment"
 
 AT_ONCE = 16
 """Machines, or nodes, that are written at once for one deployment."""
@@ -50,20 +49,20 @@ class Calls:
     """All requests about a deployment and what belongs to it.
 
     Args:
-        world: what the machine controllers share.
+        caches: the caches.
         deployments: requests about MachineDeployments.
         sets: requests about MachineSets.
         machines: requests about Machines.
         nodes: requests about Nodes.
         events: where events go.
-        settings: names of the front, and settings.
+        settings: names and settings.
         rng: jitter.
     """
 
     def __init__(
         self,
         *,
-        world: World,
+        caches: Caches,
         deployments: Writes[MachineDeployment],
         sets: Sets,
         machines: Writes[Machine],
@@ -72,16 +71,18 @@ class Calls:
         settings: Settings,
         rng: random.Random,
     ) -> None:
-        self._world = world
+        self._caches, self._codec = caches, caches.codec
         self._deployments, self._sets, self._events = deployments, sets, events
         self._settings = settings
-        cache = world.machine_deployments.store
+        cache = caches.machine_deployments.store
         self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
-        self.write_sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
-        self.write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
-        self.write_machines = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
+        self.write_sets = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
+        self.write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
+        self.write_machines = Writer(
+            machines, cache=caches.machines.store, strategic=False, rng=rng
+        )
         self._made: dict[str, float] = {}
-        self._log = log.logger(plan.KIND.lower())
+        self._log = log.logger(NAME)
 
     async def carry_out(
         self, obj: MachineDeployment, found: Plan, sets: Mapping[str, MachineSet]
@@ -118,11 +119,11 @@ class Calls:
         def said(one: MachineDeployment) -> Patch | None:
             if one.metadata.generation != obj.metadata.generation:
                 raise StaleObject
-            return rollouts.status_patch(one, found)
+            return self._codec.deployment_status_patch(one, found)
 
         await self.write.change(obj, Step(said, "status"))
 
-    async def drop(self, obj: MachineDeployment, view: SetView, cached: MachineSet) -> None:
+    async def drop(self, obj: MachineDeployment, view: PopulatedSet, cached: MachineSet) -> None:
         """Delete a set that nobody needs, if that is so on the API server too.
 
         Raises:
@@ -133,7 +134,7 @@ class Calls:
             live = await self._sets.get(cached.name, namespace=cached.namespace)
         except NotFound:
             return
-        is_empty = not (live.spec.replicas or live.status.replicas)
+        is_empty = not (live.replicas or live.status.replicas)
         if live.uid != cached.uid or controller_uid(live) != obj.uid or not is_empty:
             raise StaleObject
         await writer.delete(self._sets, live)
@@ -161,7 +162,7 @@ class Calls:
         if event is None:
             return
         self._events.event(
-            MACHINE_DEPLOYMENTS.reference(obj), event.kind, event.reason, event.message
+            self._codec.machine_deployments.reference(obj), event.kind, event.reason, event.message
         )
 
     def shown(self, key: str) -> None:
@@ -178,7 +179,7 @@ class Calls:
 
         def back(one: MachineDeployment) -> Patch | None:
             _same(one, obj)
-            return rollouts.revert_patch(one, to)
+            return self._codec.revert_patch(one, to)
 
         after = await self._written(obj, back)
         event = plan.reverted(found, obj)
@@ -190,7 +191,8 @@ class Calls:
     async def _note(self, obj: MachineDeployment, found: Plan) -> MachineDeployment:
         def noted(one: MachineDeployment) -> Patch | None:
             _same(one, obj)
-            return rollouts.notes_patch(one, found.annotations)
+            wanted = {key: text or None for key, text in found.annotations.items()}
+            return annotations_patch(one, wanted)
 
         return await self._written(obj, noted)
 
@@ -203,13 +205,13 @@ class Calls:
     # --- machines and nodes -----------------------------------------------------------------------
 
     async def _mark(self, obj: MachineDeployment, marks: Sequence[Mark]) -> None:
-        store = self._world.machines.store
+        store = self._caches.machines.store
 
         async def mark_one(mark: Mark) -> None:
             cached = store.get(mark.piece.machine.key)
 
             def marked(one: Machine) -> Patch | None:
-                return rollouts.mark_patch(one, mark)
+                return annotations_patch(one, mark.annotations, any_version=True)
 
             if cached is not None and cached.uid == mark.piece.uid:
                 await self.write_machines.change(cached, Step(marked))
@@ -238,26 +240,32 @@ class Calls:
         async def move(one: Move) -> None:
             await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
 
+        def arrived(one: Machine) -> Patch | None:
+            label = self._settings.names.update_result
+            if label not in one.labels:
+                return None
+            return {"metadata": same_object(one) | {"labels": {label: None}}}
+
         async def arrive(one: Member) -> None:
-            cached = self._world.machines.store.get(one.machine.key)
+            cached = self._caches.machines.store.get(one.machine.key)
             if cached is not None and cached.uid == one.uid:
-                await self.write_machines.change(cached, Step(rollouts.arrival_patch))
+                await self.write_machines.change(cached, Step(arrived))
 
         await _all(found.moves, move)
         await _all(found.nodes, step)
         await _all(found.arrived, arrive)
 
     async def _move(self, piece: Member, old: MachineSet, new: MachineSet) -> None:
-        cached = self._world.machines.store.get(piece.machine.key)
+        cached = self._caches.machines.store.get(piece.machine.key)
         if cached is None or cached.uid != piece.uid:
             return
-        kind = MACHINE_SETS
+        kind = self._codec.machine_sets
         owner = as_controller(new, api_version=kind.api_version, kind=kind.kind)
 
         def moved(one: Machine) -> Patch | None:
             if controller_uid(one) != old.uid or one.is_deleting:
                 return None
-            return rollouts.move_patch(one, old, new, owner)
+            return self._codec.move_patch(one, old=old, new=new, reference=owner)
 
         await self.write_machines.change(cached, Step(moved))
         self._log.info("machine was updated in place", key=new.key, machine=cached.key)
@@ -269,10 +277,9 @@ class Calls:
         key = f"{obj.namespace}/{making.name.name}"
         if self._made.get(key, 0.0) > clock.monotonic():
             return
-        reference = as_controller(
-            obj, api_version=MACHINE_DEPLOYMENTS.api_version, kind=MACHINE_DEPLOYMENTS.kind
-        )
-        body = rollouts.new_set(obj, making, reference)
+        kind = self._codec.machine_deployments
+        reference = as_controller(obj, api_version=kind.api_version, kind=kind.kind)
+        body = self._codec.set_body(obj, making, reference)
         try:
             await self._sets.create(body, namespace=obj.namespace)
         except AlreadyExists:
@@ -280,28 +287,30 @@ class Calls:
             return
         except ApiError as error:
             text = redact.public(f"Failed to create new machine set {making.name.name}: {error}")
-            self.tell(obj, Event(WARNING, names.EVENT_CREATE_ERROR, text))
-            before, generation = rollouts.deployment(obj), obj.metadata.generation
-            await self.say(obj, progress.not_made(before, generation, clock.now(), text))
+            self.tell(obj, Event(WARNING, reasons.EVENT_CREATE_ERROR, text))
+            await self.say(obj, progress.not_made(obj, clock.now(), text))
             raise
         self._made[key] = clock.monotonic() + SHOWN_WITHIN_S
         self._log.info("machine set made", key=obj.key, machine_set=key)
         if making.replicas:
             text = f"Scaled up machine set {making.name.name} to {making.replicas}"
-            self.tell(obj, Event(NORMAL, names.EVENT_SCALING, text))
+            self.tell(obj, Event(NORMAL, reasons.EVENT_SCALING, text))
 
     async def _collided(self, obj: MachineDeployment, making: Making) -> None:
         """The name is taken: by what we made before, or by somebody else's."""
         live = await self._sets.get(making.name.name, namespace=obj.namespace)
-        ours = rollouts.template(live.spec.template).essence
+        is_alike = live.template.essence == obj.template.essence
         is_ours = controller_uid(live) == obj.uid and not live.is_deleting
-        if is_ours and ours == rollouts.template(obj.spec.template).essence:
+        if is_ours and is_alike:
             self._made[live.key] = clock.monotonic() + SHOWN_WITHIN_S
             return
         count = making.name.collisions + 1
 
         def collided(one: MachineDeployment) -> Patch | None:
-            return rollouts.collision_patch(one, count)
+            if (one.status.collisions or 0) >= count:
+                return None
+            wanted = replace(one.status, collisions=count)
+            return self._codec.deployment_status_patch(one, wanted)
 
         self._log.info("name of a machine set is taken", key=obj.key, machine_set=live.key)
         await self.write.change(obj, Step(collided, "status"))
@@ -310,9 +319,9 @@ class Calls:
     async def _change(self, obj: MachineDeployment, change: Change, cached: MachineSet) -> None:
         def changed(one: MachineSet) -> Patch | None:
             # Sizes belong together: where somebody else chose one, all are chosen anew.
-            if one.spec.replicas != change.set.replicas or controller_uid(one) != obj.uid:
+            if one.replicas != change.set.replicas or controller_uid(one) != obj.uid:
                 raise StaleObject
-            return rollouts.set_patch(one, change, obj)
+            return self._codec.set_patch(one, change, obj)
 
         written = await self.write_sets.change(cached, Step(changed))
         if written.obj is None:
@@ -342,6 +351,6 @@ async def _all(items: Sequence[Any], call: Any) -> None:
         except KubeError as error:
             errors.append(error)
 
-    await tasks.bounded(items, one, limit=min(AT_ONCE, len(items)), name=plan.KIND)
+    await tasks.bounded(items, one, limit=min(AT_ONCE, len(items)), name=NAME)
     if errors:
         raise errors[0]

@@ -10,22 +10,16 @@ import random
 from collections.abc import Iterable, Sequence
 
 from ccm.base import clock
-from ccm.controllers.machinedeployment import metrics, plan
+from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.calls import Calls, Sets
-from ccm.gardener import rollouts
-from ccm.gardener.crdguard import RECHECK, CRDGuard
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
-from ccm.gardener.names import FINALIZER
-from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.world import World
-from ccm.machines import autoscaler, progress, rollout
-from ccm.machines.fleet import DeploymentStatus, DeploymentView, SetView
+from ccm.machines import autoscaler, metrics, progress, replicas, rollout
+from ccm.machines.caches import Caches
+from ccm.machines.crdguard import RECHECK, CRDGuard
 from ccm.machines.settings import Settings
 from ccm.model import Node, selectors
-from ccm.model.machines import Machine
-from ccm.model.owners import controller_uid
+from ccm.model.machines import DeploymentStatus, Machine, MachineDeployment, MachineSet
+from ccm.model.owners import controller_key, controller_uid
 from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer
-from ccm.model.selectors import BadSelectorError
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Index, Ownership
@@ -53,14 +47,14 @@ class MachineDeploymentController:
     """The machine deployment controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        caches: the caches; they are ready.
         deployments: requests about MachineDeployments.
         sets: requests about MachineSets.
         machines: requests about Machines.
         nodes: requests about Nodes.
         guard: blocks deletions that follow from that of the CRD.
         events: where events go.
-        settings: names of the front, and settings.
+        settings: names and settings.
         workers: deployments that are worked on at once.
         rng: jitter.
     """
@@ -68,7 +62,7 @@ class MachineDeploymentController:
     def __init__(
         self,
         *,
-        world: World,
+        caches: Caches,
         deployments: Writes[MachineDeployment],
         sets: Sets,
         machines: Writes[Machine],
@@ -80,9 +74,10 @@ class MachineDeploymentController:
         rng: random.Random | None = None,
     ) -> None:
         rng = rng or random.Random()
-        self._world, self._settings, self._guard = world, settings, guard
+        self._caches, self._settings, self._guard = caches, settings, guard
+        self._codec = caches.codec
         self._calls = Calls(
-            world=world,
+            caches=caches,
             deployments=deployments,
             sets=sets,
             machines=machines,
@@ -92,7 +87,7 @@ class MachineDeploymentController:
             rng=rng,
         )
         self._ownership = Ownership(
-            kind=MACHINE_DEPLOYMENTS, owners=deployments, write=self._calls.write_sets
+            kind=caches.codec.machine_deployments, owners=deployments, write=self._calls.write_sets
         )
         self._machines: Index[Machine] = Index()
         self._sets: Index[MachineSet] = Index()
@@ -107,10 +102,10 @@ class MachineDeploymentController:
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[
-                Watch(informer=world.nodes, changed=self._node_changed),
-                Watch(informer=world.machines, changed=self._machine_changed),
-                Watch(informer=world.machine_sets, changed=self._set_changed),
-                Watch(informer=world.machine_deployments, changed=self._deployment_changed),
+                Watch(informer=caches.nodes, changed=self._node_changed),
+                Watch(informer=caches.machines, changed=self._machine_changed),
+                Watch(informer=caches.machine_sets, changed=self._set_changed),
+                Watch(informer=caches.machine_deployments, changed=self._deployment_changed),
             ],
             rng=rng,
         )
@@ -121,7 +116,7 @@ class MachineDeploymentController:
         Raises:
             KubeError: a request failed.
         """
-        cached = self._world.machine_deployments.store.get(key)
+        cached = self._caches.machine_deployments.store.get(key)
         if cached is None:
             self._gathered_until.pop(key, None)
             return IDLE
@@ -140,36 +135,34 @@ class MachineDeploymentController:
                 return RECHECK
             await self._remove(obj)
             return DONE
-        held = (await self._calls.write.change(obj, Step(_held))).obj
+        held = (await self._calls.write.change(obj, Step(self._held))).obj
         if held is None:
             return DONE
-        view = rollouts.deployment(held)
-        if view.faults:
-            await self._refuse(held, view)
+        if held.faults:
+            await self._refuse(held)
             return DONE
-        if self._world.machines.undecodable or self._world.machine_sets.undecodable:
+        if self._caches.machines.undecodable or self._caches.machine_sets.undecodable:
             # What cannot be read counts too, and nobody knows as what.
             return Result(back_off=True)
-        return await self._roll(held, view)
+        return await self._roll(held)
 
-    async def _roll(self, obj: MachineDeployment, view: DeploymentView) -> Result:
+    async def _roll(self, obj: MachineDeployment) -> Result:
         sets = {one.uid: one for one in await self._claimed(obj)}
         if self._is_behind(sets):
             return Result(back_off=True)
         found = rollout.plan(
-            view,
-            [self._set_view(one) for one in sets.values()],
+            obj,
+            [self._populated(one) for one in sets.values()],
             clock.now(),
             self._settings,
-            generation=obj.metadata.generation,
-            taken=[one.name for one in self._world.machine_sets.store.list()],
+            taken=[one.name for one in self._caches.machine_sets.store.list()],
         )
         # A set that is being made now is not among them; the pass that its making brings tells.
-        self._world.arrivals.rolls(obj.uid, sets if found.holds else (), self._hold)
+        self._caches.arrivals.rolls(obj.uid, sets if found.holds else (), self._hold)
         after = await self._calls.carry_out(obj, found, sets)
         if found.revert is not None:
             return DONE
-        rest_s = await self._say(after, view.status, found.status)
+        rest_s = await self._say(after, obj.status, found.status)
         waits = [one for one in (rest_s, found.after_s, RESYNC_S) if one is not None]
         return Result(after_s=min(waits))
 
@@ -177,7 +170,7 @@ class MachineDeploymentController:
         self, obj: MachineDeployment, before: DeploymentStatus, found: DeploymentStatus
     ) -> float | None:
         """Write the status, not too often; seconds until it may be written, if it is not."""
-        if rollouts.status_patch(obj, found) is None:
+        if self._codec.deployment_status_patch(obj, found) is None:
             return None
         rest_s = self._said_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
         if rest_s > 0 and not plan.is_urgent(before, found):
@@ -186,27 +179,27 @@ class MachineDeploymentController:
         await self._calls.say(obj, found)
         return None
 
-    async def _refuse(self, obj: MachineDeployment, view: DeploymentView) -> None:
-        found = progress.refusal(view, obj.metadata.generation, clock.now())
-        if rollouts.status_patch(obj, found) is None:
+    async def _refuse(self, obj: MachineDeployment) -> None:
+        found = progress.refusal(obj, clock.now())
+        if self._codec.deployment_status_patch(obj, found) is None:
             return
         await self._calls.say(obj, found)
-        for event in plan.refused(found, selects_all=rollouts.selects_all(obj.spec.selector)):
+        for event in plan.refused(found, selects_all=obj.selects_all):
             self._calls.tell(obj, event)
 
     async def _remove(self, obj: MachineDeployment) -> None:
         """Its sets go first; each of them sees to its machines."""
-        if FINALIZER not in obj.finalizers:
+        if self._settings.names.finalizer not in obj.finalizers:
             return
         sets = await self._claimed(obj)
         await self._calls.delete_sets(obj, sets)
-        if not sets and not self._world.machine_sets.undecodable:
-            await self._calls.write.change(obj, Step(_released))
+        if not sets and not self._caches.machine_sets.undecodable:
+            await self._calls.write.change(obj, Step(self._released))
 
     # --- what belongs to it -----------------------------------------------------------------------
 
     async def _claimed(self, obj: MachineDeployment) -> Sequence[MachineSet]:
-        store, terms = self._world.machine_sets.store, _terms(obj)
+        store, terms = self._caches.machine_sets.store, obj.terms
         among = (store.get(key) for key in self._sets.candidates(obj.uid))
 
         def matches(one: MachineSet) -> bool:
@@ -214,16 +207,28 @@ class MachineDeploymentController:
 
         return await self._ownership.claim(obj, [one for one in among if one], matches)
 
-    def _set_view(self, obj: MachineSet) -> SetView:
-        store = self._world.machines.store
-        machines = (store.get(key) for key in self._machines.owned(obj.uid))
-        return rollouts.machine_set(obj, [one for one in machines if one], self._node)
+    def _populated(self, obj: MachineSet) -> replicas.PopulatedSet:
+        store, annotation = self._caches.machines.store, self._settings.names.preserve
+        labels = obj.template.labels
+        return replicas.populated(
+            obj,
+            [
+                replicas.member(
+                    one,
+                    self._node(one.node_name) if one.node_name else None,
+                    labels,
+                    annotation=annotation,
+                )
+                for key in self._machines.owned(obj.uid)
+                if (one := store.get(key)) is not None
+            ],
+        )
 
     def _is_behind(self, sets: Iterable[str]) -> bool:
         """Whether the cache does not show yet that a machine of these sets changed hands. They go
         by the same cache: one that is told to shrink would take another machine for it.
         """
-        store, newest = self._world.machines.store, self._calls.write_machines.newest
+        store, newest = self._caches.machines.store, self._calls.write_machines.newest
         for uid in sets:
             found = (store.get(key) for key in self._machines.owned(uid))
             if any(controller_uid(newest(one)) != uid for one in found if one is not None):
@@ -231,7 +236,7 @@ class MachineDeploymentController:
         return False
 
     def _node(self, name: str) -> Node | None:
-        node = self._world.nodes.store.get(name)
+        node = self._caches.nodes.store.get(name)
         return None if node is None else self._calls.write_nodes.newest(node)
 
     # --- the caches -------------------------------------------------------------------------------
@@ -239,18 +244,21 @@ class MachineDeploymentController:
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         if new is None and old is not None:
             self._calls.write_nodes.forget(old.key)
-        elif new is not None and plan.node_matters(old, new):
-            self._of_machine(
-                self._world.machines.store.get(f"{self._world.namespace}/{plan.machine_of(new)}")
-            )
+        elif new is not None and plan.node_matters(old, new, self._settings.names):
+            name = new.labels.get(self._settings.names.machine_label, "")
+            self._of_machine(self._caches.machines.store.get(f"{self._caches.namespace}/{name}"))
         return False
+
+    def _owner_of(self, obj: MachineSet) -> str:
+        """Return the key of the deployment that controls a set; empty: none does."""
+        return controller_key(obj, self._codec.machine_deployments.kind)
 
     def _of_machine(self, machine: Machine | None, *, arrived: bool = False) -> None:
         """The deployment of a machine has something to do."""
-        key = "" if machine is None else plan.owner_key(machine, plan.SET_KIND)
-        owner = self._world.machine_sets.store.get(key)
+        key = "" if machine is None else controller_key(machine, self._codec.machine_sets.kind)
+        owner = self._caches.machine_sets.store.get(key)
         if owner is not None:
-            deployment = plan.owner_key(owner, plan.KIND)
+            deployment = self._owner_of(owner)
             if arrived and deployment:
                 self._gathered_until.setdefault(deployment, clock.monotonic() + ARRIVAL_S)
             self._add(deployment)
@@ -271,15 +279,15 @@ class MachineDeploymentController:
             self._calls.shown(found.key)
         if plan.set_matters(old, new):
             for one in filter(None, (old, new)):
-                self._add(plan.owner_key(one, plan.KIND) or self._adopter(one))
+                self._add(self._owner_of(one) or self._adopter(one))
         if new is None and old is not None:
             self._calls.write_sets.forget(old.key)
         return False
 
     def _adopter(self, orphan: MachineSet) -> str:
         """Key of a deployment that may take over a set that nobody controls."""
-        for one in self._world.machine_deployments.store.list():
-            terms = _terms(one)
+        for one in self._caches.machine_deployments.store.list():
+            terms = one.terms
             is_near = one.namespace == orphan.namespace
             if terms and is_near and selectors.matches(terms, orphan.labels):
                 return one.key
@@ -288,32 +296,21 @@ class MachineDeploymentController:
     def _deployment_changed(
         self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
     ) -> bool:
-        metrics.note(old, new, total=len(self._world.machine_deployments.store))
+        metrics.note_deployment(old, new, total=len(self._caches.machine_deployments.store))
         if old is not None and (new is None or new.uid != old.uid):
             self._calls.write.forget(old.key)
             self._guard.forget(old.uid)
             self._said_at.pop(old.uid, None)
-            self._world.arrivals.rolls(old.uid, (), {})
+            self._caches.arrivals.rolls(old.uid, (), {})
         return new is not None
 
     def _add(self, key: str) -> None:
         if key:
             self.controller.queue.add_after(key, GATHER_S)
 
+    def _held(self, obj: MachineDeployment) -> Patch | None:
+        finalizer = self._settings.names.finalizer
+        return None if obj.is_deleting else add_finalizer(obj, finalizer, strategic=False)
 
-def _terms(obj: MachineDeployment) -> tuple[selectors.Requirement, ...] | None:
-    """What labels of its sets have to be like; None: nobody knows."""
-    if obj.spec.selector is None:
-        return None
-    try:
-        return obj.spec.selector.requirements()
-    except BadSelectorError:
-        return None
-
-
-def _held(obj: MachineDeployment) -> Patch | None:
-    return None if obj.is_deleting else add_finalizer(obj, FINALIZER, strategic=False)
-
-
-def _released(obj: MachineDeployment) -> Patch | None:
-    return remove_finalizer(obj, FINALIZER, strategic=False)
+    def _released(self, obj: MachineDeployment) -> Patch | None:
+        return remove_finalizer(obj, self._settings.names.finalizer, strategic=False)

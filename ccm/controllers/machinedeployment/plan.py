@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ccm.gardener import names
-from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.machines import progress
-from ccm.machines.fleet import DeploymentStatus
+from ccm.machines import progress, reasons
 from ccm.machines.rollout import Change, Plan
+from ccm.machines.settings import Names
 from ccm.model import Node
-from ccm.model.machines import WORKING, Machine
-from ccm.model.meta import KubeObject
-from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED_BY_US, NORMAL, WARNING
-from ccm.model.owners import controller_of
-
-_STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
-
-KIND = "MachineDeployment"
-SET_KIND = "MachineSet"
+from ccm.model.machines import (
+    WORKING,
+    DeploymentStatus,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+)
+from ccm.model.names import NORMAL, WARNING
 
 
 class Event(NamedTuple):
@@ -28,12 +25,6 @@ class Event(NamedTuple):
     kind: str
     reason: str
     message: str
-
-
-def owner_key(obj: KubeObject, kind: str) -> str:
-    """Key of the object of a kind that controls another; empty: none does."""
-    found = controller_of(obj)
-    return "" if found is None or found.kind != kind else f"{obj.namespace}/{found.name}"
 
 
 def machine_matters(old: Machine | None, new: Machine | None) -> bool:
@@ -50,23 +41,19 @@ def only_arrived(old: Machine | None, new: Machine | None) -> bool:
     return new.phase in WORKING and old.phase not in WORKING
 
 
-def machine_of(node: Node) -> str:
-    """Name of a node's machine; empty: nobody said."""
-    return node.labels.get(names.LABEL_MACHINE_NAME, "")
-
-
-def node_matters(old: Node | None, new: Node) -> bool:
+def node_matters(old: Node | None, new: Node, names: Names) -> bool:
     """Whether an update in place may go on because of a change of a node, or the autoscaler is kept
     off it by now, or not any more: the rollout for which that was done may have ended meanwhile.
     """
-    return old is None or _told(old) != _told(new)
+    return old is None or _told(old, names) != _told(new, names)
 
 
-def _told(node: Node) -> tuple[object, ...]:
-    labels = [node.labels.get(key) for key in _STEPS]
+def _told(node: Node, names: Names) -> tuple[object, ...]:
+    steps = (names.candidate, names.selected, names.update_result)
+    labels = [node.labels.get(key) for key in steps]
     conditions = node.status.conditions or ()
-    reasons = [one.reason for one in conditions if one.type == names.CONDITION_IN_PLACE]
-    return (*labels, *reasons, ANNOTATION_SCALE_DOWN_DISABLED_BY_US in node.annotations)
+    reasons = [one.reason for one in conditions if one.type == names.update_condition]
+    return (*labels, *reasons, names.hold_is_ours in node.annotations)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
@@ -83,7 +70,7 @@ def _seen(machine: Machine) -> tuple[object, ...]:
         machine.is_deleting,
         machine.metadata.owner_references,
         machine.node_name,
-        machine.labels.get(names.LABEL_UPDATE_RESULT),
+        machine.was_moved,
         machine.priority,
         machine.marked,
         status.phase,
@@ -106,7 +93,7 @@ def scaled(change: Change) -> Event | None:
         return None
     way = "up" if change.replicas > change.set.replicas else "down"
     text = f"Scaled {way} machine set {change.set.name} to {change.replicas}"
-    return Event(NORMAL, names.EVENT_SCALING, text)
+    return Event(NORMAL, reasons.EVENT_SCALING, text)
 
 
 def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
@@ -116,8 +103,8 @@ def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
         return None
     if wish.to is not None:
         text = f'Rolled back deployment "{obj.name}" to revision {wish.revision}'
-        return Event(NORMAL, names.EVENT_ROLLBACK, text)
-    reason = names.EVENT_SAME_TEMPLATE if wish.is_same else names.EVENT_NO_REVISION
+        return Event(NORMAL, reasons.EVENT_ROLLBACK, text)
+    reason = reasons.EVENT_SAME_TEMPLATE if wish.is_same else reasons.EVENT_NO_REVISION
     return Event(WARNING, reason, wish.why_not)
 
 
@@ -125,5 +112,5 @@ def refused(found: DeploymentStatus, *, selects_all: bool) -> Iterator[Event]:
     """What is told of a deployment with which nothing can be done."""
     said = found.condition(progress.PROGRESSING)
     if said is not None:
-        reason = names.EVENT_SELECTING_ALL if selects_all else said.reason
+        reason = reasons.EVENT_SELECTING_ALL if selects_all else said.reason
         yield Event(WARNING, reason, said.message)

@@ -9,8 +9,6 @@ from datetime import datetime
 
 from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.plan import Outcome
-from ccm.gardener.sets import MachineSet, wants_unfreeze
-from ccm.gardener.types import LastOperation, MachineTemplateSpec, ObjectCondition
 from ccm.kube.errors import (
     ApiError,
     Conflict,
@@ -21,7 +19,7 @@ from ccm.kube.errors import (
 )
 from ccm.machines import setbacks
 from ccm.machines.setbacks import Setbacks
-from ccm.model.machines import Machine
+from ccm.model.machines import Condition, Machine, MachineSet, Operation, Template
 from ccm.model.owners import controller_uid
 from ccm.model.times import moment
 
@@ -43,13 +41,13 @@ class Memory:
     """
 
     key: str
-    template: MachineTemplateSpec
+    template: Template
     setbacks: Setbacks = setbacks.NONE
-    failure: ObjectCondition | None = None
-    last: LastOperation | None = None
+    failure: Condition | None = None
+    last: Operation | None = None
     said_at: float = -math.inf
 
-    def conditions(self, now: datetime) -> Sequence[ObjectCondition]:
+    def conditions(self, now: datetime) -> Sequence[Condition]:
         """Those of the types that this controller writes."""
         found = [self.failure] if self.failure else []
         if (next_at := setbacks.until(self.setbacks)) is not None:
@@ -77,14 +75,14 @@ class Memories:
 
     def of(self, obj: MachineSet) -> Memory:
         """That of a set; of one whose template is another now the failures are forgotten."""
-        template, found = obj.spec.template, self._of.get(obj.uid)
+        template, found = obj.template, self._of.get(obj.uid)
         if found is None:
             found = self._of[obj.uid] = Memory(key=obj.key, template=template)
-            self._index(obj.uid, "", template.spec.class_.name)
-            if plan.slowed_since(obj) is not None and not wants_unfreeze(obj):
+            self._index(obj.uid, "", template.class_name)
+            if plan.slowed_since(obj) and not obj.wants_unfreeze:
                 found.setbacks = setbacks.resumed(self._now())
-        elif found.template != template:
-            self._index(obj.uid, found.template.spec.class_.name, template.spec.class_.name)
+        elif found.template.source != template.source:
+            self._index(obj.uid, found.template.class_name, template.class_name)
             found.template, found.setbacks, found.failure = template, setbacks.NONE, None
         return found
 
@@ -138,7 +136,7 @@ class Memories:
     def forget(self, uid: str) -> None:
         """A set is gone."""
         if (memory := self._of.pop(uid, None)) is not None:
-            self._index(uid, memory.template.spec.class_.name, "")
+            self._index(uid, memory.template.class_name, "")
 
     def _index(self, uid: str, before: str, after: str) -> None:
         if before == after:

@@ -15,25 +15,27 @@ from datetime import timedelta
 from typing import Protocol
 
 from ccm.base import clock, log
-from ccm.controllers.machineset import bursts, metrics, plan
+from ccm.controllers.machineset import members, plan
 from ccm.controllers.machineset.conditions import Memories, Memory
-from ccm.controllers.machineset.create import Creates, Creator
-from ccm.controllers.machineset.remove import Deletes, Remover
-from ccm.gardener import members, names, templates
-from ccm.gardener.crdguard import RECHECK, CRDGuard
-from ccm.gardener.kinds import MACHINE_SETS
-from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.gardener.types import MachineClass
-from ccm.gardener.world import World
+from ccm.controllers.machineset.members import Creator, Remover, Requests
 from ccm.kube.errors import KubeError
-from ccm.machines import replicas, setbacks
-from ccm.machines.replicas import Counts, Member, Scaling, Wanted
+from ccm.machines import metrics, reasons, replicas, setbacks
+from ccm.machines.caches import Caches
+from ccm.machines.crdguard import RECHECK, CRDGuard
+from ccm.machines.replicas import Counts, Member, Scaling
 from ccm.model import Node, Secret, selectors
-from ccm.model.machines import Kind, Machine, Phase
+from ccm.model.machines import (
+    Machine,
+    MachineClass,
+    MachineDeployment,
+    MachineSet,
+    OperationType,
+    Phase,
+    Preserve,
+)
 from ccm.model.names import NORMAL, WARNING
-from ccm.model.owners import controller_uid
-from ccm.model.patches import Patch, add_finalizer, remove_finalizer
-from ccm.model.selectors import BadSelectorError
+from ccm.model.owners import controller_key, controller_uid
+from ccm.model.patches import Patch, add_finalizer, annotations_patch, remove_finalizer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Expectations, Index, Ownership
@@ -56,15 +58,15 @@ STATUS_PAUSE_S = 2.0
 one, and many of them at about the same time."""
 
 
-class MachineRequests(Creates, Deletes, Writes[Machine], Protocol):
-    """What is asked of the API server about Machines (a `Resource`)."""
+class MachineRequests(Requests, Writes[Machine], Protocol):
+    """Requests about machines (a `Resource`)."""
 
 
 class MachineSetController:
     """The machine set controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        caches: the caches; they are ready.
         sets: requests about MachineSets.
         machines: requests about Machines.
         guard: blocks deletions that follow from that of the CRD.
@@ -76,7 +78,7 @@ class MachineSetController:
     def __init__(
         self,
         *,
-        world: World,
+        caches: Caches,
         sets: Writes[MachineSet],
         machines: MachineRequests,
         guard: CRDGuard,
@@ -85,20 +87,23 @@ class MachineSetController:
         rng: random.Random | None = None,
     ) -> None:
         rng = rng or random.Random()
-        self._world = world
+        self._caches, self._codec = caches, caches.codec
+        self._names = caches.settings.names
         self._machines = machines
         self._guard = guard
         self._events = events
         self._log = log.logger(NAME)
-        cache = world.machines.store
-        self._write = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
+        cache = caches.machines.store
+        self._write = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
         self._write_machines = Writer(machines, cache=cache, strategic=False, rng=rng)
-        self._ownership = Ownership(kind=MACHINE_SETS, owners=sets, write=self._write_machines)
+        self._ownership = Ownership(
+            kind=caches.codec.machine_sets, owners=sets, write=self._write_machines
+        )
         self._index: Index[Machine] = Index()
         self._expect = Expectations()
-        self._creator = Creator(machines, cache, self._expect, rng, world.arrivals)
+        self._creator = Creator(machines, caches, self._expect, rng)
         self._remover = Remover(machines, cache, self._expect)
-        self._memories = Memories(world.now)
+        self._memories = Memories(caches.now)
         self.controller = Controller(
             NAME,
             queue=NAME,
@@ -106,12 +111,12 @@ class MachineSetController:
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[
-                Watch(informer=world.secrets, changed=self._secret_changed),
-                Watch(informer=world.classes, changed=self._class_changed),
-                Watch(informer=world.machine_deployments, changed=self._deployment_changed),
-                Watch(informer=world.nodes, changed=self._node_changed),
-                Watch(informer=world.machines, changed=self._machine_changed),
-                Watch(informer=world.machine_sets, changed=self._set_changed),
+                Watch(informer=caches.secrets, changed=self._secret_changed),
+                Watch(informer=caches.classes, changed=self._class_changed),
+                Watch(informer=caches.machine_deployments, changed=self._deployment_changed),
+                Watch(informer=caches.nodes, changed=self._node_changed),
+                Watch(informer=caches.machines, changed=self._machine_changed),
+                Watch(informer=caches.machine_sets, changed=self._set_changed),
             ],
             rng=rng,
         )
@@ -122,21 +127,17 @@ class MachineSetController:
         Raises:
             KubeError: a request failed.
         """
-        cached = self._world.machine_sets.store.get(key)
+        cached = self._caches.machine_sets.store.get(key)
         if cached is None:
             return IDLE
         obj = self._write.newest(cached)
         if obj.is_deleting and await self._guard.blocks(obj):
             return RECHECK
         if not obj.is_deleting:
-            spec = obj.spec
-            found = templates.faults(
-                replicas=spec.replicas, selector=spec.selector, template=spec.template
-            )
-            if faults := list(found):
-                await self._refuse(obj, faults)
+            if obj.faults:
+                await self._refuse(obj)
                 return DONE
-            held = (await self._write.change(obj, Step(_held))).obj
+            held = (await self._write.change(obj, Step(self._held))).obj
             if held is None:
                 return DONE
             obj = held
@@ -147,23 +148,29 @@ class MachineSetController:
             raise errors[0]
         return Result(after_s=RESYNC_S)
 
-    async def _refuse(self, obj: MachineSet, faults: Sequence[str]) -> None:
+    async def _refuse(self, obj: MachineSet) -> None:
         """Nothing can be done with the set as it is, and it says so."""
-        condition = plan.refusal(faults, clock.now())
-        observed = obj.metadata.generation
+        condition = plan.refusal(obj.faults, clock.now())
 
         def said(one: MachineSet) -> Patch | None:
-            return plan.condition_patch(one, observed, condition)
+            before = one.status
+            conditions = plan.merged(before.conditions, [condition])
+            observed = max(before.observed, obj.metadata.generation)
+            wanted = replace(before, observed=observed, conditions=conditions)
+            return self._codec.set_status_patch(one, wanted)
 
         if (await self._write.change(obj, Step(said, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
             self._events.event(
-                MACHINE_SETS.reference(obj), WARNING, condition.reason, condition.message
+                self._codec.machine_sets.reference(obj),
+                WARNING,
+                condition.reason,
+                condition.message,
             )
 
     async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
         """The machines of a set, as they are or as we left them."""
-        store, terms = self._world.machines.store, _terms(obj)
+        store, terms = self._caches.machines.store, _terms(obj)
         among = (store.get(key) for key in self._index.candidates(obj.uid))
 
         def matches(one: Machine) -> bool:
@@ -173,10 +180,9 @@ class MachineSetController:
 
     async def _push(self, obj: MachineSet, machines: dict[str, Machine]) -> Sequence[KubeError]:
         """Bring what has changed of the template to the machines; errors keep nothing else."""
-        template = obj.spec.template
 
         def pushed(one: Machine) -> Patch | None:
-            return members.push_patch(one, template)
+            return self._codec.push_patch(one, obj)
 
         async def push(one: Machine) -> None:
             after = (await self._write_machines.change(one, Step(pushed))).obj
@@ -184,7 +190,7 @@ class MachineSetController:
                 machines[after.key] = after
 
         stale = [one for one in machines.values() if pushed(one) is not None]
-        return await bursts.together(stale, push)
+        return await members.together(stale, push)
 
     # --- how many ---------------------------------------------------------------------------
 
@@ -194,39 +200,41 @@ class MachineSetController:
         Raises:
             KubeError: a request failed.
         """
-        wanted, memory = members.wanted(obj), self._memories.of(obj)
-        labels = templates.labels_of(obj.spec.template)
+        memory, labels = self._memories.of(obj), obj.template.labels
         found: Sequence[Member] = [self._member(one, labels) for one in machines.values()]
         if not obj.is_deleting:
-            found = await self._preserve(wanted, found, machines)
+            found = await self._preserve(obj, found, machines)
         if not await self._is_current(obj):
             self._later(obj, self._expect.due_s(obj.uid))
             return
-        if obj.is_deleting and not found and not self._world.machines.undecodable:
-            await self._write.change(obj, Step(_released))
+        if obj.is_deleting and not found and not self._caches.machines.undecodable:
+            await self._write.change(obj, Step(self._released))
             return
-        scaling = replicas.scaling(wanted, found, clock.now())
+        scaling = replicas.scaling(obj, found, clock.now())
         did, error = await self._scale(obj, memory, scaling, found, machines)
         # What was done brings the next pass; should nobody tell us, it is looked up.
         self._later(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
-            await self._say(obj, memory, replicas.counts(wanted, found, clock.now()), machines)
+            await self._say(obj, memory, replicas.counts(obj, found, clock.now()), machines)
         if error is not None and not memory.setbacks.level:
             raise error
 
     async def _preserve(
-        self, wanted: Wanted, found: Sequence[Member], machines: dict[str, Machine]
+        self, obj: MachineSet, found: Sequence[Member], machines: dict[str, Machine]
     ) -> Sequence[Member]:
         """Keep failed machines, or keep them no more, before it is decided which go."""
-        keep, drop = replicas.preservation(wanted, found)
+        keep, drop = replicas.preservation(obj, found)
         for each, is_kept in ((keep, True), (drop, False)):
             for one in each:
                 machines[one.key] = await self._annotate(machines[one.key], keep=is_kept)
         return replicas.preserved(found, keep, drop)
 
     async def _annotate(self, machine: Machine, *, keep: bool) -> Machine:
+        wanted = {self._names.preserve: Preserve.AUTO.value if keep else None}
+
         def annotated(one: Machine) -> Patch | None:
-            return members.preserve_patch(one, keep=keep)
+            is_kept = one.preserve == Preserve.AUTO.value
+            return None if is_kept is keep else annotations_patch(one, wanted)
 
         return (await self._write_machines.change(machine, Step(annotated))).obj or machine
 
@@ -234,7 +242,7 @@ class MachineSetController:
         """Whether the cache shows all that was done about the set."""
         if self._expect.satisfied(obj.uid):
             return True
-        late = await self._expect.look_up(obj.uid, self._machines, self._world.machines.store)
+        late = await self._expect.look_up(obj.uid, self._machines, self._caches.machines.store)
         if late:
             self._log.warning("cache of machines lags far behind", key=obj.key, count=late)
         return self._expect.satisfied(obj.uid)
@@ -248,16 +256,16 @@ class MachineSetController:
         machines: Mapping[str, Machine],
     ) -> tuple[bool, KubeError | None]:
         """Make and delete machines; whether any was, and an error."""
-        now, owner = self._world.now(), self._ownership.reference(obj)
+        now, owner = self._caches.now(), self._ownership.reference(obj)
         # One that cannot be read may be of this set.
-        can_count = not self._world.machines.undecodable
+        can_count = not self._caches.machines.undecodable
         count = setbacks.allowed(memory.setbacks, scaling.create, found, now) if can_count else 0
         made, refused = await self._creator.run(obj, owner, count)
-        self._did(obj, memory, Kind.CREATE, made, refused)
+        self._did(obj, memory, OperationType.CREATE, made, refused)
         victims = [machines[one.key] for one in scaling.delete]
         metrics.STALE.inc(sum(one.machine.phase is Phase.FAILED for one in scaling.delete))
         gone, kept = await self._remover.run(obj, victims)
-        self._did(obj, memory, Kind.DELETE, gone, kept)
+        self._did(obj, memory, OperationType.DELETE, gone, kept)
         if len(gone) < len(victims):
             self._later(obj, AGAIN_S)
         if refused is None and kept is None and (count or victims or not scaling.lacking):
@@ -272,21 +280,21 @@ class MachineSetController:
         self,
         obj: MachineSet,
         memory: Memory,
-        kind: Kind,
+        kind: OperationType,
         done: Sequence[str],
         error: KubeError | None,
     ) -> None:
         """Remember and tell what was done, and what could not be."""
         if not done and error is None:
             return
-        now, is_create = clock.now(), kind is Kind.CREATE
+        now, is_create = clock.now(), kind is OperationType.CREATE
         memory.last = plan.operation(kind, done, error, now)
-        who = MACHINE_SETS.reference(obj)
+        who = self._codec.machine_sets.reference(obj)
         if done:
-            reason = names.REASON_CREATED if is_create else names.REASON_DELETED
+            reason = reasons.REASON_CREATED if is_create else reasons.REASON_DELETED
             self._events.event(who, NORMAL, reason, plan.told(kind, done))
         if error is not None:
-            reason = names.REASON_FAILED_CREATE if is_create else names.REASON_FAILED_DELETE
+            reason = reasons.REASON_FAILED_CREATE if is_create else reasons.REASON_FAILED_DELETE
             memory.failure = plan.failure(error, reason=reason, now=now)
             self._events.event(who, WARNING, reason, memory.failure.message)
 
@@ -296,25 +304,21 @@ class MachineSetController:
         self, obj: MachineSet, memory: Memory, counts: Counts, machines: Mapping[str, Machine]
     ) -> None:
         """Write the status, if it says anything new, and not too often."""
-        failed = plan.summaries(obj, counts.failed, machines)
-        conditions = memory.conditions(self._world.now())
-        observed, last = obj.metadata.generation, memory.last
+        conditions, last = memory.conditions(self._caches.now()), memory.last
+        wanted = plan.status(obj, counts, machines, conditions=conditions, last=last)
         self._later(obj, counts.changes_in_s)
 
         def said(one: MachineSet) -> Patch | None:
-            return plan.status_patch(
-                one,
-                observed=observed,
-                counts=counts,
-                failed=failed,
-                conditions=conditions,
-                last=last,
-            )
+            merged = plan.merged(one.status.conditions, conditions)
+            kept = one.status.last if last is None else last
+            observed = max(wanted.observed, one.status.observed)
+            now = replace(wanted, observed=observed, conditions=merged, last=kept)
+            return self._codec.set_status_patch(one, now)
 
         if said(obj) is None:
             return
         rest_s = memory.said_at + STATUS_PAUSE_S - clock.monotonic()
-        if rest_s > 0 and not plan.is_awaited(obj.status, observed, counts):
+        if rest_s > 0 and not plan.is_awaited(obj.status, wanted):
             self._later(obj, rest_s)
             return
         memory.said_at = clock.monotonic()
@@ -327,15 +331,15 @@ class MachineSetController:
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
         """A machine, kept for as long as it is, whatever clock jumps."""
-        node, annotation = self._node_of(machine), names.ANNOTATION_PRESERVE
+        node, annotation = self._node_of(machine), self._names.preserve
         found = replicas.member(machine, node, labels, annotation=annotation)
         if found.kept_until is None:
             return found
-        over_s = self._world.ages.since(machine.uid, found.kept_until)
+        over_s = self._caches.ages.since(machine.uid, found.kept_until)
         return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
 
     def _node_of(self, machine: Machine) -> Node | None:
-        return self._world.nodes.store.get(machine.node_name) if machine.node_name else None
+        return self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
 
     # --- the caches -------------------------------------------------------------------------
 
@@ -356,23 +360,29 @@ class MachineSetController:
     def _add(self, machines: Iterable[Machine]) -> None:
         """Queue the sets of machines; of one that nobody controls those that may adopt it."""
         for machine in machines:
-            if key := plan.owner_key(machine):
+            if key := controller_key(machine, self._codec.machine_sets.kind):
                 self.controller.queue.add_after(key, BATCH_S)
             elif not controller_uid(machine):
-                for one in self._world.machine_sets.store.list():
+                for one in self._caches.machine_sets.store.list():
                     terms = _terms(one)
                     if terms is not None and selectors.matches(terms, machine.labels):
                         self.controller.queue.add(one.key)
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         found = new or old
-        if not initial and found is not None and plan.node_matters(old, new):
-            machines = self._world.machines.store.list()
+        if not initial and found is not None and self._is_preserved_anew(old, new):
+            machines = self._caches.machines.store.list()
             self._add(one for one in machines if one.node_name == found.name)
         return False
 
+    def _is_preserved_anew(self, old: Node | None, new: Node | None) -> bool:
+        said = [
+            None if one is None else one.annotations.get(self._names.preserve) for one in (old, new)
+        ]
+        return said[0] != said[1]
+
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
-        metrics.note(old, new, total=len(self._world.machine_sets.store))
+        metrics.note_set(old, new, total=len(self._caches.machine_sets.store))
         if new is None and old is not None:
             self._write.forget(old.key)
             self._expect.forget(old.uid)
@@ -387,7 +397,7 @@ class MachineSetController:
     ) -> bool:
         if new is None or not plan.begins_unfreeze(old, new):
             return False
-        sets = self._world.machine_sets.store.list()
+        sets = self._caches.machine_sets.store.list()
         self._resume(self._memories.end(one.uid for one in sets if controller_uid(one) == new.uid))
         return False
 
@@ -398,7 +408,7 @@ class MachineSetController:
         if initial or found is None:
             return False
         # Not the whole objects: their controller writes conditions and finalizers.
-        versions = [one and self._world.class_view(one).version for one in (old, new)]
+        versions = [one and self._caches.resolve(one).version for one in (old, new)]
         if versions[0] != versions[1]:
             self._resume(self._memories.mended(found.name))
         return False
@@ -407,7 +417,7 @@ class MachineSetController:
         found = new or old
         data = [None if one is None else one.data for one in (old, new)]
         if not initial and found is not None and data[0] != data[1]:
-            for one in self._world.classes_with_secret(found.name):
+            for one in self._caches.classes_with_secret(found.name):
                 self._resume(self._memories.mended(one.name))
         return False
 
@@ -417,22 +427,16 @@ class MachineSetController:
             self._log.info("pause of machine set ended", key=key)
             self.controller.queue.add(key)
 
+    def _held(self, one: MachineSet) -> Patch | None:
+        # To one that is being deleted no finalizer can be added any more.
+        return (
+            None if one.is_deleting else add_finalizer(one, self._names.finalizer, strategic=False)
+        )
 
-def _held(one: MachineSet) -> Patch | None:
-    # To one that is being deleted no finalizer can be added any more.
-    return None if one.is_deleting else add_finalizer(one, names.FINALIZER, strategic=False)
-
-
-def _released(one: MachineSet) -> Patch | None:
-    return remove_finalizer(one, names.FINALIZER, strategic=False)
+    def _released(self, one: MachineSet) -> Patch | None:
+        return remove_finalizer(one, self._names.finalizer, strategic=False)
 
 
 def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
-    """What its machines have to be like; None: no machine is."""
-    selector = obj.spec.selector
-    if selector is None or not (selector.match_labels or selector.match_expressions):
-        return None
-    try:
-        return selector.requirements()
-    except BadSelectorError:
-        return None
+    """Return what its machines have to be like; None: no machine is."""
+    return None if obj.selects_all else obj.terms

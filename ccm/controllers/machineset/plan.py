@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
 from ccm.base import redact
-from ccm.gardener import names
-from ccm.gardener.sets import (
-    MachineDeployment,
-    MachineSet,
-    MachineSetStatus,
-    MachineSummary,
-    wants_unfreeze,
-)
-from ccm.gardener.types import LastOperation, ObjectCondition
+from ccm.machines import reasons
 from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
-from ccm.model import Node
-from ccm.model.machines import CREATING, WORKING, Kind, Machine, Phase, State
+from ccm.model.machines import (
+    CREATING,
+    WORKING,
+    Condition,
+    FailedMachine,
+    Machine,
+    MachineOwner,
+    MachineSet,
+    Operation,
+    OperationState,
+    OperationType,
+    Phase,
+    SetStatus,
+)
 from ccm.model.names import STATUS_TRUE
-from ccm.model.owners import controller_of
-from ccm.model.patches import Patch, same_version
-from ccm.model.times import format_time, moment
+from ccm.model.times import format_time
 
-KIND = "MachineSet"
-
-_OURS = frozenset({names.CONDITION_REPLICA_FAILURE, names.CONDITION_SLOWED})
+_OURS = frozenset({reasons.CONDITION_REPLICA_FAILURE, reasons.CONDITION_SLOWED})
 """Types of the conditions that this controller writes; it leaves alone all others."""
 
 _CREATED = WORKING | {Phase.PENDING}
@@ -53,7 +52,7 @@ def outcome(old: Machine | None, new: Machine | None) -> Outcome | None:
 
     One that failed after it had worked says nothing about machines that are yet to be made.
     """
-    if old is None or new is None or new.status.kind != Kind.CREATE.value:
+    if old is None or new is None or new.status.kind != OperationType.CREATE.value:
         return None
     before, after = old.phase, new.phase
     if before is after:
@@ -71,7 +70,7 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     if old is None or new is None or new.is_deleting:
         return None
     before, after = old.status, new.status
-    if after.kind != Kind.CREATE.value:
+    if after.kind != OperationType.CREATE.value:
         return None
     if after.phase is Phase.CRASH_LOOP:
         answers = [(one.code, one.description) for one in (before, after)]
@@ -80,17 +79,9 @@ def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
     return ("", "") if was_created else None
 
 
-def begins_unfreeze(
-    old: MachineSet | MachineDeployment | None, new: MachineSet | MachineDeployment | None
-) -> bool:
+def begins_unfreeze(old: MachineOwner | None, new: MachineOwner | None) -> bool:
     """Return whether a user has just set the annotation that ends the pause of a set."""
-    return old is not None and new is not None and wants_unfreeze(new) and not wants_unfreeze(old)
-
-
-def owner_key(machine: Machine) -> str:
-    """Key of the set that controls a machine; empty: none does."""
-    found = controller_of(machine)
-    return "" if found is None or found.kind != KIND else f"{machine.namespace}/{found.name}"
+    return old is not None and new is not None and new.wants_unfreeze and not old.wants_unfreeze
 
 
 def matters(old: Machine | None, new: Machine | None) -> bool:
@@ -104,22 +95,13 @@ def set_matters(old: MachineSet | None, new: MachineSet) -> bool:
     """Whether a change of a set is more than one of its status."""
     if old is None:
         return True
-    meta = [replace(one.metadata, resource_version="") for one in (old, new)]
-    return meta[0] != meta[1] or old.spec != new.spec
-
-
-def node_matters(old: Node | None, new: Node | None) -> bool:
-    """Whether a set may have something to do because of a change of a node."""
-    said = [
-        None if one is None else one.annotations.get(names.ANNOTATION_PRESERVE)
-        for one in (old, new)
-    ]
-    return said[0] != said[1]
+    meta = [structs.replace(one.metadata, resource_version="") for one in (old, new)]
+    return meta[0] != meta[1] or old.source.spec != new.source.spec
 
 
 def _seen(machine: Machine) -> tuple[object, ...]:
     status, metadata = machine.status, machine.metadata
-    failed = status.state == State.FAILED.value
+    failed = status.state == OperationState.FAILED.value
     return (
         machine.uid,
         machine.is_deleting,
@@ -132,60 +114,61 @@ def _seen(machine: Machine) -> tuple[object, ...]:
     )
 
 
-def failure(error: Exception, *, reason: str, now: datetime) -> ObjectCondition:
+def failure(error: Exception, *, reason: str, now: datetime) -> Condition:
     """Says that machines cannot be made or deleted."""
-    return ObjectCondition(
-        type=names.CONDITION_REPLICA_FAILURE,
+    return Condition(
+        type=reasons.CONDITION_REPLICA_FAILURE,
         status=STATUS_TRUE,
         reason=reason,
         # As it will be stored, or it would be found to differ each time.
         message=redact.public(str(error)),
-        last_transition_time=format_time(now),
+        since=now,
     )
 
 
-def refusal(faults: Iterable[str], now: datetime) -> ObjectCondition:
+def refusal(faults: Iterable[str], now: datetime) -> Condition:
     """Says that nothing can be done with a set as it is."""
-    return failure(ValueError("; ".join(faults)), reason=names.REASON_INVALID, now=now)
+    return failure(ValueError("; ".join(faults)), reason=reasons.REASON_INVALID, now=now)
 
 
-def slowed(found: Setbacks, next_at: datetime, now: datetime) -> ObjectCondition:
+def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
     """Says that machines are made more slowly."""
     text = (
         f"{found.row} machines in a row failed before they worked; the next one is made after "
         f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
         f"{found.text}"
     )
-    return ObjectCondition(
-        type=names.CONDITION_SLOWED,
+    return Condition(
+        type=reasons.CONDITION_SLOWED,
         status=STATUS_TRUE,
-        reason=names.REASON_REPEATED_FAILURES,
+        reason=reasons.REASON_REPEATED_FAILURES,
         message=redact.public(text),
-        last_transition_time=format_time(now),
+        since=now,
     )
 
 
-def slowed_since(obj: MachineSet) -> datetime | None:
-    """Since when a set says that it makes machines more slowly; None: it does not."""
-    for one in obj.status.conditions or ():
-        if one.type == names.CONDITION_SLOWED and one.status == STATUS_TRUE:
-            return moment(one.last_transition_time)
-    return None
+def slowed_since(obj: MachineSet) -> bool:
+    """Return whether a set says that it creates machines more slowly."""
+    kind = (reasons.CONDITION_SLOWED, STATUS_TRUE)
+    return any((one.type, one.status) == kind and one.since for one in obj.status.conditions)
 
 
-def operation(kind: Kind, machines: Sequence[str], error: object, now: datetime) -> LastOperation:
-    """What a set did last."""
-    return LastOperation(
+def operation(
+    kind: OperationType, machines: Sequence[str], error: object, now: datetime
+) -> Operation:
+    """Return the last operation of a set."""
+    state = OperationState.SUCCESSFUL if error is None else OperationState.FAILED
+    return Operation(
         description=told(kind, machines) if error is None else redact.public(str(error)),
-        last_update_time=format_time(now),
-        state=(State.SUCCESSFUL if error is None else State.FAILED).value,
-        type=kind.value,
+        updated=now,
+        state=state.value,
+        kind=kind.value,
     )
 
 
-def told(kind: Kind, machines: Sequence[str]) -> str:
+def told(kind: OperationType, machines: Sequence[str]) -> str:
     """What was done, for people."""
-    done = "Created" if kind is Kind.CREATE else "Deleted"
+    done = "Created" if kind is OperationType.CREATE else "Deleted"
     named = ", ".join(machines[:_MOST_NAMES])
     more = len(machines) - _MOST_NAMES
     return f"{done} machine{'s' if len(machines) > 1 else ''} {named}" + (
@@ -193,107 +176,65 @@ def told(kind: Kind, machines: Sequence[str]) -> str:
     )
 
 
-def summaries(
-    owner: MachineSet, failed: Iterable[str], machines: Mapping[str, Machine]
-) -> Sequence[MachineSummary]:
-    """What a set says of its machines that failed."""
-    return [
-        MachineSummary(
-            name=one.name,
-            provider_id=one.provider_id,
-            last_operation=one.source.status.last_operation,
-            owner_ref=owner.name,
-        )
-        for one in (machines[key] for key in failed)
-    ]
-
-
-def status_patch(
+def status(
     obj: MachineSet,
-    *,
-    observed: int,
     counts: Counts,
-    failed: Sequence[MachineSummary],
-    conditions: Sequence[ObjectCondition],
-    last: LastOperation | None,
-) -> Patch | None:
-    """The patch of the status; None where it says all that.
+    machines: Mapping[str, Machine],
+    *,
+    conditions: Iterable[Condition],
+    last: Operation | None,
+) -> SetStatus:
+    """Return the status that says how a set is.
 
     Args:
-        obj: the set as it is.
-        observed: the generation that was acted upon.
-        counts: of its machines.
-        failed: those that failed.
-        conditions: of the types that this controller writes; one that is missing is removed.
-        last: what was done last; None = as it was.
+        obj: the set.
+        counts: numbers of its machines.
+        machines: its machines by key.
+        conditions: conditions of our types; one that is missing is removed.
+        last: last operation; None = as it was.
     """
-    before = obj.status
-    after = MachineSetStatus(
+    failed = [machines[key] for key in counts.failed]
+    return SetStatus(
+        observed=max(obj.metadata.generation, obj.status.observed),
         replicas=counts.replicas,
-        fully_labeled_replicas=counts.labeled,
-        ready_replicas=counts.ready,
-        available_replicas=counts.available,
-        preserved_failed_replicas=counts.preserved,
-        observed_generation=max(observed, before.observed_generation),
-        conditions=merged(before.conditions, conditions) or None,
-        last_operation=before.last_operation if last is None else last,
-        failed_machines=list(failed) or None,
-        auto_preserve_failed_machine_count=counts.preserved_by_us,
+        labeled=counts.labeled,
+        ready=counts.ready,
+        available=counts.available,
+        preserved=counts.preserved,
+        preserved_by_us=counts.preserved_by_us,
+        conditions=merged(obj.status.conditions, conditions),
+        last=obj.status.last if last is None else last,
+        failed=tuple(_summary(one, obj.name) for one in failed),
     )
-    if after == replace(
-        before,
-        conditions=before.conditions or None,
-        failed_machines=before.failed_machines or None,
-    ):
-        return None
-    return {"metadata": same_version(obj), "status": written(after)}
 
 
-def is_awaited(before: MachineSetStatus, observed: int, counts: Counts) -> bool:
-    """Whether a deployment may wait for what is said now: that the set knows how many are wanted,
-    or that it is empty. All other counts the deployment makes itself.
+def _summary(machine: Machine, owner: str) -> FailedMachine:
+    found = machine.status
+    operation = Operation(
+        description=found.description,
+        code=found.code,
+        state=found.state,
+        kind=found.kind,
+        updated=found.updated,
+    )
+    return FailedMachine(
+        name=machine.name, provider_id=machine.provider_id, owner=owner, operation=operation
+    )
+
+
+def is_awaited(before: SetStatus, after: SetStatus) -> bool:
+    """Return whether a deployment may wait for a status: that the set knows its replicas, or that
+    it is empty. All other counts the deployment makes itself.
     """
-    return before.observed_generation < observed or bool(before.replicas and not counts.replicas)
+    return before.observed < after.observed or bool(before.replicas and not after.replicas)
 
 
-def condition_patch(obj: MachineSet, observed: int, condition: ObjectCondition) -> Patch | None:
-    """The patch that says one thing, and nothing about machines; None where it stands."""
-    before = obj.status
-    after = merged(before.conditions, [condition])
-    if after == (before.conditions or []) and before.observed_generation >= observed:
-        return None
-    plain = [msgspec.to_builtins(one) for one in after]
-    status = {"machineSetCondition": plain, "observedGeneration": observed}
-    return {"metadata": same_version(obj), "status": status}
-
-
-def merged(
-    before: Sequence[ObjectCondition] | None, ours: Iterable[ObjectCondition]
-) -> list[ObjectCondition]:
-    """All conditions of a set: those of others as they are, and ours as they are to be."""
-    known = {one.type: one for one in before or ()}
-    found = [one for one in before or () if one.type not in _OURS]
+def merged(before: Iterable[Condition], ours: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return all conditions: those of other writers as they are, and ours as they are to be."""
+    known = {one.type: one for one in before}
+    found = [one for one in known.values() if one.type not in _OURS]
     for one in ours:
         old = known.get(one.type)
-        since = old is not None and old.status == one.status
-        at = old.last_transition_time if old is not None and since else one.last_transition_time
-        found.append(replace(one, last_transition_time=at))
-    return found
-
-
-def written(status: MachineSetStatus) -> Mapping[str, Any]:
-    """A status as a merge patch: what is 0 or empty now has to be said too."""
-    found = _whole(status)
-    last = status.last_operation
-    found["lastOperation"] = None if last == LastOperation() else _whole(last)
-    return found
-
-
-def _whole(found: msgspec.Struct) -> dict[str, Any]:
-    """All fields; null for those that are empty."""
-    zero = {
-        one.encode_name: one.default if isinstance(one.default, int) else None
-        for one in msgspec.structs.fields(found)
-    }
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return zero | plain
+        is_same = old is not None and old.status == one.status
+        found.append(replace(one, since=old.since) if old is not None and is_same else one)
+    return tuple(found)

@@ -12,6 +12,7 @@ from ccm.cloud import errors
 from ccm.cloud.machines import MachineInfo, MachineRequest
 from ccm.gardener import names
 from ccm.kube.errors import ServerError
+from ccm.machines import reasons
 from ccm.model import NodeAddress
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, World
@@ -128,7 +129,7 @@ async def test_the_provider_of_a_class(
     async with world.running():
         world.machine()
         await advance(1)
-        events = [text for reason, text in world.events if reason == names.REASON_SPEC_INVALID]
+        events = [text for reason, text in world.events if reason == reasons.REASON_SPEC_INVALID]
         assert world.driver.calls["create_machine"] == is_served
         assert len(events) == (not is_served)
         for text in (*events, *([] if is_served else [world.operation()["description"]])):

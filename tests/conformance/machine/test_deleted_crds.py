@@ -6,8 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
-from ccm.gardener import crdguard, names
+from ccm.gardener import names
 from ccm.kube.errors import Forbidden
+from ccm.machines import crdguard
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import Rolling

@@ -10,6 +10,7 @@ from ccm.cloud import errors
 from ccm.cloud.machines import MachineInfo
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden
+from ccm.machines import reasons
 from ccm.machines.deletion import MARKERS, Stage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import (
@@ -126,7 +127,7 @@ async def test_what_a_machine_was_made_of_is_deleted_under_it(gone: str) -> None
 
         assert world.shared is not None
         # A class that is gone with its last machine is forgotten; one that is there is not.
-        assert list(world.shared._usable) == ([] if gone == CLASS else ["default/small"])
+        assert list(world.shared.caches._usable) == ([] if gone == CLASS else ["default/small"])
 
     assert left(world) == NONE
     assert world.driver.given["delete_machine"].credentials["key"] == b"token"
@@ -368,8 +369,8 @@ async def test_the_wait_for_the_former_credentials_ends() -> None:
 
     assert (world.get(M), world.driver.calls["delete_machine"]) == ({}, 1)
     assert [reason for reason, _ in world.events if reason.startswith("VM")] == [
-        names.REASON_VM_NOT_VISIBLE,
-        names.REASON_VM_PRESUMED_DELETED,
+        reasons.REASON_VM_NOT_VISIBLE,
+        reasons.REASON_VM_PRESUMED_DELETED,
     ]
 
 

@@ -324,7 +324,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
         await advance(400)
         server.returns()
         assert world.shared is not None
-        while world.shared.nodes.trouble_since is not None:
+        while world.shared.caches.nodes.trouble_since is not None:
             await advance(1)
         await advance(20)
         world.heartbeat(Ready="True")
@@ -435,8 +435,8 @@ async def test_nobody_is_given_up_by_the_cache_alone(
     async with world.running("machine"):
         await advance(500)
         assert world.shared is not None
-        old = world.shared.nodes.store.get("m0")
-        monkeypatch.setattr(world.shared.nodes.store, "get", lambda _key: old)
+        old = world.shared.caches.nodes.store.get("m0")
+        monkeypatch.setattr(world.shared.caches.nodes.store, "get", lambda _key: old)
         if answers:
             world.heartbeat(Ready="True")
         else:

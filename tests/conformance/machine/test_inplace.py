@@ -6,18 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ccm.gardener import codec, names
+from ccm.gardener import names
+from ccm.gardener.codec import CODEC
 from ccm.machines import inplace, rollout
-from ccm.machines.fleet import SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep, Update
-from ccm.machines.replicas import Member
+from ccm.machines.replicas import Member, PopulatedSet
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
-from ccm.model.machines import Phase
+from ccm.model.machines import Phase, Strategy, Template
 from ccm.model.node import NodeSpec, NodeStatus
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_rollout_plans import machines, shelf
 from tests.unit.controllers.machinedeployments import HOLD, MACHINES, Rolling, all_run, template
+from tests.unit.machines.members import UNSEEN
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 NAMES = RULES.names
@@ -44,19 +46,21 @@ def on(pieces: list[Member], *nodes: Node) -> list[Member]:
     return [replace(piece, node=each) for piece, each in zip(pieces, given, strict=True)]
 
 
-def old(count: int, pieces: list[Member] | None = None) -> SetView:
+def old(count: int, pieces: list[Member] | None = None) -> PopulatedSet:
     members = machines("old", count) if pieces is None else pieces
     found = shelf("old", count, age=9, members=members)
     metadata = ObjectMeta(name="old", uid="old", labels=NO_GROWTH, annotations={"revision": "1"})
-    return replace(found, metadata=metadata)
+    return structs.replace(found, metadata=metadata)
 
 
-def new(count: int, pieces: list[Member] | None = None) -> SetView:
+def new(count: int, pieces: list[Member] | None = None) -> PopulatedSet:
     members = machines("new", count) if pieces is None else pieces
     return shelf("new", count, kind="new", members=members)
 
 
-def decided(*sets: SetView, replicas: int = 3, manual: bool = False, **more: Any) -> rollout.Plan:
+def decided(
+    *sets: PopulatedSet, replicas: int = 3, manual: bool = False, **more: Any
+) -> rollout.Plan:
     wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, "max_unavailable": 1, **more}
     wanted = deployment(
         replicas=replicas,
@@ -99,23 +103,23 @@ def moved(count: int) -> list[Member]:
                      marks=pytest.mark.row("rollout-inplace-10")),
     ],
 )  # fmt: skip
-def test_sizes(sets: tuple[SetView, ...], found: dict[str, int]) -> None:
+def test_sizes(sets: tuple[PopulatedSet, ...], found: dict[str, int]) -> None:
     assert sizes(decided(*sets)) == found
 
 
 @pytest.mark.row("rollout-inplace-11")
 def test_an_old_set_is_the_new_one_again() -> None:
     """What moved away is not made once more, though it may make machines again from now on."""
-    again = replace(old(2, machines("old", 1)), template=Template(essence="new"))
+    again = structs.replace(old(2, machines("old", 1)), template=Template(essence="new"))
     former = new(0, moved(1))
-    former = replace(former, template=Template(essence="former"))
+    former = structs.replace(former, template=Template(essence="former"))
 
     found = decided(again, former, replicas=2)
 
     told = {one.set.name: (one.replicas, one.labels) for one in found.changes}
     assert told["old"] == (1, {NAMES.scale_up_disabled: None})
     assert told["new"] == (1, NO_GROWTH)
-    late = decided(again, replace(former, has_seen=False), replicas=2)
+    late = decided(again, structs.replace(former, status=UNSEEN), replicas=2)
     assert [one.labels for one in late.changes if one.set.name == "old"] == [{}]
 
 
@@ -149,7 +153,7 @@ def test_no_old_set_grows_in_a_pause() -> None:
 
 @pytest.mark.row("rollout-inplace-03")
 def test_an_old_set_that_may_still_grow_does_not_shrink() -> None:
-    grows = replace(old(2, machines("old", 1)), metadata=ObjectMeta(name="old", uid="old"))
+    grows = structs.replace(old(2, machines("old", 1)), metadata=ObjectMeta(name="old", uid="old"))
 
     assert "old" not in sizes(decided(grows, new(1)))
 
@@ -237,7 +241,7 @@ def test_who_is_updated_is_missing_once(unavailable: int, count: int) -> None:
 @pytest.mark.row("rollout-inplace-09")
 def test_old_sets_and_their_nodes() -> None:
     bare = node("bare")
-    fresh = replace(
+    fresh = structs.replace(
         old(2, on(machines("old", 2), bare)), metadata=ObjectMeta(name="old", uid="old")
     )
 
@@ -256,7 +260,7 @@ def test_replicas_that_change_meanwhile() -> None:
 
 
 def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
-    found = decided(old(2, machines("old", 1)), replace(new(1), has_seen=False))
+    found = decided(old(2, machines("old", 1)), structs.replace(new(1), status=UNSEEN))
 
     assert (sizes(found), found.update) == ({}, Update())
 
@@ -315,7 +319,7 @@ async def test_all_machines_are_updated_in_place() -> None:
     """What the machine controller and an agent on the node do, the test does."""
     world = Rolling()
     world.deployment(replicas=3, strategy=IN_PLACE)
-    kinds = codec.NAMES
+    kinds = CODEC.names
     async with world.running("machineset", "machinedeployment"):
         await all_run(world)
         first = world.here()

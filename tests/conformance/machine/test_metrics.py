@@ -8,10 +8,10 @@ import pytest
 
 from ccm.base import metrics
 from ccm.cloud.machines import Credentials
-from ccm.controllers.machine.metrics import took
-from ccm.gardener import codec
+from ccm.gardener import decoding
 from ccm.gardener.types import Machine
-from ccm.machines.classes import ClassView
+from ccm.machines.classes import ResolvedClass
+from ccm.machines.metrics import took
 from ccm.model import ObjectMeta
 
 _WHO = "namespace machine_deployment instance_type zone"
@@ -38,7 +38,7 @@ GO: dict[str, tuple[str, str]] = {
 @pytest.mark.row("machine-metrics-01")
 @pytest.mark.parametrize(("name", "kind", "labels"), [(name, *GO[name]) for name in GO])
 def test_a_metric_of_the_go_program(name: str, kind: str, labels: str) -> None:
-    for module in ("ccm.controllers.machine.metrics", "ccm.gardener.metrics"):
+    for module in ("ccm.machines.metrics", "ccm.machines.driver"):
         import_module(module)
 
     assert f"# TYPE {name} {kind}\n" in metrics.exposition().decode()
@@ -51,8 +51,8 @@ def test_a_metric_of_the_go_program(name: str, kind: str, labels: str) -> None:
 
 @pytest.mark.row("machine-metrics-02")
 def test_times_of_creations_and_joins_are_histograms_too() -> None:
-    machine = codec.machine(Machine(metadata=ObjectMeta(name="m", namespace="default")))
-    made_of = ClassView(name="c", provider_spec={}, credentials=Credentials({}))
+    machine = decoding.machine(Machine(metadata=ObjectMeta(name="m", namespace="default")))
+    made_of = ResolvedClass(metadata=ObjectMeta(name="c"), credentials=Credentials({}))
     took("create", machine, made_of, 3.0)
 
     told = metrics.exposition().decode()

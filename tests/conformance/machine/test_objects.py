@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from ccm.cloud import errors
 from ccm.cloud.machines import Credentials, Problem
 from ccm.gardener import crds, names
-from ccm.gardener.kinds import MACHINE_CLASSES
+from ccm.gardener.codec import MACHINE_CLASSES
+from ccm.machines import reasons
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import (
     BASE,
@@ -208,7 +209,7 @@ async def test_conditions_are_written_once_the_definition_has_them() -> None:
         world.server.patch(
             f"{DEFINITIONS}/machineclasses.{names.GROUP}", dict(crds.manifest(definition))
         )
-        found = {"type": names.CONDITION_SPEC_VALID, "status": "False"}
+        found = {"type": reasons.CONDITION_SPEC_VALID, "status": "False"}
         world.server.patch(CLASS, {"status": {"conditions": [found]}})
         await advance(5)
 

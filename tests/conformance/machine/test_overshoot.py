@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from ccm.controllers.machineovershoot import plan
-from ccm.gardener import names
-from ccm.gardener.sets import MachineDeployment, MachineDeploymentSpec, RollingUpdate, Strategy
-from ccm.gardener.types import MachineTemplateSpec
+from ccm.controllers import machineovershoot
+from ccm.gardener import decoding, names
+from ccm.gardener.types import (
+    MachineDeployment,
+    MachineDeploymentSpec,
+    MachineTemplateSpec,
+    RollingUpdate,
+    Strategy,
+)
 from ccm.machines import overshoot
 from ccm.machines.overshoot import Margins, Stock, Verdict
 from ccm.model import ObjectMeta
@@ -105,7 +110,7 @@ def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int
     strategy = Strategy(type="RollingUpdate", rolling_update=bounds)
     spec = MachineDeploymentSpec(replicas=3, strategy=strategy, template=MachineTemplateSpec())
     found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
-    assert plan.most(found) == 3 + expected
+    assert machineovershoot._most(decoding.machine_deployment(found)) == 3 + expected
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")

@@ -9,6 +9,7 @@ import pytest
 from ccm.cloud import errors
 from ccm.cloud.machines import IMPORT_ANNOTATION, Identity
 from ccm.gardener import names
+from ccm.machines import reasons
 from ccm.machines.deletion import MARKERS, Stage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M
@@ -80,7 +81,7 @@ async def test_the_node_of_another_is_not_changed(phase: str) -> None:
         await advance(60)
 
     assert untouched(world)
-    assert names.REASON_VM_NOT_OWNED in [reason for reason, _ in world.events]
+    assert reasons.REASON_VM_NOT_OWNED in [reason for reason, _ in world.events]
 
 
 @pytest.mark.parametrize("stage", [None, *Stage], ids=lambda one: one.value if one else "fresh")

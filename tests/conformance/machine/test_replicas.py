@@ -8,22 +8,23 @@ from typing import Any
 
 import pytest
 
-from ccm.controllers.machineset import bursts
+from ccm.controllers.machineset.members import slow_start
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import replicas
-from ccm.machines.replicas import Member, Wanted
-from ccm.model.machines import Phase, Preserve
+from ccm.machines.replicas import Member
+from ccm.model.machines import MachineSet, Phase, Preserve
 from tests.unit.machines.members import NOW, at, member
+from tests.unit.machines.members import wanted as wanting
 
 CALLED = {"priority": 1, "marked": at(0)}
 FAILED = {"phase": Phase.FAILED}
 
 
-def deleted(wanted: Wanted, *members: Member) -> list[str]:
+def deleted(wanted: MachineSet, *members: Member) -> list[str]:
     return [one.key.partition("/")[2] for one in replicas.scaling(wanted, members, NOW).delete]
 
 
-def made(wanted: Wanted, *members: Member) -> int:
+def made(wanted: MachineSet, *members: Member) -> int:
     return replicas.scaling(wanted, members, NOW).create
 
 
@@ -76,19 +77,19 @@ def running(count: int) -> list[Member]:
     ],
 )
 def test_a_pass(wanted: int, members: Sequence[Member], create: int, delete: list[str]) -> None:
-    found = replicas.scaling(Wanted(replicas=wanted), members, NOW)
+    found = replicas.scaling(wanting(replicas=wanted), members, NOW)
 
     assert found.create == create
     assert [one.key for one in found.delete] == [f"default/{name}" for name in delete]
 
 
 def test_no_more_than_a_burst_is_deleted_at_once() -> None:
-    assert len(deleted(Wanted(replicas=0), *running(150))) == replicas.BURST
+    assert len(deleted(wanting(replicas=0), *running(150))) == replicas.BURST
 
 
 def test_a_set_that_ends_deletes_all_it_has() -> None:
     members = [*running(150), member("t", phase=Phase.TERMINATING), member("d", is_deleting=True)]
-    found = replicas.scaling(Wanted(replicas=9, is_deleting=True), members, NOW)
+    found = replicas.scaling(wanting(replicas=9, is_deleting=True), members, NOW)
 
     assert (found.create, len(found.delete)) == (0, 151)
 
@@ -98,8 +99,8 @@ def test_a_set_that_ends_deletes_all_it_has() -> None:
 def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
     both = [member("a", **CALLED), member("b", **CALLED)]
 
-    assert deleted(Wanted(replicas=wanted, scaled=at(0)), *both) == ["a", "b"]
-    assert made(Wanted(replicas=wanted, scaled=at(0)), *both) == 0
+    assert deleted(wanting(replicas=wanted, scaled=at(0)), *both) == ["a", "b"]
+    assert made(wanting(replicas=wanted, scaled=at(0)), *both) == 0
 
 
 @pytest.mark.row("machineset-scaler-02")
@@ -114,24 +115,24 @@ def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
     ],
 )
 def test_one_that_is_not_called_stays(scaled: Any, marks: dict[str, Any]) -> None:
-    assert deleted(Wanted(replicas=1, scaled=scaled), member("a", **marks)) == []
+    assert deleted(wanting(replicas=1, scaled=scaled), member("a", **marks)) == []
 
 
 @pytest.mark.row("machineset-scaler-01")
 def test_those_that_were_called_are_the_surplus() -> None:
     members = [member("a", phase=Phase.PENDING), member("b", priority=1), member("c")]
 
-    assert deleted(Wanted(replicas=2), *members) == ["b"]
+    assert deleted(wanting(replicas=2), *members) == ["b"]
 
 
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
 def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
-    frozen = Wanted(replicas=3, may_grow=False)
+    frozen = wanting(replicas=3, may_grow=False)
     found = replicas.scaling(frozen, [member("a"), member("b", **FAILED)], NOW)
 
     assert (found.create, found.lacking) == (0, 1)
     assert [one.key for one in found.delete] == ["default/b"]
-    assert deleted(Wanted(replicas=1, may_grow=False), *running(2)) == ["m0"]
+    assert deleted(wanting(replicas=1, may_grow=False), *running(2)) == ["m0"]
 
 
 @pytest.mark.row("machineset-delete-01")
@@ -145,7 +146,7 @@ def test_the_order_in_which_machines_go() -> None:
     ]
     mixed = random.Random(1).sample(order, k=len(order))
 
-    assert deleted(Wanted(replicas=0), *mixed) == list("abcde")
+    assert deleted(wanting(replicas=0), *mixed) == list("abcde")
 
 
 @pytest.mark.row("machineset-delete-01")
@@ -162,7 +163,7 @@ def test_of_machines_alike_what_does_least_goes_and_then_the_oldest() -> None:
     order = [member(f"p{number}", phase=phase) for number, phase in enumerate(phases)]
     order.append(member("young", created=at(1)))
 
-    assert deleted(Wanted(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
+    assert deleted(wanting(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
 
 
 @pytest.mark.row("machineset-delete-02", "machineset-delete-03")
@@ -175,9 +176,9 @@ def test_preserved_machines_go_last() -> None:
         member("waits", preserve=Preserve.NOW),
     ]
 
-    assert deleted(Wanted(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
-    assert deleted(Wanted(replicas=4), *reversed(order)) == ["plain"]
-    assert deleted(Wanted(replicas=3), *reversed(order)) == ["plain", "auto"]
+    assert deleted(wanting(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
+    assert deleted(wanting(replicas=4), *reversed(order)) == ["plain"]
+    assert deleted(wanting(replicas=3), *reversed(order)) == ["plain", "auto"]
 
 
 @pytest.mark.row("machineset-delete-07")
@@ -196,7 +197,7 @@ def test_preserved_machines_go_last() -> None:
     ],
 )
 def test_a_failed_machine_goes_unless_it_is_kept(facts: dict[str, Any], goes: bool) -> None:
-    found = deleted(Wanted(replicas=1), member("a", **FAILED, **facts))
+    found = deleted(wanting(replicas=1), member("a", **FAILED, **facts))
 
     assert found == (["a"] if goes else [])
 
@@ -245,7 +246,7 @@ OURS = {**FAILED, "own_preserve": Preserve.AUTO, "preserve": Preserve.AUTO}
 def test_what_a_set_keeps_of_its_own_accord(
     most: int, members: Sequence[Member], keep: list[str], drop: list[str]
 ) -> None:
-    wanted = Wanted(replicas=len(members), most_preserved=most)
+    wanted = wanting(replicas=len(members), max_preserved=most)
     kept, dropped = replicas.preservation(wanted, members)
 
     assert [one.key[8:] for one in kept] == keep
@@ -264,7 +265,7 @@ def test_what_is_said_of_a_set() -> None:
         member("e", **FAILED, state="Failed"),
         member("f", is_deleting=True),
     ]
-    found = replicas.counts(Wanted(replicas=6), members, NOW)
+    found = replicas.counts(wanting(replicas=6), members, NOW)
 
     assert (found.replicas, found.labeled, found.ready, found.available) == (6, 5, 2, 2)
     assert (found.preserved, found.preserved_by_us) == (1, 1)
@@ -274,7 +275,7 @@ def test_what_is_said_of_a_set() -> None:
 
 @pytest.mark.row("machineset-status-02")
 def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
-    wanted = Wanted(replicas=3, min_ready_s=60.0)
+    wanted = wanting(replicas=3, min_ready_s=60.0)
     members = [member("a", since=at(-60)), member("b", since=at(-50)), member("c", since=at(-20))]
     found = replicas.counts(wanted, members, NOW)
 
@@ -298,7 +299,7 @@ async def test_slow_start(first: int, fails: bool, done: int, calls: int) -> Non
         if fails:
             raise refusal
 
-    found, error = await bursts.slow_start(range(10), call, first=first)
+    found, error = await slow_start(range(10), call, first=first)
 
     expected: KubeError | None = refusal if fails else None
     assert (found, len(tried), error) == (done, calls, expected)

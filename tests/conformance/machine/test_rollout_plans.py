@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ccm.machines import bounds, rollout
-from ccm.machines.fleet import DeploymentView, SetView, Strategy, Template
-from ccm.machines.replicas import Member
+from ccm.machines.replicas import Member, PopulatedSet
 from ccm.model import ObjectMeta
-from ccm.model.machines import Phase
-from tests.unit.machines.members import member
+from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
+from tests.unit.machines.members import UNSEEN, member
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 LONG_AGO = BEGIN - timedelta(hours=1)
@@ -25,20 +24,20 @@ def machines(set_name: str, count: int, **fields: Any) -> list[Member]:
     return [member(f"{set_name}-{number}", created=LONG_AGO, **wanted) for number in range(count)]
 
 
-def shelf(name: str, count: int, *, age: int = 0, kind: str = "old", **fields: Any) -> SetView:
+def shelf(name: str, count: int, *, age: int = 0, kind: str = "old", **fields: Any) -> PopulatedSet:
     """A set with all its machines; the larger the age, the older."""
     annotations = {"revision": "1", **fields.pop("annotations", {})}
-    found = SetView(
+    found = PopulatedSet(
         metadata=ObjectMeta(name=name, uid=name, annotations=annotations),
         created=BEGIN - timedelta(minutes=age),
         replicas=count,
         template=Template(essence=kind),
         members=machines(name, count),
     )
-    return replace(found, **fields)
+    return structs.replace(found, **fields)
 
 
-def rolling(replicas: int, surge: int, unavailable: int = 0, **fields: Any) -> DeploymentView:
+def rolling(replicas: int, surge: int, unavailable: int = 0, **fields: Any) -> MachineDeployment:
     """A deployment that wants new machines."""
     return deployment(
         replicas=replicas,
@@ -49,7 +48,7 @@ def rolling(replicas: int, surge: int, unavailable: int = 0, **fields: Any) -> D
     )
 
 
-def decided(wanted: DeploymentView, *sets: SetView) -> rollout.Plan:
+def decided(wanted: MachineDeployment, *sets: PopulatedSet) -> rollout.Plan:
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
 
@@ -171,7 +170,7 @@ def test_the_only_set_is_told_the_size() -> None:
 def test_those_go_first_that_are_missing_anyway() -> None:
     notes = {"desired": "8", "most": "10", "old": "True"}
     new = shelf("new", 6, kind="new", annotations=notes)
-    new = replace(new, members=machines("new", 6, phase=Phase.PENDING))
+    new = structs.replace(new, members=machines("new", 6, phase=Phase.PENDING))
     olds = [shelf("a", 1, age=9, annotations=notes), shelf("b", 3, age=8, annotations=notes)]
 
     assert sizes(decided(rolling(5, 2, 1), *olds, new)) == {"new": 3}
@@ -211,10 +210,13 @@ def test_a_machine_on_its_way_out_makes_room() -> None:
 
 @pytest.mark.row("rollout-first-03")
 def test_nothing_is_scaled_before_all_sets_know() -> None:
-    sets = [shelf("a", 4, has_seen=False), shelf("new", 2, kind="new")]
+    sets = [shelf("a", 4, status=UNSEEN), shelf("new", 2, kind="new")]
 
     assert sizes(decided(rolling(5, 1, 2), *sets)) == {}
-    assert sizes(decided(rolling(5, 1, 2), replace(sets[0], has_seen=True), sets[1])) != {}
+    assert (
+        sizes(decided(rolling(5, 1, 2), structs.replace(sets[0], status=SetStatus()), sets[1]))
+        != {}
+    )
 
 
 @pytest.mark.row("rollout-first-04")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ccm.gardener import names, rollouts
-from ccm.gardener.sets import (
+from ccm.gardener import decoding, names
+from ccm.gardener.types import (
+    ClassSpec,
     MachineDeployment,
     MachineDeploymentSpec,
-    MachineSet,
+    MachineSpec,
+    MachineTemplateSpec,
     RollingUpdate,
     Strategy,
 )
-from ccm.gardener.types import ClassSpec, MachineSpec, MachineTemplateSpec
 from ccm.machines import bounds
 from ccm.model import ObjectMeta
 from ccm.model.names import ANNOTATION_MAX_REPLICAS as MAX_REPLICAS
@@ -32,6 +34,7 @@ from tests.unit.controllers.machinedeployments import (
 )
 from tests.unit.controllers.machines import DEFINITIONS
 from tests.unit.controllers.machinesets import DEPLOYMENTS, SELECTOR
+from tests.unit.machines.members import wanted
 
 pytestmark = pytest.mark.virtual_time
 
@@ -150,7 +153,8 @@ async def test_a_strategy_that_nobody_knows() -> None:
 def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable: int) -> None:
     made_of = MachineTemplateSpec(spec=MachineSpec(class_=ClassSpec(kind="MachineClass", name="c")))
     spec = MachineDeploymentSpec(replicas=3, template=made_of, strategy=strategy)
-    view = rollouts.deployment(MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec))
+    found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
+    view = decoding.machine_deployment(found)
 
     assert not [one for one in view.faults if "strategy" in one]
     assert (bounds.surge(view), bounds.unavailable(view)) == (surge, unavailable)
@@ -393,12 +397,12 @@ async def test_a_machine_brings_a_pass() -> None:
 @pytest.mark.row("rollout-event-02")
 def test_a_resync_is_no_change() -> None:
     from ccm.controllers.machinedeployment import plan
-    from ccm.model import ObjectMeta
 
-    one = MachineSet(metadata=ObjectMeta(name="web", resource_version="7"))
+    one = wanted(1)
 
     assert not plan.set_matters(one, one)
-    other = MachineSet(metadata=ObjectMeta(name="web", resource_version="8"))
+    metadata = structs.replace(one.metadata, resource_version="8")
+    other = structs.replace(one, metadata=metadata)
     assert plan.set_matters(one, other)
 
 

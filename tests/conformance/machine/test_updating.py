@@ -13,7 +13,7 @@ import pytest
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.gardener import names
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from ccm.kube.errors import Unreachable
 from ccm.model.names import CONDITION_TERMINATING
 from ccm.model.times import format_time

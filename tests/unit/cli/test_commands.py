@@ -29,15 +29,9 @@ from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.doctor import Refused, examination, outlook, reach
 from ccm.doctor.case import Result, warn
 from ccm.gardener import rolloutstatus
-from ccm.gardener.sets import (
-    DeploymentCondition,
-    MachineDeployment,
-    MachineDeploymentSpec,
-    MachineDeploymentStatus,
-)
-from ccm.gardener.types import MachineTemplateSpec
 from ccm.kube.client import Page
 from ccm.model import ObjectMeta, Service
+from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Template
 from ccm.planning.changes import BALANCER, Action, Change, Forecast, Subject
 from tests.support.services import FakeDigests
 
@@ -423,26 +417,24 @@ def test_a_line_that_fails_for_its_kubeconfig(capsys: pytest.CaptureFixture[str]
 
 # --- rollout ------------------------------------------------------------------------------------
 
-DONE = {"updated_replicas": 3, "replicas": 3, "available_replicas": 3}
+DONE = {"updated": 3, "replicas": 3, "available": 3}
 
 
 def progressing(reason: str, message: str) -> dict[str, Any]:
-    conditions = [
-        DeploymentCondition(type="Progressing", status="False", reason=reason, message=message)
-    ]
+    conditions = [Condition(type="Progressing", status="False", reason=reason, message=message)]
     return {"conditions": conditions}
 
 
 @pytest.mark.parametrize(
     ("status", "paused", "end", "state"),
     [
-        ({"observed_generation": 1}, False, "to be looked at by its controller...", ""),
-        ({"updated_replicas": 1}, False, "1 of 3 machines are new...", ""),
-        ({"updated_replicas": 1}, True, "1 of 3 machines are new; it is paused...", ""),
+        ({"observed": 1}, False, "to be looked at by its controller...", ""),
+        ({"updated": 1}, False, "1 of 3 machines are new...", ""),
+        ({"updated": 1}, True, "1 of 3 machines are new; it is paused...", ""),
         (progressing("MachineSetCreateError", "quota"), False, "quota; it is tried again...", ""),
         ({**DONE, "replicas": 4}, False, "1 old machine to go...", ""),
-        ({**DONE, "updated_replicas": 5, "replicas": 5}, False, "2 machines too many to go...", ""),
-        ({**DONE, "available_replicas": 2}, False, "2 of 3 new machines are available...", ""),
+        ({**DONE, "updated": 5, "replicas": 5}, False, "2 machines too many to go...", ""),
+        ({**DONE, "available": 2}, False, "2 of 3 new machines are available...", ""),
         (DONE, False, "is rolled out", "done"),
         (
             progressing("ProgressDeadlineExceeded", "late"),
@@ -453,11 +445,12 @@ def progressing(reason: str, message: str) -> dict[str, Any]:
     ],
 )
 def test_how_far_a_rollout_is(status: dict[str, Any], paused: bool, end: str, state: str) -> None:
-    spec = MachineDeploymentSpec(template=MachineTemplateSpec(), replicas=3, paused=paused)
     obj = MachineDeployment(
         metadata=ObjectMeta(name="web", generation=2),
-        spec=spec,
-        status=MachineDeploymentStatus(**{"observed_generation": 2, **status}),
+        template=Template(essence=""),
+        replicas=3,
+        is_paused=paused,
+        status=DeploymentStatus(**{"observed": 2, **status}),
     )
 
     found = rolloutstatus.progress_of(obj)

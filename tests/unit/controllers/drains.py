@@ -17,12 +17,12 @@ from ccm.cloud import Cloud, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import GetVolumeIDsRequest
 from ccm.controllers.machine.drain import Drainer
-from ccm.gardener import codec
-from ccm.gardener.kinds import MACHINES
-from ccm.gardener.world import World as Shared
+from ccm.gardener.codec import CODEC, MACHINES
 from ccm.kube.informer import Informers
 from ccm.machines import drain
+from ccm.machines.caches import Caches
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.driver import Shared
 from ccm.machines.settings import Settings
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet
@@ -114,15 +114,18 @@ class Drains(World):
         """A Drainer, kubelets and, unless told otherwise, a disruption controller at work."""
         client = self.server.client()
         informers = Informers(client)
-        shared = Shared(
+        caches = Caches(
+            codec=CODEC,
             informers=informers,
             client=client,
-            caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
             namespace="default",
-            settings=Settings(names=codec.NAMES, cluster="ours", **self.rules),
+            settings=Settings(names=CODEC.names, cluster="ours", **self.rules),
+            providers=lambda: (),
         )
-        assert shared.nodes is not None
-        self.drainer = Drainer(world=shared, client=client, settings=self.settings, events=self)
+        assert caches.nodes is not None
+        cloud = Cloud(name="fake", machines=self.driver, has_cluster_id=True)
+        shared = Shared.of(caches, Handle(cloud))
+        self.drainer = Drainer(shared=shared, client=client, settings=self.settings, events=self)
 
         async def work() -> None:
             async with Group() as group:

@@ -28,18 +28,21 @@ from ccm.cloud.machines import (
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.drain import Drainer
 from ccm.controllers.machine.freeze import Looks
-from ccm.controllers.machineclass.controller import MachineClassController
+from ccm.controllers.machineclass import MachineClassController
 from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-from ccm.controllers.machineovershoot.controller import MachineOvershootController
-from ccm.controllers.machinesafety.controller import MachineSafetyController
+from ccm.controllers.machineovershoot import MachineOvershootController
+from ccm.controllers.machinesafety import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
-from ccm.gardener import codec, crds, names
-from ccm.gardener.crdguard import CRDGuard
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.world import World as Shared
+from ccm.gardener import crds, names
+from ccm.gardener.codec import CODEC
 from ccm.kube.informer import Informers
 from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
+from ccm.machines import reasons
+from ccm.machines.caches import Caches
+from ccm.machines.codec import Codec
+from ccm.machines.crdguard import CRDGuard
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.driver import Shared
 from ccm.machines.overshoot import Margins
 from ccm.machines.settings import Settings
 from ccm.model import ObjectReference
@@ -198,6 +201,8 @@ class FakeDrains:
 class World:
     """An API server, a cloud, and the controllers between them."""
 
+    codec: Codec = CODEC
+
     def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
         self.server = server or MemoryServer()
         self.driver = FakeDriver()
@@ -206,7 +211,7 @@ class World:
         self.made: dict[str, Runnable] = {}
         self.events: list[tuple[str, str]] = []
         self.rules = {
-            "unhealthy_conditions": names.SICK_CONDITIONS,
+            "unhealthy_conditions": reasons.SICK_CONDITIONS,
             "exhausted_retry_s": 600.0,
             **rules,
         }
@@ -247,90 +252,93 @@ class World:
     async def _run(self, which: Sequence[str]) -> None:
         client = self.server.client()
         informers = Informers(client)
-        self.shared = world = Shared(
+        handle = Handle(self.cloud())
+        caches = Caches(
+            codec=self.codec,
             informers=informers,
             client=client,
-            caller=Handle(self.cloud()),
             namespace="default",
-            settings=Settings(names=codec.NAMES, cluster=self.cluster, **self.rules),
+            settings=Settings(names=self.codec.names, cluster=self.cluster, **self.rules),
+            providers=lambda: handle.cloud.machine_providers,
         )
+        self.shared = shared = Shared.of(caches, handle)
         async with Group() as group:
             group.start(informers.run(), name="informers")
             if self.drains_really:
                 group.start(kubelet.PodLife(informers, client).run(), name="pods")
                 group.start(kubelet.Disruption(informers, client).run(), name="disruption")
-            await world.ready()
+            await caches.ready()
             for one in which:
-                made: Runnable = getattr(self, f"_{one}")(world, client)
+                made: Runnable = getattr(self, f"_{one}")(shared, client)
                 self.made[one] = made
                 group.start(made.run(), name=one)
 
-    def _machine(self, world: Shared, client: Any) -> Runnable:
+    def _machine(self, shared: Shared, client: Any) -> Runnable:
         return MachineController(
-            world=world,
+            shared=shared,
             requests=Requests(
-                machines=client.resource(MACHINES),
+                machines=client.resource(self.codec.machines),
                 nodes=client.resource(NODES),
                 secrets=client.resource(SECRETS),
                 volumes=client.resource(NODE_VOLUMES),
                 attachments=client.resource(ATTACHMENTS),
             ),
-            guard=CRDGuard(MACHINES, client.resource(CRDS), self),
-            drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
+            guard=CRDGuard(self.codec.machines, client.resource(CRDS), self),
+            drains=Drainer(shared=shared, client=client) if self.drains_really else self.drains,
             turns=self.turns,
             looks=Looks(),
             events=self,
             rng=random.Random(0),
         ).controller
 
-    def _machineclass(self, world: Shared, client: Any) -> Runnable:
+    def _machineclass(self, shared: Shared, client: Any) -> Runnable:
         return MachineClassController(
-            world=world,
-            classes=client.resource(MACHINE_CLASSES),
+            shared=shared,
+            classes=client.resource(self.codec.machine_classes),
             secrets=client.resource(SECRETS),
             events=self,
         ).controller
 
-    def _machinesafety(self, world: Shared, client: Any) -> Runnable:
+    def _machinesafety(self, shared: Shared, client: Any) -> Runnable:
         return MachineSafetyController(
-            world=world,
-            machines=client.resource(MACHINES),
+            shared=shared,
+            machines=client.resource(self.codec.machines),
             nodes=client.resource(NODES),
             events=self,
             period_s=self.period_s,
             rng=random.Random(0),
         ).controller
 
-    def _machineset(self, world: Shared, client: Any) -> Runnable:
+    def _machineset(self, shared: Shared, client: Any) -> Runnable:
         return MachineSetController(
-            world=world,
-            sets=client.resource(MACHINE_SETS),
-            machines=client.resource(MACHINES),
-            guard=CRDGuard(MACHINE_SETS, client.resource(CRDS), self),
+            caches=shared.caches,
+            sets=client.resource(self.codec.machine_sets),
+            machines=client.resource(self.codec.machines),
+            guard=CRDGuard(self.codec.machine_sets, client.resource(CRDS), self),
             events=self,
             workers=2,
             rng=random.Random(0),
         ).controller
 
-    def _machinedeployment(self, world: Shared, client: Any) -> Runnable:
+    def _machinedeployment(self, shared: Shared, client: Any) -> Runnable:
         return MachineDeploymentController(
-            world=world,
-            deployments=client.resource(MACHINE_DEPLOYMENTS),
-            sets=client.resource(MACHINE_SETS),
-            machines=client.resource(MACHINES),
+            caches=shared.caches,
+            deployments=client.resource(self.codec.machine_deployments),
+            sets=client.resource(self.codec.machine_sets),
+            machines=client.resource(self.codec.machines),
             nodes=client.resource(NODES),
-            guard=CRDGuard(MACHINE_DEPLOYMENTS, client.resource(CRDS), self),
+            guard=CRDGuard(self.codec.machine_deployments, client.resource(CRDS), self),
             events=self,
-            settings=world.settings,
+            settings=shared.caches.settings,
             workers=2,
             rng=random.Random(0),
         ).controller
 
-    def _machineovershoot(self, world: Shared, client: Any) -> Runnable:
+    def _machineovershoot(self, shared: Shared, client: Any) -> Runnable:
         return MachineOvershootController(
-            world=world,
-            sets=client.resource(MACHINE_SETS),
-            deployments=client.resource(MACHINE_DEPLOYMENTS),
+            caches=shared.caches,
+            sets=client.resource(self.codec.machine_sets),
+            deployments=client.resource(self.codec.machine_deployments),
             events=self,
             margins=Margins(),
             period_s=60.0,

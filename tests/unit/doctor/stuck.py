@@ -18,7 +18,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, InstanceMetadata, Limits, Rate, address, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.doctor.explain import Subject, judge, lines
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube import errors as kube
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES

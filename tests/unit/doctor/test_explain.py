@@ -18,9 +18,10 @@ from ccm.doctor import asking, daemons
 from ccm.doctor.case import Finding, ok, warn
 from ccm.doctor.explain import DEPLOYMENT, SET, Silence, Subject, document, judge, lines
 from ccm.gardener import names
-from ccm.gardener.kinds import MACHINE_SETS
+from ccm.gardener.codec import MACHINE_SETS
 from ccm.kube import errors as kube
 from ccm.kube.credentials import TlsSettings
+from ccm.machines import reasons
 from ccm.model import Event, Node
 from ccm.model.meta import ObjectMeta
 from ccm.runtime.account import Account, Answer, CallSaid, Last
@@ -546,9 +547,9 @@ SETS = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default/machinesets"
 @pytest.mark.parametrize(
     ("condition", "advice"),
     [
-        (names.CONDITION_FROZEN, names.ANNOTATION_UNFREEZE),
-        (names.CONDITION_SLOWED, names.ANNOTATION_UNFREEZE),
-        (names.CONDITION_REPLICA_FAILURE, "correct"),
+        (reasons.CONDITION_FROZEN, names.ANNOTATION_UNFREEZE),
+        (reasons.CONDITION_SLOWED, names.ANNOTATION_UNFREEZE),
+        (reasons.CONDITION_REPLICA_FAILURE, "correct"),
     ],
 )
 async def test_a_condition_keeps_a_set_from_its_work(condition: str, advice: str) -> None:

@@ -14,6 +14,7 @@ from ccm.doctor import machines, rights
 from ccm.doctor.case import Case, Finding, Verdict
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, KubeError
+from ccm.machines import reasons
 from ccm.machines.tokens import GRANT
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
@@ -178,7 +179,7 @@ async def test_classes_of_which_no_vm_can_be_made(world: World) -> None:
         secretRef={"name": "small", "namespace": "default"},
         status={
             "conditions": [
-                {"type": names.CONDITION_SPEC_VALID, "status": "False", "message": "no such size"}
+                {"type": reasons.CONDITION_SPEC_VALID, "status": "False", "message": "no such size"}
             ]
         },
     )

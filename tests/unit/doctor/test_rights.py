@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from ccm.app import options
+from ccm.app import machinecontrollers, options
 from ccm.app.clients import counts_deletions
 from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
 from ccm.app.options import migration
@@ -20,9 +20,9 @@ from ccm.app.options.names import MANIFESTS as CONTROLLERS
 from ccm.doctor import rbac
 from ccm.doctor.case import Case, Finding, User, Verdict
 from ccm.doctor.rights import Need, bootstrap_tokens, needs
-from ccm.gardener import flags as gardener
 from ccm.gardener.names import GROUP
 from ccm.kube.errors import Forbidden, NotFound
+from ccm.machines import flags as gardener
 from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -167,7 +167,7 @@ def test_every_controller_of_machines_knows_that_there_may_be_two_clusters() -> 
     theirs = [one for one in CONTROLLERS if GROUP in one.groups.values()]
 
     assert len(theirs) == len(MACHINES.split(","))
-    assert [one.name for one in theirs if one.roles is not gardener.roles] == []
+    assert [one.name for one in theirs if one.roles is not machinecontrollers._roles] == []
 
 
 def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> None:

@@ -1,24 +1,57 @@
-"""Objects in neutral terms, however odd they are."""
+"""Gardener's objects as hub types, however odd they are; patches; and names that others read."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from ccm.gardener import codec, names
+from ccm.gardener import decoding, names
 from ccm.gardener import types as documents
-from ccm.gardener.types import MachineClass
+from ccm.gardener.codec import CODEC
+from ccm.machines import classes, reasons, replicas
+from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.model import ObjectMeta, Secret
-from ccm.model.machines import Machine, Phase
+from ccm.model import names as kubernetes
+from ccm.model.machines import Machine, MachineSet, Phase
 
-META = {"name": "m", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
+META = {
+    "name": "m",
+    "namespace": "default",
+    "uid": "u",
+    "resourceVersion": "7",
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+}
+CLASS = {"kind": "MachineClass", "name": "small"}
+SELECTOR: dict[str, Any] = {"matchLabels": {"name": "web"}}
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"name": "web"}, "annotations": {"a": 1, "b": None}},
+    "spec": {"class": CLASS},
+}
 
 
 def machine(spec: Any = None, status: Any = None, **metadata: Any) -> Machine:
     found = {"metadata": META | metadata, "spec": spec or {}, "status": status or {}}
-    return codec.machine(msgspec.convert(found, documents.Machine))
+    return decoding.machine(msgspec.convert(found, documents.Machine))
+
+
+def machine_set(metadata: Any = None, **spec: Any) -> MachineSet:
+    body = {"replicas": 1, "selector": SELECTOR, "template": TEMPLATE, **spec}
+    found = {"metadata": META | (metadata or {}), "spec": body}
+    return decoding.machine_set(msgspec.convert(found, documents.MachineSet))
+
+
+def resolved(given: dict[str, Any], **secrets: Secret) -> classes.ResolvedClass:
+    obj = decoding.machine_class(
+        msgspec.convert({"metadata": META, **given}, documents.MachineClass)
+    )
+    return classes.resolve(obj, lambda _namespace, name: secrets[name], providers=["acme"])
+
+
+def secret(**data: bytes) -> Secret:
+    return Secret(metadata=ObjectMeta(name="s", namespace="default"), data=data)
 
 
 @pytest.mark.parametrize(
@@ -49,49 +82,39 @@ def test_only_one_kind_of_class_counts(reference: dict[str, str], name: str) -> 
     assert machine({"class": reference}).class_name == name
 
 
-def test_what_nobody_checks_makes_no_trouble() -> None:
+def test_odd_values_make_no_trouble() -> None:
     metadata = {"labels": {"a": 1, "b": None}, "annotations": "none"}
     found = machine(
         {"nodeTemplate": {"metadata": metadata}, "nodeConditions": " A, ,B "},
         {"currentStatus": {"phase": "Dancing", "lastUpdateTime": "yesterday"}},
+        annotations={names.ANNOTATION_MARKED: "yesterday"},
     )
 
     assert (found.node_labels, found.node_annotations) == ({"a": "1"}, {})
     assert found.unhealthy_conditions == ("A", "B")
-    assert (found.phase, found.status.since) == (Phase.FOREIGN, None)
-
-
-def secret(**data: bytes) -> Secret:
-    return Secret(metadata=ObjectMeta(name="s", namespace="default"), data=data)
+    assert (found.phase, found.status.since, found.marked) == (Phase.FOREIGN, None, None)
+    assert not replicas.member(found, None, {"name": "web"}, annotation="").is_labeled
+    assert machine_set(metadata={"annotations": {names.ANNOTATION_SCALER_TIME: "x"}}).scaled is None
+    assert decoding.annotations_of(machine_set().template.source) == {"a": "1"}
+    assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
 
 
 def test_the_later_secret_counts() -> None:
     given = {
-        "metadata": META,
         "secretRef": {"name": "one", "namespace": "default"},
         "credentialsSecretRef": {"name": "two"},
     }
-    known = {"one": secret(key=b"1", userData=b"u"), "two": secret(key=b"2")}
-    found = codec.machine_class(
-        msgspec.convert(given, MachineClass),
-        lambda _namespace, name: known[name],
-        providers=["acme"],
-    )
+    found = resolved(given, one=secret(key=b"1", userData=b"u"), two=secret(key=b"2"))
 
     assert dict(found.credentials) == {"key": b"2", "userData": b"u"}
     assert (found.user_data, found.faults) == (b"u", ())
+    assert "b'u'" not in repr(found)
 
 
 def test_a_secret_of_another_namespace_is_refused() -> None:
-    given = {"metadata": META, "secretRef": {"name": "one", "namespace": "elsewhere"}}
-    found = codec.machine_class(
-        msgspec.convert(given, MachineClass),
-        lambda _namespace, _name: secret(key=b"1"),
-        providers=["acme"],
-    )
+    found = resolved({"secretRef": {"name": "one", "namespace": "elsewhere"}}, one=secret(key=b"1"))
 
-    assert "has to be in the namespace of the class, default" in found.faults[0]
-    assert len(found.credentials) == 0
+    assert (len(found.faults), len(found.credentials)) == (1, 0)
 
 
 def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
@@ -101,15 +124,166 @@ def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
             "providerSpec": {"size": spec},
             "secretRef": {"name": "s"},
         }
-        made = msgspec.convert(given, MachineClass)
-        found = codec.machine_class(
-            made, lambda _namespace, _name: secret(key=key), providers=["acme"]
-        )
-        return found.version
+        return resolved(given, s=secret(key=key)).version
 
-    assert version("a", b"1") == version("a", b"1", resourceVersion="7", finalizers=["x"])
+    assert version("a", b"1") == version("a", b"1", resourceVersion="8", finalizers=["x"])
     assert len({version("a", b"1"), version("b", b"1"), version("a", b"2")}) == 3
 
 
-def test_a_secret_shows_nothing_it_holds() -> None:
-    assert repr(secret(key=b"hunter2")) == "Secret(default/s: key)"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *[("1", 1), ("-5", -5), ("+5", 5)],
+        *[(text, DEFAULT_PRIORITY) for text in ("", "x", "-", "--1", " 1", "1_0", "²", "٣")],
+        ("-" + "9" * 5000, DEFAULT_PRIORITY),
+    ],
+)
+def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
+    found = machine(annotations={names.ANNOTATION_PRIORITY: text})
+
+    assert found.priority == expected
+
+
+@pytest.mark.parametrize("seconds", [2**31, 2**63, 10**400, -(10**400)])
+def test_no_number_of_seconds_is_out_of_range(seconds: int) -> None:
+    """No moment is so far away; `timedelta` and `float` would raise."""
+    found = decoding.limited_s(seconds)
+
+    assert abs(found) == 2**31 - 1
+    assert (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=found)).year in (1957, 2094)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ""),
+        ({"replicas": -1}, "spec.replicas is -1"),
+        ({"selector": None}, "spec.selector selects everything"),
+        ({"selector": {}}, "spec.selector selects everything"),
+        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector asks for name"),
+        (
+            {
+                "selector": {
+                    "matchExpressions": [{"key": "name", "operator": "NotIn", "values": ["web"]}]
+                }
+            },
+            "spec.selector asks for name",
+        ),
+        (
+            {"selector": {"matchExpressions": [{"key": "name", "operator": "~"}]}},
+            "spec.selector: operator '~'",
+        ),
+        ({"template": {}}, "spec.selector asks for name"),
+        (
+            {"template": TEMPLATE | {"spec": {"class": {"name": "small"}}}},
+            "spec.template.spec.class.kind is ''",
+        ),
+        (
+            {"template": TEMPLATE | {"spec": {"class": {"kind": "MachineClass"}}}},
+            "spec.template.spec.class.name is empty",
+        ),
+    ],
+)
+def test_what_makes_a_set_unusable(spec: Any, expected: str) -> None:
+    found = machine_set(**spec).faults
+
+    assert (found[:1] or ("",))[0].startswith(expected)
+    assert bool(found) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("has", "template", "expected"),
+    [
+        ({}, {}, None),
+        ({"drainTimeout": "1m"}, {"drainTimeout": "1m"}, None),
+        ({"drainTimeout": "1m"}, {}, {"drainTimeout": None}),
+        (
+            {"disableHealthTimeout": True},
+            {"disableHealthTimeout": False},
+            {"disableHealthTimeout": False},
+        ),
+        ({"nodeConditions": "A"}, {"nodeConditions": "A,B"}, {"nodeConditions": "A,B"}),
+        ({"providerID": "x"}, {}, None),
+        ({"class": {"kind": "K", "name": "old"}}, {"class": {"kind": "K", "name": "new"}}, None),
+        ({}, {"class": {"kind": "K", "name": "new"}}, {"class": {"kind": "K"}}),
+        (
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1", "b": "2"}}}},
+            {"nodeTemplate": {"metadata": {"labels": {"a": "3"}, "annotations": {"c": "4"}}}},
+            {
+                "nodeTemplate": {
+                    "metadata": {"labels": {"a": "3", "b": None}, "annotations": {"c": "4"}}
+                }
+            },
+        ),
+        (
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}}}},
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}, "creationTimestamp": None}}},
+            None,
+        ),
+        (
+            {"nodeTemplate": {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}},
+            {},
+            {"nodeTemplate": None},
+        ),
+    ],
+)
+def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
+    found = CODEC.push_patch(machine(spec=has), machine_set(template={"spec": template}))
+
+    assert (found or {}).get("spec") == expected
+    if found is not None:
+        assert found["metadata"] == {"uid": "u", "resourceVersion": "7"}
+
+
+PROMISED = """
+machine.sapcloud.io/machine-controller-manager
+machine.sapcloud.io/machine-controller
+node.machine.sapcloud.io/machine-controller
+node
+name
+force-deletion
+force-drain
+freeze
+machine-template-hash
+node.machine.sapcloud.io/scale-up-disabled
+node.gardener.cloud/machine-name
+node.machine.sapcloud.io/candidate-for-update
+node.machine.sapcloud.io/selected-for-update
+node.machine.sapcloud.io/update-result
+machinepriority.machine.sapcloud.io
+machine.sapcloud.io/marked-for-deletion-time
+node.machine.sapcloud.io/trigger-deletion-by-mcm
+machine.sapcloud.io/last-deployment-replica-change-by-scaler-time
+node.machine.sapcloud.io/effective-creation-timeout
+node.machine.sapcloud.io/machine-join-duration
+node.machine.sapcloud.io/last-applied-anno-labels-taints
+node.machine.sapcloud.io/last-applied-virtual-capacity
+node.machine.sapcloud.io/not-managed-by-mcm
+node.machine.sapcloud.io/update-failed-reason
+node.machine.sapcloud.io/preserve
+node.machine.sapcloud.io/last-applied-node-preserve-value
+safety.machine.sapcloud.io/unfreeze
+deployment.kubernetes.io/revision
+deployment.kubernetes.io/revision-history
+deployment.kubernetes.io/desired-replicas
+deployment.kubernetes.io/max-replicas
+cluster-autoscaler.kubernetes.io/scale-down-disabled
+cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm
+node.gardener.cloud/critical-components-not-ready
+deployment.machine.sapcloud.io/prefer-no-schedule
+node.machine.sapcloud.io/preserved
+Terminating
+InPlaceUpdate
+Preserved
+"""
+
+
+def test_every_name_is_there_byte_by_byte() -> None:
+    ours = {
+        text
+        for module in (names, reasons, kubernetes)
+        for text in vars(module).values()
+        if isinstance(text, str)
+    }
+
+    assert [name for name in PROMISED.split() if name not in ours] == []

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from ccm.gardener import crds, kinds
+from ccm.gardener import codec, crds
 from ccm.gardener.names import GROUP, KEPT_BY_HELM, VERSION
 from ccm.kube.resources import Kind
 from ccm.testing.apiserver import kinds as served
@@ -159,7 +159,7 @@ async def test_an_api_server_takes_definitions_and_samples(api_server: servers.A
                 async with session.delete(f"{DEFINITIONS}/{name}") as response:
                     assert response.status == 200
 
-    machine = msgspec.convert(read, kinds.MACHINES.document)
+    machine = msgspec.convert(read, codec.MACHINES.document)
     assert machine.status.current_status.phase == "Pending"
     assert machine.spec.node_template.metadata == {"labels": {"example.com/pool": "workers"}}
     assert scale["spec"] == {"replicas": 3}

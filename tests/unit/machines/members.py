@@ -7,13 +7,25 @@ from typing import Any
 
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member
 from ccm.model import ObjectMeta
-from ccm.model.machines import Machine, MachineStatus, Phase
+from ccm.model.machines import Machine, MachineSet, MachineStatus, Phase, SetStatus, Template
 from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 _OF_MACHINE = ("created", "priority", "marked", "was_moved")
 _OF_STATUS = ("phase", "since", "state")
+
+
+UNSEEN = SetStatus(observed=-1)
+"""Status of a set that does not know its replicas yet."""
+
+
+def wanted(replicas: int, *, is_deleting: bool = False, **more: Any) -> MachineSet:
+    """A set that wants so many machines."""
+    deleted = format_time(NOW) if is_deleting else None
+    metadata = ObjectMeta(name="web", uid="web", deletion_timestamp=deleted)
+    template = Template(essence="")
+    return MachineSet(metadata=metadata, created=NOW, replicas=replicas, template=template, **more)
 
 
 def at(seconds: float) -> datetime:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from ccm.machines import bounds, progress, rollout
-from ccm.machines.fleet import (
-    DeploymentView,
-    SetView,
-    Strategy,
-    Template,
-)
-from ccm.machines.replicas import DEFAULT_PRIORITY, Member, deletion_order, is_called
+from ccm.machines.replicas import DEFAULT_PRIORITY, Member, PopulatedSet, deletion_order, is_called
 from ccm.machines.settings import Names, Settings
 from ccm.model import ObjectMeta
-from ccm.model.machines import Phase
+from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from ccm.model.times import moment
 from tests.unit.machines.members import member
 
@@ -27,6 +23,10 @@ NAMES = Names(
     default_priority="3",
     marked="marked",
     token_id="token-id",
+    origin="origin",
+    freeze="freeze",
+    frozen="True",
+    unfreeze="unfreeze",
     creation="creation",
     deletion="deletion",
     node_finalizer="node-finalizer",
@@ -100,16 +100,16 @@ class Shelf:
     """What the caches show: all of one moment."""
     has_seen: bool = False
 
-    def view(self, *, true: bool = False) -> SetView:
+    def view(self, *, true: bool = False) -> PopulatedSet:
         shown = [(one, one.deleting) for one in self.boxes] if true else self.cached
         members = [one.view(deleting=deleting) for one, deleting in shown]
-        return SetView(
+        return PopulatedSet(
             metadata=ObjectMeta(name=self.name, uid=self.name, annotations=dict(self.annotations)),
             created=self.born,
             replicas=self.replicas,
             template=self.template,
             members=members,
-            has_seen=self.has_seen,
+            status=SetStatus(observed=0 if self.has_seen else -1),
         )
 
     @property
@@ -123,7 +123,7 @@ class Shelf:
 class Game:
     """Everybody's moves, and what must hold after those of the planner."""
 
-    def __init__(self, deployment: DeploymentView, rng: random.Random) -> None:
+    def __init__(self, deployment: MachineDeployment, rng: random.Random) -> None:
         self.deployment = deployment
         self.rng = rng
         self.now = BEGIN
@@ -181,14 +181,14 @@ class Game:
         return sum(max(one.replicas, len(live(one))) for one in self.shelves.values())
 
     def _carry_out(self, found: rollout.Plan) -> None:
-        deployment = replace(self.deployment, status=found.status)
+        deployment = structs.replace(self.deployment, status=found.status)
         if found.revert is not None:
             template = found.revert.to.template if found.revert.to else deployment.template
-            deployment = replace(deployment, template=template, rollback_to=None)
+            deployment = structs.replace(deployment, template=template, rollback_to=None)
         notes = {**deployment.annotations, **found.annotations}
         notes = {key: value for key, value in notes.items() if value}
         metadata = ObjectMeta(name=deployment.name, annotations=notes)  # type: ignore[arg-type]
-        self.deployment = replace(deployment, metadata=metadata)
+        self.deployment = structs.replace(deployment, metadata=metadata)
         boxes = {box.name: box for shelf in self.shelves.values() for box in shelf.boxes}
         for mark in found.marks:
             if mark.piece.name in boxes:
@@ -260,7 +260,7 @@ class Game:
 
     def edit(self, **changes: object) -> None:
         """The user's move."""
-        self.deployment = replace(self.deployment, **changes)  # type: ignore[arg-type]
+        self.deployment = structs.replace(self.deployment, **changes)
 
     def wait(self, seconds: float) -> None:
         """Nobody's move."""
@@ -324,12 +324,12 @@ def live(shelf: Shelf) -> list[Box]:
     return [one for one in shelf.boxes if not one.deleting]
 
 
-def deployment(**fields: object) -> DeploymentView:
+def deployment(**fields: object) -> MachineDeployment:
     """A deployment of machines of the first kind."""
-    found = DeploymentView(
+    found = MachineDeployment(
         metadata=ObjectMeta(name="web", uid="web"), replicas=3, template=Template(essence="a")
     )
-    return replace(found, **fields)  # type: ignore[arg-type]
+    return structs.replace(found, **fields)
 
 
 def is_done(game: Game) -> bool:

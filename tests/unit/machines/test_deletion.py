@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
+from ccm.gardener import names
+from ccm.gardener.decoding import NAMES
 from ccm.machines import deletion
 from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
 from ccm.machines.pauses import Pauses
 from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
-from ccm.model.machines import Machine, MachineStatus, Phase, State
+from ccm.model.machines import Machine, MachineStatus, Phase
+from ccm.model.machines import OperationState as _State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -65,18 +68,18 @@ def test_words_of_the_cloud_are_not_taken_for_ours() -> None:
 @pytest.mark.parametrize(
     ("before", "after_s", "state", "brief", "written"),
     [
-        ({}, 0, State.PROCESSING, True, False),
-        ({}, 0, State.PROCESSING, False, True),
-        ({"phase": Phase.RUNNING}, 0, State.PROCESSING, True, True),
-        ({"known_state": "former"}, 0, State.PROCESSING, True, True),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, State.PROCESSING, False, False),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 60, State.PROCESSING, False, True),
-        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, State.FAILED, False, True),
+        ({}, 0, _State.PROCESSING, True, False),
+        ({}, 0, _State.PROCESSING, False, True),
+        ({"phase": Phase.RUNNING}, 0, _State.PROCESSING, True, True),
+        ({"known_state": "former"}, 0, _State.PROCESSING, True, True),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, _State.PROCESSING, False, False),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 60, _State.PROCESSING, False, True),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, _State.FAILED, False, True),
     ],
     ids=["brief", "long", "first", "known-state", "young", "old", "failed"],
 )
 def test_what_is_worth_writing(
-    before: dict[str, object], after_s: float, state: State, brief: bool, written: bool
+    before: dict[str, object], after_s: float, state: _State, brief: bool, written: bool
 ) -> None:
     one = machine(MARKERS[Stage.DRAIN])
     one = structs.replace(one, status=replace(one.status, **before))  # type: ignore[arg-type]
@@ -89,9 +92,7 @@ def test_what_is_worth_writing(
 
 @pytest.mark.parametrize("text", ["", "[]", '{"uid":"u","stage":"nowhere"}', "\udce4"])
 def test_an_annotation_that_cannot_be_read(text: str) -> None:
-    from ccm.gardener import codec, names
-
-    rules = Settings(names=codec.NAMES, cluster="c")
+    rules = Settings(names=NAMES, cluster="c")
     metadata = ObjectMeta(name="m", uid="u", annotations={names.ANNOTATION_DELETION: text})
     found = deletion.progress(structs.replace(machine(), metadata=metadata), rules)
 

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccm.gardener import codec, names
-from ccm.machines import health
+from ccm.gardener import names
+from ccm.gardener.decoding import NAMES
+from ccm.machines import health, reasons
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
 from ccm.machines.settings import Settings, effective
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
-from ccm.model.machines import Kind, Machine, MachineStatus, Phase, State
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.node import NodeSpec, NodeStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Settings(names=codec.NAMES, cluster="ours", unhealthy_conditions=names.SICK_CONDITIONS)
+RULES = Settings(names=NAMES, cluster="ours", unhealthy_conditions=reasons.SICK_CONDITIONS)
 SICK = {"Ready": "Unknown"}
 WELL = {"Ready": "True"}
 
@@ -76,7 +77,7 @@ def test_health(kind: str, sick: set[str]) -> None:
     found = {
         status
         for status in ("True", "False", "Unknown")
-        if health.ailments(node(**WELL | {kind: status}), names.SICK_CONDITIONS)
+        if health.ailments(node(**WELL | {kind: status}), reasons.SICK_CONDITIONS)
     }
 
     assert found == sick
@@ -109,7 +110,7 @@ def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
     assert (flags.creation_timeout_s, flags.health_timeout_s) == (1200, 600)
     assert (flags.preserve_timeout_s, flags.unhealthy_conditions) == (
         345_600,
-        names.SICK_CONDITIONS,
+        reasons.SICK_CONDITIONS,
     )
     assert (found.creation_timeout_s, found.health_timeout_s) == (1, 2)
     assert (found.preserve_timeout_s, found.unhealthy_conditions) == (3, ("A",))
@@ -322,12 +323,12 @@ def test_a_node_that_is_gone_is_remembered_by_its_conditions() -> None:
 @pytest.mark.parametrize(
     ("kind", "state", "wanted"),
     [
-        (Kind.CREATE, State.PROCESSING, "joined the cluster in 1m30s"),
-        (Kind.CREATE, State.SUCCESSFUL, "re-joined the cluster"),
-        (Kind.HEALTH_CHECK, State.FAILED, "re-joined the cluster"),
+        (OperationType.CREATE, OperationState.PROCESSING, "joined the cluster in 1m30s"),
+        (OperationType.CREATE, OperationState.SUCCESSFUL, "re-joined the cluster"),
+        (OperationType.HEALTH_CHECK, OperationState.FAILED, "re-joined the cluster"),
     ],
 )
-def test_joining_and_rejoining(kind: Kind, state: State, wanted: str) -> None:
+def test_joining_and_rejoining(kind: OperationType, state: OperationState, wanted: str) -> None:
     status = MachineStatus(phase=Phase.PENDING, kind=kind.value, state=state.value)
     outcome = health.changed(machine(status=status), NODES["well"], Cause.HEALTHY, at(90), RULES)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ccm.machines import bounds, rollout
-from ccm.machines.fleet import DeploymentView, SetView, Strategy, Template
 from ccm.machines.inplace import NodeStep
-from ccm.machines.replicas import Member, deletion_order
+from ccm.machines.replicas import Member, PopulatedSet, deletion_order
 from ccm.model import Node, NodeCondition, ObjectMeta
-from ccm.model.machines import Phase
+from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from ccm.model.node import NodeStatus
 from tests.unit.machines.members import member
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
@@ -70,8 +70,8 @@ class Shelf:
         gone = [countable[one.key] for one in order[: max(0, len(order) - self.replicas)]]
         return [one for one in self.boxes if one not in gone]
 
-    def view(self) -> SetView:
-        return SetView(
+    def view(self) -> PopulatedSet:
+        return PopulatedSet(
             metadata=ObjectMeta(
                 name=self.name,
                 uid=self.name,
@@ -82,14 +82,14 @@ class Shelf:
             replicas=self.replicas,
             template=Template(essence=self.kind),
             members=[one.view() for one in self.boxes],
-            has_seen=self.has_seen,
+            status=SetStatus(observed=0 if self.has_seen else -1),
         )
 
 
 class Workshop:
     """A deployment whose machines are updated where they are."""
 
-    def __init__(self, wanted: DeploymentView) -> None:
+    def __init__(self, wanted: MachineDeployment) -> None:
         self.wanted = wanted
         self.shelves: dict[str, Shelf] = {}
         self.count = 0
@@ -100,7 +100,7 @@ class Workshop:
         found = rollout.plan(self.wanted, views, BEGIN, RULES)
         told = {**self.wanted.annotations, **found.annotations}
         metadata = ObjectMeta(name="web", annotations=told)  # type: ignore[arg-type]
-        self.wanted = replace(self.wanted, status=found.status, metadata=metadata)
+        self.wanted = structs.replace(self.wanted, status=found.status, metadata=metadata)
         if found.make is not None:
             self.count += 1
             kind, name = self.wanted.template.essence, found.make.name.name
@@ -222,7 +222,7 @@ def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
     rng = random.Random(seed)
     shop = opened(rng)
     survivors = {box.name for box in shop.boxes()}
-    shop.wanted = replace(shop.wanted, template=Template(essence="b"))
+    shop.wanted = structs.replace(shop.wanted, template=Template(essence="b"))
     for _ in range(60):
         before = shop.at_work()
         shelves = list(shop.shelves.values())
@@ -250,15 +250,17 @@ def test_wishes_that_change(seed: int) -> None:
         if shop.boxes() and rng.random() < 0.4:
             shop.work(rng.choice(shop.boxes()))
         if rng.random() < 0.1:
-            shop.wanted = replace(shop.wanted, template=Template(essence=rng.choice("abc")))
+            shop.wanted = structs.replace(shop.wanted, template=Template(essence=rng.choice("abc")))
         if rng.random() < 0.05:
-            shop.wanted = replace(shop.wanted, replicas=rng.randrange(1, 7))
+            shop.wanted = structs.replace(shop.wanted, replicas=rng.randrange(1, 7))
         if rng.random() < 0.05:
             strategy = rng.choice((Strategy.IN_PLACE, Strategy.ROLLING))
-            shop.wanted = replace(shop.wanted, strategy=strategy, is_paused=rng.random() < 0.4)
+            shop.wanted = structs.replace(
+                shop.wanted, strategy=strategy, is_paused=rng.random() < 0.4
+            )
         if shop.wanted.is_paused and rng.random() < 0.2:
             rest(shop)
-    shop.wanted = replace(shop.wanted, is_paused=False)
+    shop.wanted = structs.replace(shop.wanted, is_paused=False)
     settle(shop)
 
     assert len(shop.boxes()) == shop.wanted.replicas

@@ -10,14 +10,17 @@ import pytest
 from ccm.base.tasks import Group
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.machines import Credentials, MachineRecord
-from ccm.machines.classes import ClassView
+from ccm.machines.classes import ResolvedClass
 from ccm.machines.listing import MAX_AGE_S, Listing, Listings
+from ccm.model import ObjectMeta
 
 pytestmark = pytest.mark.virtual_time
 
 
-def pool(name: str = "small", version: str = "1") -> ClassView:
-    return ClassView(name=name, provider_spec={}, credentials=Credentials({}), version=(version,))
+def pool(name: str = "small", version: str = "1") -> ResolvedClass:
+    return ResolvedClass(
+        metadata=ObjectMeta(name=name), credentials=Credentials({}), version=(version,)
+    )
 
 
 class Cloud:
@@ -27,7 +30,7 @@ class Cloud:
         self.asked: list[tuple[str, ...]] = []
         self.fault: Exception | None = None
 
-    async def fetch(self, made_of: ClassView) -> Sequence[MachineRecord]:
+    async def fetch(self, made_of: ResolvedClass) -> Sequence[MachineRecord]:
         self.asked.append((made_of.name, *made_of.version))
         await asyncio.sleep(10)
         if self.fault is not None:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from ccm.gardener import codec
+from ccm.gardener.decoding import NAMES
 from ccm.machines import nodesync
 from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta, Taint
 from ccm.model.machines import Machine
 from ccm.testing import builders
 
-RULES = Settings(names=codec.NAMES, cluster="ours")
+RULES = Settings(names=NAMES, cluster="ours")
 TAINT = Taint(key="pool", effect="NoSchedule")
 
 

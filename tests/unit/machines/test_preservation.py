@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.gardener import codec, names
+from ccm.gardener import names
+from ccm.gardener.decoding import NAMES
 from ccm.machines import preservation
 from ccm.machines.preservation import Action
 from ccm.machines.settings import Settings
@@ -24,7 +25,7 @@ from ccm.model.names import (
 from ccm.model.node import NodeSpec, NodeStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RULES = Settings(names=codec.NAMES, cluster="ours")
+RULES = Settings(names=NAMES, cluster="ours")
 TAINT = Taint(key=names.TAINT_PRESERVED, effect="NoSchedule")
 WISH, LAST = names.ANNOTATION_PRESERVE, names.ANNOTATION_PRESERVED
 ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
@@ -51,7 +52,15 @@ class Case:
 
     def machine(self) -> Machine:
         metadata = ObjectMeta(name="m", annotations=dict(self.annotations))
-        return Machine(metadata=metadata, created=NOW, class_name="s", status=self.status)
+        notes = metadata.annotations or {}
+        return Machine(
+            metadata=metadata,
+            created=NOW,
+            class_name="s",
+            status=self.status,
+            preserve=notes.get(names.ANNOTATION_PRESERVE, ""),
+            preserve_of_node=notes.get(names.ANNOTATION_PRESERVED, ""),
+        )
 
     def pass_(self, *, now: datetime = NOW, drained: bool | None = None) -> int:
         """How much there was to write."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, began, standing
 from ccm.model import ObjectMeta
-from ccm.model.machines import Kind, Machine, MachineStatus, Phase
+from ccm.model.machines import Machine, MachineStatus, OperationType, Phase
 from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def machine(
     *,
     kept: bool = False,
     goes: bool = False,
-    kind: Kind = Kind.HEALTH_CHECK,
+    kind: OperationType = OperationType.HEALTH_CHECK,
 ) -> Machine:
     deleted = format_time(DELETED) if goes else None
     return Machine(
@@ -210,8 +210,11 @@ SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_L
 @pytest.mark.parametrize(
     "other",
     [
-        *([machine("o", phase, "o", kind=Kind.CREATE)] for phase in JOINING),
-        [machine("o", Phase.PENDING, "o"), machine("o", Phase.FAILED, "o", kind=Kind.CREATE)],
+        *([machine("o", phase, "o", kind=OperationType.CREATE)] for phase in JOINING),
+        [
+            machine("o", Phase.PENDING, "o"),
+            machine("o", Phase.FAILED, "o", kind=OperationType.CREATE),
+        ],
         [machine("o", Phase.RUNNING, "o"), machine("o", Phase.RUNNING, "o", goes=True)],
         [machine("o", Phase.RUNNING, "o"), machine("o", Phase.UPDATING, "o")],
         [machine("o", Phase.UNKNOWN, "o"), machine("o", Phase.UPDATED, "o")],
@@ -234,7 +237,7 @@ def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) 
     found.note(machine("o", first, "o"))
     steps = [
         machine("o", Phase.TERMINATING, "o"),
-        *(machine("r", phase, "o", kind=Kind.CREATE) for phase in JOINING),
+        *(machine("r", phase, "o", kind=OperationType.CREATE) for phase in JOINING),
     ]
     for step in steps:
         found.note(step)
@@ -259,7 +262,7 @@ def test_a_machine_of_a_group_without_a_replacement_is_none() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        machine("o", Phase.CRASH_LOOP, kind=Kind.CREATE),
+        machine("o", Phase.CRASH_LOOP, kind=OperationType.CREATE),
         machine("o", Phase.FAILED),
         machine("o", Phase.RUNNING, goes=True),
         machine("o", Phase.FOREIGN),
@@ -289,7 +292,7 @@ def test_replacements_of_a_replacement_do_not_renew_the_limit() -> None:
     found.note(machine("o", Phase.FAILED))
     for number in range(4):
         found.now_s = number * LIMIT_S / 4
-        found.note(machine(f"r{number}", Phase.CRASH_LOOP, kind=Kind.CREATE))
+        found.note(machine(f"r{number}", Phase.CRASH_LOOP, kind=OperationType.CREATE))
         assert found.claim(machine("m")) != ""
         found.gone("o" if number == 0 else f"r{number - 1}")
 
@@ -339,7 +342,7 @@ def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
 
 def test_after_a_restart_a_machine_that_failed_to_join_is_no_replacement() -> None:
     found = replacements(*SICK)
-    found.note(machine("o", Phase.FAILED, "o", kind=Kind.CREATE), age_s=0.0)
+    found.note(machine("o", Phase.FAILED, "o", kind=OperationType.CREATE), age_s=0.0)
 
     assert found.claim(SICK[0]) == ""
 

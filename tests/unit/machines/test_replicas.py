@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ccm.machines import replicas
-from ccm.machines.replicas import BURST, Member, Wanted
-from ccm.model.machines import Phase, Preserve
+from ccm.machines.replicas import BURST, Member
+from ccm.model.machines import MachineSet, Phase, Preserve
 from tests.unit.machines.members import NOW, at, member
+from tests.unit.machines.members import wanted as wanting
 
 MOMENTS = st.none() | st.integers(-3, 3).map(at)
 
@@ -38,17 +39,17 @@ def machines(draw: st.DrawFn) -> Sequence[Member]:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Wanted:
+def wishes(draw: st.DrawFn) -> MachineSet:
     """Any wish."""
-    return Wanted(
+    return wanting(
         replicas=draw(st.integers(0, 7)),
         may_grow=draw(st.integers(0, 4)) > 0,
         scaled=draw(MOMENTS),
-        most_preserved=draw(st.integers(0, 3)),
+        max_preserved=draw(st.integers(0, 3)),
     )
 
 
-def step(wanted: Wanted, found: Sequence[Member], number: int) -> Sequence[Member]:
+def step(wanted: MachineSet, found: Sequence[Member], number: int) -> Sequence[Member]:
     """What there is after one pass, when machines that are made work and others vanish."""
     scaling = replicas.scaling(wanted, found, NOW)
     gone = {one.key for one in scaling.delete}
@@ -57,7 +58,9 @@ def step(wanted: Wanted, found: Sequence[Member], number: int) -> Sequence[Membe
 
 
 @given(wanted=wishes(), found=machines())
-def test_it_comes_to_an_end_and_plans_nothing_then(wanted: Wanted, found: Sequence[Member]) -> None:
+def test_it_comes_to_an_end_and_plans_nothing_then(
+    wanted: MachineSet, found: Sequence[Member]
+) -> None:
     for number in range(4):
         found = step(wanted, found, number)
     last = replicas.scaling(wanted, found, NOW)
@@ -72,7 +75,7 @@ def test_it_comes_to_an_end_and_plans_nothing_then(wanted: Wanted, found: Sequen
 
 @given(wanted=wishes(), found=machines())
 def test_there_are_never_more_than_wanted_through_what_is_made(
-    wanted: Wanted, found: Sequence[Member]
+    wanted: MachineSet, found: Sequence[Member]
 ) -> None:
     here = sum(not one.machine.is_ending for one in found)
     scaling = replicas.scaling(wanted, found, NOW)
@@ -84,7 +87,7 @@ def test_there_are_never_more_than_wanted_through_what_is_made(
 
 @given(wanted=wishes(), found=machines())
 def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
-    wanted: Wanted, found: Sequence[Member]
+    wanted: MachineSet, found: Sequence[Member]
 ) -> None:
     delete = replicas.scaling(wanted, found, NOW).delete
     free = [
@@ -107,7 +110,7 @@ def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
 
 @given(wanted=wishes(), found=machines(), order=st.randoms(use_true_random=False))
 def test_the_order_of_the_cache_decides_nothing(
-    wanted: Wanted, found: Sequence[Member], order: object
+    wanted: MachineSet, found: Sequence[Member], order: object
 ) -> None:
     mixed = sorted(found, key=lambda one: order.random())  # type: ignore[attr-defined]
 
@@ -119,13 +122,13 @@ def test_the_order_of_the_cache_decides_nothing(
 
 
 @given(wanted=wishes(), found=machines())
-def test_what_a_set_keeps_it_keeps(wanted: Wanted, found: Sequence[Member]) -> None:
+def test_what_a_set_keeps_it_keeps(wanted: MachineSet, found: Sequence[Member]) -> None:
     kept, dropped = replicas.preservation(wanted, found)
     after = replicas.preserved(found, kept, dropped)
     ours = sum(one.own_preserve is Preserve.AUTO and not one.machine.is_ending for one in after)
 
     assert [list(each) for each in replicas.preservation(wanted, after)] == [[], []]
-    assert ours <= max(wanted.most_preserved, 0)
+    assert ours <= max(wanted.max_preserved, 0)
     spared = {one.key for one in kept}
-    roomy = replace(wanted, replicas=len(found) + 1, scaled=None)
+    roomy = structs.replace(wanted, replicas=len(found) + 1, scaled=None)
     assert not any(one.key in spared for one in replicas.scaling(roomy, after, NOW).delete)

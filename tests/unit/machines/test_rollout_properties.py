@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import bounds
-from ccm.machines.fleet import Strategy, Template
+from ccm.model.machines import Strategy, Template
 from ccm.model.times import format_time
 from tests.unit.machines.rolling import RULES, Game, deployment, live
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from ccm.machines import bounds, revisions, rollout
-from ccm.machines.fleet import DeploymentView, SetView
+from ccm.machines.replicas import PopulatedSet
 from ccm.machines.scaling import Fleet, Sized, Victim, held, rolled
 from ccm.model import ObjectMeta
+from ccm.model.machines import MachineDeployment
+from tests.unit.machines.members import UNSEEN
 from tests.unit.machines.rolling import BEGIN, RULES, deployment
 
 WORKS = Victim(available=True)
@@ -27,7 +28,7 @@ def fleet(*olds: Sized, new: Sized | None, replicas: int, surge: int = 1, least:
     return Fleet(replicas=replicas, surge=surge, floor=least, new=new, olds=olds)
 
 
-def wanted(replicas: int, surge: int = 1) -> DeploymentView:
+def wanted(replicas: int, surge: int = 1) -> MachineDeployment:
     return deployment(replicas=replicas, max_surge=surge)
 
 
@@ -85,7 +86,7 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
 
     one = shelf("new", 3, kind="new")
     metadata = ObjectMeta(name="web", annotations={"trigger": "new-1~2026-01-01T00:00:00Z"})
-    view = replace(wanted(2), template=one.template, metadata=metadata)
+    view = structs.replace(wanted(2), template=one.template, metadata=metadata)
 
     found = rollout.plan(view, [one], BEGIN, RULES)
 
@@ -101,10 +102,10 @@ def test_a_revision_that_is_no_number_is_none(text: str) -> None:
 def test_an_old_set_with_machines_is_kept() -> None:
     from tests.conformance.machine.test_rollout_plans import machines, shelf
 
-    view = replace(wanted(1), history_limit=0)
+    view = structs.replace(wanted(1), history_limit=0)
     left = shelf("left", 0, members=machines("left", 1, is_deleting=True))
-    unknown = shelf("unknown", 0, has_seen=False)
-    empty: SetView = shelf("empty", 0)
+    unknown = shelf("unknown", 0, status=UNSEEN)
+    empty: PopulatedSet = shelf("empty", 0)
 
     assert [one.name for one in revisions.superfluous(view, [left, unknown, empty])] == ["empty"]
 

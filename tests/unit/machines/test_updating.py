@@ -9,8 +9,7 @@ import pytest
 from msgspec import structs
 
 from ccm.controllers.machine import plan
-from ccm.gardener import codec
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from ccm.machines import updating
 from ccm.machines.settings import Settings
 from ccm.machines.updating import NOTHING, Decision
@@ -20,7 +19,7 @@ from ccm.model.node import NodeStatus
 from ccm.model.times import format_time
 from ccm.testing.clock import START
 
-RULES = Settings(names=codec.NAMES, cluster="ours")
+RULES = Settings(names=NAMES, cluster="ours")
 CHOSEN = {NAMES.candidate: "true", NAMES.selected: "true"}
 WELL, ILL = {NAMES.update_result: "successful"}, {NAMES.update_result: "failed"}
 CANDIDATE = {NAMES.candidate: "true"}
@@ -126,7 +125,7 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
 )
 @row(13)
 def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> None:
-    assert plan.node_matters(before, after) is matters
+    assert plan.node_matters(before, after, NAMES) is matters
 
 
 @row(14)

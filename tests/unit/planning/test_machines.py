@@ -11,6 +11,7 @@ from ccm.app import options
 from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import Credentials, Problem
 from ccm.gardener import names
+from ccm.machines import reasons
 from ccm.model import ObjectMeta, Secret
 from ccm.planning import changes
 from ccm.planning.changes import VM, Forecast
@@ -103,7 +104,7 @@ def test_a_new_machine_gets_a_vm_where_it_is_ours(world: World) -> None:
 def test_no_vm_of_a_class_that_cannot_be_used(refused_by: str, world: World) -> None:
     """As the doctor says it, also when the condition is there already."""
     message = "size: no such size"
-    refusal = {"type": names.CONDITION_SPEC_VALID, "status": "False", "message": message}
+    refusal = {"type": reasons.CONDITION_SPEC_VALID, "status": "False", "message": message}
     changed = {"status": {"conditions": [refusal]}}
     if refused_by == "provider":
         changed = {"provider": "other"}  # type: ignore[dict-item]
@@ -116,7 +117,7 @@ def test_no_vm_of_a_class_that_cannot_be_used(refused_by: str, world: World) -> 
 
     assert "+ VM: of class small" not in told(plan)["Machine default/m0"]
     told_of = {(str(one.subject), one.reason): one.message for one in plan.warnings}
-    found = told_of["MachineClass default/small", names.REASON_SPEC_INVALID]
+    found = told_of["MachineClass default/small", reasons.REASON_SPEC_INVALID]
     assert refused_by == "provider" or (found, len(told_of)) == (message, 1)
 
 

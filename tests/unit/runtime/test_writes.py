@@ -12,8 +12,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.gardener import crds, names
-from ccm.gardener.kinds import MACHINE_SETS, MACHINES
-from ccm.gardener.sets import MachineSet
+from ccm.gardener.codec import MACHINE_SETS, MACHINES
 from ccm.gardener.types import Machine as MachineObject
 from ccm.kube.client import Client
 from ccm.kube.errors import (
@@ -28,7 +27,7 @@ from ccm.kube.errors import (
 )
 from ccm.kube.informer import Store
 from ccm.model import Node, ObjectMeta, OwnerReference, Pod, patches
-from ccm.model.machines import Machine
+from ccm.model.machines import Machine, MachineSet
 from ccm.model.owners import controller_uid, release_patch
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.ownership import Expectations, Index, Ownership

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.gardener import rollouts
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.sets import MachineDeployment
+from ccm.gardener import decoding
+from ccm.gardener import types as documents
+from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube.resources import SECRETS, Kind
 from ccm.model.machines import Machine
 from ccm.sandbox import machines
@@ -31,14 +31,14 @@ async def test_what_is_made_is_served_and_made_once() -> None:
         await machines.create(client, 3, machines.simulated("t"))
 
     (found,) = (await client.resource(MACHINE_DEPLOYMENTS).list_page(namespace="default")).items
-    assert (found.name, found.spec.replicas) == (machines.DEPLOYMENT, 3)
-    assert list(rollouts.faults(found)) == []
-    assert found.spec.template.spec.class_.name == machines.CLASS
+    assert (found.name, found.replicas) == (machines.DEPLOYMENT, 3)
+    assert found.faults == ()
+    assert found.template.class_name == machines.CLASS
     classes = (await client.resource(MACHINE_CLASSES).list_page(namespace="default")).items
     assert {one.name for one in classes} == {machines.CLASS, machines.OTHER_CLASS}
     (secret,) = (await client.resource(SECRETS).list_page(namespace="default")).items
     for one in classes:
-        assert list(sim_machines.problems(one.spec, secret.data or {})) == []
+        assert list(sim_machines.problems(one.provider_spec, secret.data or {})) == []
 
 
 @pytest.mark.virtual_time
@@ -65,7 +65,9 @@ def test_a_deployment_tells_its_bounds() -> None:
         body = dict(machines.deployment(4, machines.CLASS))
         body["status"] = {"replicas": 5, "updatedReplicas": 2, "availableReplicas": 3}
         body["spec"] = {**body["spec"], **changed}
-        return machines.standing(msgspec.convert(body, MachineDeployment))
+        return machines.standing(
+            decoding.machine_deployment(msgspec.convert(body, documents.MachineDeployment))
+        )
 
     now = "workers: 5 machines (at most 5), 2 of 4 new, 3 available (at least 3)"
     assert (told(), told(paused=True)) == (now, f"{now}, paused")

@@ -11,7 +11,7 @@ from ccm.cloud import errors
 from ccm.controllers.machine.remove import Remover, Target
 from ccm.controllers.machine.tokens import Tokens
 from ccm.gardener import names
-from ccm.gardener.kinds import MACHINES
+from ccm.gardener.codec import MACHINES
 from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
 from ccm.machines import deletion
 from ccm.machines.deletion import Stage
@@ -177,9 +177,9 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
     async with world.running("machineclass"):
         shared, client = world.shared, world.server.client()
         assert shared is not None
-        await until_synced(shared.machines, who="test")
-        await until_synced(shared.nodes, who="test")
-        obj = shared.machines.store.list()[0]
+        await until_synced(shared.caches.machines, who="test")
+        await until_synced(shared.caches.nodes, who="test")
+        obj = shared.caches.machines.store.list()[0]
         target = Target(
             nodes=Writer(client.resource(NODES)),
             delete_nodes=client.resource(NODES),

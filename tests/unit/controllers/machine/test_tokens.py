@@ -15,11 +15,12 @@ from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import MachineRequest
 from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
-from ccm.gardener import codec, names
+from ccm.gardener import decoding, names
+from ccm.gardener.decoding import NAMES
 from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid
 from ccm.kube.resources import SECRETS
-from ccm.machines import tokens
+from ccm.machines import reasons, tokens
 from ccm.machines.settings import Settings
 from ccm.model.meta import ObjectMeta
 from ccm.testing.clock import advance
@@ -31,7 +32,10 @@ from tests.unit.controllers.machines import (
 pytestmark = pytest.mark.virtual_time
 
 ID = {names.ANNOTATION_TOKEN_ID: "aaaaaa"}
-RULES: dict[str, Any] = {"unhealthy_conditions": names.SICK_CONDITIONS, "exhausted_retry_s": 600.0}
+RULES: dict[str, Any] = {
+    "unhealthy_conditions": reasons.SICK_CONDITIONS,
+    "exhausted_retry_s": 600.0,
+}
 
 
 async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +207,10 @@ async def test_a_refused_token_is_shown_to_nobody() -> None:
             seen.append(obj["stringData"]["token-secret"])
             raise Invalid(status=422, reason="Invalid", message=f"bad: {seen[0]} in {namespace}")
 
-    machine = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    machine = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
     with pytest.raises(Invalid) as caught:
         await Tokens(cast("Any", Refusing())).ensure(
-            machine, Settings(names=codec.NAMES, cluster="ours", **RULES)
+            machine, Settings(names=NAMES, cluster="ours", **RULES)
         )
 
     assert seen[0] not in redact.words(str(caught.value))
@@ -216,7 +220,7 @@ def test_redaction_knows_a_bounded_number_of_tokens(monkeypatch: pytest.MonkeyPa
     held = Tokens(cast("Any", None))
     for number in range(MOST_KNOWN + 1):
         one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
-        held._hold(codec.machine(one), f"secret-number-{number:03d}")
+        held._hold(decoding.machine(one), f"secret-number-{number:03d}")
 
     assert redact.words("secret-number-000") == "secret-number-000"
     assert redact.words("secret-number-001") == redact.MASK
@@ -249,7 +253,7 @@ async def test_a_cloud_that_quotes_user_data_shows_them_to_nobody(of_secret: boo
             world.machine()
             await advance(1)
             assert world.shared is not None
-            handle = cast("Handle", world.shared.caller)
+            handle = cast("Handle", world.shared.driver.caller)
             calls = handle.history.of(("machine", "m0"))
             everything = f"{world.get()} {world.events} {logs} {calls}"
 
@@ -303,8 +307,8 @@ async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -
     world = World()
     world.ready_class()
     api = Tokens(world.server.client().resource(SECRETS))
-    owner = codec.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
-    rules = Settings(names=codec.NAMES, cluster="ours", **RULES)
+    owner = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    rules = Settings(names=NAMES, cluster="ours", **RULES)
     await api.ensure(owner, rules)
     await api.delete(owner, rules)
     await Tokens(world.server.client().resource(SECRETS)).ensure(owner, rules)

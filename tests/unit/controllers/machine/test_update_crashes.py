@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_updating import Updates
 from tests.unit.controllers.machine.test_crashes import Points

@@ -11,7 +11,7 @@ import pytest
 
 from ccm.cloud import errors
 from ccm.cloud.machines import ListMachinesRequest, MachineInfo, MachineRecord, MachineRequest
-from ccm.gardener import names
+from ccm.machines import reasons
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import BASE, TOKENS, FakeDriver, World
 
@@ -150,7 +150,7 @@ async def test_a_control_cluster_that_was_emptied(classes: bool) -> None:
 
     assert len(world.driver.deleted) <= (0 if classes else 10)
     if not classes:
-        assert any(reason == names.REASON_ORPHAN_HELD for reason, _ in world.events)
+        assert any(reason == reasons.REASON_ORPHAN_HELD for reason, _ in world.events)
 
 
 async def test_an_older_snapshot_of_the_control_cluster() -> None:

@@ -162,7 +162,7 @@ async def test_a_machine_that_cannot_be_read_counts_as_nobody_knows_what() -> No
     async with world.running(*ONLY):
         await all_run(world)
         assert world.shared is not None
-        unreadable = world.shared.machines._reflector.undecodable
+        unreadable = world.shared.caches.machines._reflector.undecodable
         unreadable.add("default/odd")
         world.edit(template=template("large"))
         await advance(5)

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.conformance.machine.test_updating import CHOSEN, Fleet, reason

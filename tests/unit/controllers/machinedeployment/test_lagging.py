@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ccm.gardener import names
-from ccm.gardener.codec import NAMES
+from ccm.gardener.decoding import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.unit.controllers.machinedeployments import (

@@ -84,7 +84,7 @@ async def test_no_node_stays_held_when_the_roll_is_over() -> None:
 
     assert world.shared is not None
     sets = [one["metadata"]["uid"] for one in world.sets()]
-    assert [world.shared.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert [world.shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
     assert len(world.nodes()) == COUNT
     for one in world.nodes():
         assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()
@@ -165,7 +165,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replac
         shared = world.shared
         assert shared is not None
         sets = [one["metadata"]["uid"] for one in world.sets()]
-        assert [shared.arrivals.notes(one) for one in sets] == [HELD, HELD]
+        assert [shared.caches.arrivals.notes(one) for one in sets] == [HELD, HELD]
         if is_replaced:
             web, target = world.web(), parse(world.server.store.kinds, WEB)
             assert target is not None
@@ -176,7 +176,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replac
             world.server.drop(WEB)
         await advance(1)
 
-    assert [shared.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert [shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
 
 
 @pytest.mark.row("machineset-create-06")

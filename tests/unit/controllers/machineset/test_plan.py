@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ccm.controllers.machineset import plan
-from ccm.gardener.sets import MachineSetStatus
-from ccm.machines.replicas import Counts
+from ccm.model.machines import SetStatus
 
 
 @pytest.mark.parametrize(
@@ -17,10 +16,10 @@ from ccm.machines.replicas import Counts
 def test_a_deployment_waits_for_what_was_seen_and_for_the_last_to_go(
     replicas: int, observed: int, awaited: bool
 ) -> None:
-    before = MachineSetStatus(replicas=3, observed_generation=7)
+    before = SetStatus(replicas=3, observed=7)
 
-    assert plan.is_awaited(before, observed, Counts(replicas=replicas)) is awaited
+    assert plan.is_awaited(before, SetStatus(replicas=replicas, observed=observed)) is awaited
 
 
 def test_an_empty_set_that_stays_empty_is_no_news() -> None:
-    assert not plan.is_awaited(MachineSetStatus(observed_generation=7), 7, Counts())
+    assert not plan.is_awaited(SetStatus(observed=7), SetStatus(observed=7))

@@ -1,39 +1,18 @@
-"""Flags that the machine controllers of this front share, and the world they make of them."""
+"""Flags of the machine controllers."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
-from ccm.base.flags import (
-    Section,
-    not_negative,
-    positive,
-)
-from ccm.gardener.names import GROUP, SICK_CONDITIONS
-from ccm.runtime.manifest import ControllerContext
-
-if TYPE_CHECKING:
-    from ccm.cloud.interface import Cloud
-    from ccm.gardener.world import World
+from ccm.base.flags import Fault, Section, at_least_one, not_negative, positive, zero_or_more
+from ccm.machines.reasons import SICK_CONDITIONS
 
 SECTION = Section("machine-controller")
 OURS = Section("machines", ours=True)
-
-_OBJECTS = ("machines", "machinesets", "machinedeployments", "machineclasses")
-_CRDS = "customresourcedefinitions"
-GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
-"""`Manifest.groups` of controllers of these objects."""
-
-_FOLLOWS = ("machines", "machineclasses", "secrets")
-_TOKENS = "kube-system"
-
-BOOTSTRAP_TOKENS = tuple((verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete"))
-"""`Manifest.optional` of a controller that makes bootstrap tokens, which some classes want."""
 
 CONTROL, TARGET = "control", "target"
 """What a cluster is to these controllers: it has their objects, or it is what machines join."""
@@ -61,7 +40,7 @@ def _marker(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GardenerFlags:
+class SharedFlags:
     """The flags that all machine controllers read."""
 
     namespace: str = SECTION.flag(
@@ -150,78 +129,121 @@ class GardenerFlags:
     )
 
 
-def reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
-    """`Manifest.named` of a controller that deletes objects of this kind."""
-    return (("get", _CRDS, f"{plural}.{GROUP}"),)
+@dataclass(frozen=True, kw_only=True)
+class MachineClassFlags(SharedFlags):
+    """Flags of the machine class controller; it has none of its own."""
 
 
-def local(
-    *acts: tuple[str, str], follows: Iterable[str] = _FOLLOWS
-) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
-    """`Manifest.local` of a machine controller.
+@dataclass(frozen=True, kw_only=True)
+class MachineFlags(SharedFlags):
+    """Flags of the machine controller."""
 
-    Args:
-        acts: (verb, resource) beyond the watches.
-        follows: resources that are listed and watched.
-    """
-
-    def found(flags: GardenerFlags) -> Iterator[tuple[str, str, str]]:
-        for verb in ("list", "watch"):
-            yield from ((verb, resource, flags.namespace) for resource in follows)
-        yield from ((verb, resource, flags.namespace) for verb, resource in acts)
-        if flags.target_kubeconfig == NO_TARGET:
-            # Its UID is the marker then.
-            yield "get", "namespaces", flags.namespace
-
-    return found
-
-
-def roles(flags: GardenerFlags, resource: str, namespace: str) -> Collection[str]:
-    """`Manifest.roles` of a machine controller."""
-    found = []
-    if namespace == flags.namespace or resource == _CRDS:
-        found.append(CONTROL)
-    is_theirs = resource.partition("/")[0] not in GROUPS and namespace in ("", _TOKENS)
-    if is_theirs and flags.target_kubeconfig != NO_TARGET:
-        found.append(TARGET)
-    return found
-
-
-def lacks_machines(cloud: Cloud) -> str:
-    """`Manifest.lacks` of a machine controller."""
-    return "" if cloud.machines is not None else "the provider offers no machines"
-
-
-def world(context: ControllerContext, flags: GardenerFlags) -> World:
-    """What the machine controllers share, made by the first that asks."""
-    from ccm.gardener.codec import NAMES
-    from ccm.gardener.world import Target, World
-    from ccm.machines.settings import Settings
-
-    control, target = context.at(CONTROL), context.at(TARGET)
-    settings = Settings(
-        names=NAMES,
-        cluster=flags.cluster_id,
-        has_target=flags.target_kubeconfig != NO_TARGET,
-        creation_timeout_s=flags.machine_creation_timeout.total_seconds(),
-        health_timeout_s=flags.machine_health_timeout.total_seconds(),
-        update_timeout_s=flags.machine_inplace_update_timeout.total_seconds(),
-        preserve_timeout_s=flags.machine_preserve_timeout.total_seconds(),
-        exhausted_retry_s=flags.resource_exhausted_retry.total_seconds() or 600.0,
-        drain_timeout_s=flags.machine_drain_timeout.total_seconds(),
-        detach_timeout_s=flags.machine_pv_detach_timeout.total_seconds(),
-        unhealthy_conditions=flags.node_conditions,
-        adopt_unmarked=flags.adopt_unmarked_machines,
-        token_groups=flags.bootstrap_token_auth_extra_groups,
+    machine_concurrent_syncs: int = SECTION.flag(
+        50,
+        "Machines that are worked on at the same time, without those that wait for the cloud. The "
+        "reference calls it --concurrent-syncs.",
+        unit="machines",
+        check=at_least_one,
     )
-    return context.once(
-        World,
-        lambda: World(
-            informers=control.informers,
-            client=control.client(ACCOUNT),
-            caller=context.handle,
-            namespace=flags.namespace,
-            settings=settings,
-            target=Target(informers=target.informers, client=target.client(ACCOUNT)),
-        ),
+    machine_max_evict_retries: int = SECTION.flag(
+        360,
+        "How often the eviction of a Pod is repeated, every 20s, that its disruption budget "
+        "refuses; then the Pod is deleted. A Machine may have its own.",
+        unit="retries",
+        check=lambda value: "" if value >= 0 else "must not be negative",
     )
+    machine_pv_reattach_timeout: timedelta = SECTION.flag(
+        timedelta(seconds=90),
+        "Time for which a drain waits for the volumes of a Pod to be attached to another node, "
+        "before the next Pod with volumes leaves.",
+        check=not_negative,
+    )
+    machine_safety_apiserver_statuscheck_timeout: timedelta = SECTION.flag(
+        timedelta(seconds=30),
+        "Time for which an API server may not answer before machines are frozen: none is made "
+        "and none fails until it answers again.",
+        check=positive,
+    )
+    machine_safety_apiserver_statuscheck_period: timedelta = SECTION.flag(
+        timedelta(minutes=1),
+        "Time between two looks whether the API servers answer; not less than the timeout.",
+        check=positive,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSafetyFlags(SharedFlags):
+    """Flags of the machine safety controller."""
+
+    machine_safety_orphan_vms_period: timedelta = SECTION.flag(
+        timedelta(minutes=15),
+        "Time between two looks for VMs that belong to no Machine, and for nodes that none stands "
+        "behind.",
+        check=positive,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSetFlags(SharedFlags):
+    """Flags of the machine set controller."""
+
+    machine_set_concurrent_syncs: int = SECTION.flag(
+        10,
+        "MachineSets that are worked on at the same time. The reference calls it "
+        "--concurrent-syncs.",
+        unit="machine sets",
+        check=at_least_one,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDeploymentFlags(SharedFlags):
+    """Flags of the machine deployment controller."""
+
+    machine_deployment_concurrent_syncs: int = SECTION.flag(
+        10,
+        "MachineDeployments that are worked on at the same time. The reference calls it "
+        "--concurrent-syncs.",
+        unit="machine deployments",
+        check=at_least_one,
+    )
+    autoscaler_scaledown_annotation_during_rollout: bool = SECTION.flag(
+        True,
+        "While machines are exchanged one by one, or updated in place, annotate their nodes so "
+        "that the cluster autoscaler does not remove them.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOvershootFlags(SharedFlags):
+    """Flags of the machine overshoot controller."""
+
+    safety_up: int = SECTION.flag(
+        2,
+        "A MachineSet with so many machines more than its MachineDeployment may have, or than "
+        "twice its replicas if it has none, is frozen: it makes no more.",
+        unit="machines",
+        check=zero_or_more(),
+    )
+    safety_down: int = SECTION.flag(
+        1,
+        "A frozen MachineSet thaws when it has so many machines less than would freeze it.",
+        unit="machines",
+        check=zero_or_more(),
+    )
+    machine_safety_overshooting_period: timedelta = SECTION.flag(
+        timedelta(minutes=1),
+        "Time between two looks for MachineSets with too many machines.",
+        check=positive,
+    )
+
+
+def machine_faults(flags: MachineFlags) -> Iterator[Fault]:
+    """Yield settings that make no sense together."""
+    period = flags.machine_safety_apiserver_statuscheck_period
+    timeout = flags.machine_safety_apiserver_statuscheck_timeout
+    if timedelta(0) < period < timeout:
+        yield (
+            "machine-safety-apiserver-statuscheck-period",
+            "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",
+        )

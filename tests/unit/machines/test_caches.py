@@ -14,12 +14,13 @@ from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.freeze import Looks
-from ccm.gardener import codec, crds, names
-from ccm.gardener.crdguard import CRDGuard
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.world import Target, World
+from ccm.gardener import crds, names
+from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.kube.informer import Informers
 from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
+from ccm.machines.caches import Caches, Target
+from ccm.machines.crdguard import CRDGuard
+from ccm.machines.driver import Shared
 from ccm.machines.settings import Settings
 from ccm.testing.clock import advance
 from tests.unit.controllers import machines
@@ -44,26 +45,29 @@ class Two:
         self.caches: list[Informers] = []
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[World]:
+    async def running(self) -> AsyncIterator[Caches]:
         """The machine controller at work, by itself."""
         clients = [each.server.client() for each in (self.control, self.target)]
         caches = self.caches = [Informers(each) for each in clients]
-        world = World(
+        found = Caches(
+            codec=CODEC,
             informers=caches[0],
             client=clients[0],
-            caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
             namespace="default",
-            settings=Settings(names=codec.NAMES, cluster=self.cluster, **self.control.rules),
+            settings=Settings(names=CODEC.names, cluster=self.cluster, **self.control.rules),
+            providers=lambda: (),
             target=Target(informers=caches[1], client=clients[1]),
         )
+        cloud = Cloud(name="fake", machines=self.driver, has_cluster_id=True)
+        shared = Shared.of(found, Handle(cloud))
 
         async def work() -> None:
             async with Group() as group:
                 for each in caches:
                     group.start(each.run(), name="informers")
-                await world.ready()
+                await found.ready()
                 made = MachineController(
-                    world=world,
+                    shared=shared,
                     requests=Requests(
                         machines=clients[0].resource(MACHINES),
                         nodes=clients[1].resource(NODES),
@@ -83,7 +87,7 @@ class Two:
         task = spawn(work(), name="work")
         try:
             await advance(1)
-            yield world
+            yield found
             assert not task.done(), task
         finally:
             await cancel_and_join(task)

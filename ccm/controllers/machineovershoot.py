@@ -1,4 +1,6 @@
-"""Freezes a MachineSet that has far too many machines, and its deployment with it; thaws them.
+"""The machine overshoot controller: a set with far too many machines creates no more of them.
+
+It freezes a MachineSet that has far too many machines, and its deployment with it; thaws them.
 
 A set is looked at when a machine of it appears, when one of a frozen set is gone, when a person
 asks, and every period. The label stops the creation of machines, the condition tells people; one
@@ -9,21 +11,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ccm.base import clock, log
-from ccm.controllers.machineovershoot import metrics, plan
-from ccm.gardener import names, templates
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
-from ccm.gardener.sets import MachineDeployment, MachineSet, wants_unfreeze
-from ccm.gardener.world import World
 from ccm.kube.resources import Kind
-from ccm.machines import overshoot
+from ccm.machines import bounds, metrics, overshoot, reasons
+from ccm.machines.caches import Caches
 from ccm.machines.overshoot import Margins, Stock, Verdict
-from ccm.model.machines import Machine
-from ccm.model.names import NORMAL, WARNING
-from ccm.model.owners import controller_uid
-from ccm.model.patches import Patch
+from ccm.model.machines import (
+    Condition,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    Strategy,
+)
+from ccm.model.names import NORMAL, STATUS_TRUE, WARNING
+from ccm.model.owners import controller_key, controller_uid
+from ccm.model.patches import Patch, same_object, same_version
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.ownership import Index
@@ -32,15 +37,17 @@ from ccm.runtime.writer import Recorder, Step, Writer, Writes
 NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0
 JITTER = 0.1
-_SET, _DEPLOYMENT = MACHINE_SETS.kind, MACHINE_DEPLOYMENTS.kind
+_SET, _DEPLOYMENT = "MachineSet", "MachineDeployment"
+
+Freezable = MachineSet | MachineDeployment
 
 _FREEZES = frozenset({Verdict.FREEZE, Verdict.SAY})
 _REASONS = {
-    Verdict.FREEZE: names.REASON_OVERSHOOT,
-    Verdict.SAY: names.REASON_OVERSHOOT,
-    Verdict.THAW: names.REASON_UNDERSHOOT,
-    Verdict.THAW_ASKED: names.REASON_UNFREEZE,
-    Verdict.UNSAY: names.REASON_UNDERSHOOT,
+    Verdict.FREEZE: reasons.REASON_OVERSHOOT,
+    Verdict.SAY: reasons.REASON_OVERSHOOT,
+    Verdict.THAW: reasons.REASON_UNDERSHOOT,
+    Verdict.THAW_ASKED: reasons.REASON_UNFREEZE,
+    Verdict.UNSAY: reasons.REASON_UNDERSHOOT,
 }
 
 
@@ -48,7 +55,7 @@ class MachineOvershootController:
     """The machine overshoot controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        caches: the caches; they are ready.
         sets: requests about MachineSets.
         deployments: requests about MachineDeployments.
         events: where events go.
@@ -60,7 +67,7 @@ class MachineOvershootController:
     def __init__(
         self,
         *,
-        world: World,
+        caches: Caches,
         sets: Writes[MachineSet],
         deployments: Writes[MachineDeployment],
         events: Recorder,
@@ -68,13 +75,14 @@ class MachineOvershootController:
         period_s: float,
         rng: random.Random | None = None,
     ) -> None:
-        self._world = world
+        self._caches, self._codec = caches, caches.codec
+        self._names = caches.settings.names
         self._events = events
         self._margins = margins
         self._log = log.logger(NAME)
-        self._sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
+        self._sets = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
         self._deployments = Writer(
-            deployments, cache=world.machine_deployments.store, strategic=False, rng=rng
+            deployments, cache=caches.machine_deployments.store, strategic=False, rng=rng
         )
         self._machines: Index[Machine] = Index()
         self._members: Index[MachineSet] = Index()
@@ -85,9 +93,9 @@ class MachineOvershootController:
             reconcile=self.sync,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[
-                Watch(informer=world.machines, changed=self._machine_changed),
-                Watch(informer=world.machine_deployments, changed=self._deployment_changed),
-                Watch(informer=world.machine_sets, changed=self._set_changed),
+                Watch(informer=caches.machines, changed=self._machine_changed),
+                Watch(informer=caches.machine_deployments, changed=self._deployment_changed),
+                Watch(informer=caches.machine_sets, changed=self._set_changed),
             ],
             passes=[Pass(work=self._look, period_s=period_s, jitter=JITTER)],
             rng=rng,
@@ -101,11 +109,11 @@ class MachineOvershootController:
         """
         kind, _, name = key.partition(" ")
         if kind == _SET:
-            if (found := self._world.machine_sets.store.get(name)) is None:
+            if (found := self._caches.machine_sets.store.get(name)) is None:
                 return IDLE
             await self._judge(self._sets.newest(found), asked=False)
             return DONE
-        if (deployment := self._world.machine_deployments.store.get(name)) is None:
+        if (deployment := self._caches.machine_deployments.store.get(name)) is None:
             return IDLE
         await self._follow(self._deployments.newest(deployment))
         return DONE
@@ -126,72 +134,103 @@ class MachineOvershootController:
         was_frozen = stock.is_frozen
         await self._write(self._sets, obj, frozen=frozen, reason=reason, message=text)
         if was_frozen is not frozen:
-            self._tell(MACHINE_SETS, obj, frozen=frozen, reason=reason, text=text)
+            self._tell(self._codec.machine_sets, obj, frozen=frozen, reason=reason, text=text)
             metrics.FREEZES.labels(reason).inc()
-        if key := plan.deployment_key(obj):
+        if key := controller_key(obj, self._codec.machine_deployments.kind):
             self._add(_DEPLOYMENT, key)
 
     async def _follow(self, obj: MachineDeployment) -> None:
         """A deployment is frozen while one of its sets is."""
         if obj.is_deleting:
             return
-        if wants_unfreeze(obj):
+        if obj.wants_unfreeze:
             # Only when all of them thaw the wish is fulfilled, and goes.
             for one in self._sets_of(obj):
                 await self._judge(one, asked=True)
-        frozen = [one for one in self._sets_of(obj) if plan.is_frozen(one)]
-        reason, text = names.REASON_STATE_SYNC, "none of its sets is frozen"
+        frozen = [one for one in self._sets_of(obj) if one.is_frozen]
+        reason, text = reasons.REASON_STATE_SYNC, "none of its sets is frozen"
         if frozen:
-            said = plan.frozen_condition(frozen[0])
+            said = _condition_of(frozen[0])
             reason = said.reason if said is not None and said.reason else reason
             text = f"MachineSet {frozen[0].name} is frozen"
-        was_frozen = plan.is_frozen(obj)
+        was_frozen = obj.is_frozen
         await self._write(self._deployments, obj, frozen=bool(frozen), reason=reason, message=text)
         if was_frozen is not bool(frozen):
-            self._tell(MACHINE_DEPLOYMENTS, obj, frozen=bool(frozen), reason=reason, text=text)
-
-    async def _write(
-        self, writer: Writer[Any], obj: plan.Freezable, *, frozen: bool, reason: str, message: str
-    ) -> None:
-        def told(one: Any) -> Patch | None:
-            return plan.condition_patch(
-                one, frozen=frozen, reason=reason, message=message, now=clock.now()
+            self._tell(
+                self._codec.machine_deployments, obj, frozen=bool(frozen), reason=reason, text=text
             )
 
+    async def _write(
+        self, writer: Writer[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
+    ) -> None:
+        def told(one: Any) -> Patch | None:
+            return self._condition_patch(one, frozen=frozen, reason=reason, message=message)
+
         def labeled(one: Any) -> Patch | None:
-            return plan.label_patch(one, frozen=frozen)
+            return self._label_patch(one, frozen=frozen)
 
         # What asked for a thaw goes last: until then it is asked for.
         await writer.change(obj, Step(told, "status"), Step(labeled))
 
+    def _label_patch(self, obj: Freezable, *, frozen: bool) -> Patch | None:
+        """Return the patch that freezes or thaws; what asked for a thaw goes with it."""
+        changes: dict[str, Any] = {}
+        if obj.is_frozen is not frozen:
+            changes["labels"] = {self._names.freeze: self._names.frozen if frozen else None}
+        if not frozen and obj.wants_unfreeze:
+            changes["annotations"] = {self._names.unfreeze: None}
+        return {"metadata": same_object(obj) | same_version(obj) | changes} if changes else None
+
+    def _condition_patch(
+        self, obj: Freezable, *, frozen: bool, reason: str, message: str
+    ) -> Patch | None:
+        """Return the patch of the condition; one that stands stays, whatever its reason was."""
+        if _says_so(obj) if frozen else _condition_of(obj) is None:
+            return None
+        others = [one for one in obj.status.conditions if one.type != reasons.CONDITION_FROZEN]
+        now = clock.now()
+        wanted = Condition(
+            type=reasons.CONDITION_FROZEN,
+            status=STATUS_TRUE,
+            reason=reason,
+            message=message,
+            updated=now,
+            since=now,
+        )
+        conditions = (*others, wanted) if frozen else tuple(others)
+        if isinstance(obj, MachineSet):
+            return self._codec.set_status_patch(obj, replace(obj.status, conditions=conditions))
+        wanted_status = replace(obj.status, conditions=conditions)
+        return self._codec.deployment_status_patch(obj, wanted_status)
+
     def _stock(self, obj: MachineSet, *, asked: bool) -> Stock:
-        store, labels = self._world.machines.store, templates.labels_of(obj.spec.template)
+        store, labels = self._caches.machines.store, obj.template.labels
         owned = (store.get(key) for key in self._machines.owned(obj.uid))
         deployment = self._deployment_of(obj)
         return Stock(
             count=sum(one is not None and labels.items() <= one.labels.items() for one in owned),
-            replicas=obj.spec.replicas,
-            most=None if deployment is None else plan.most(deployment),
-            is_frozen=plan.is_frozen(obj),
-            is_told=plan.is_told_right(obj),
-            asked=asked or wants_unfreeze(obj),
+            replicas=obj.replicas,
+            most=None if deployment is None else _most(deployment),
+            is_frozen=obj.is_frozen,
+            is_told=_is_told_right(obj),
+            asked=asked or obj.wants_unfreeze,
             is_pardoned=obj.uid in self._pardoned,
         )
 
     def _deployment_of(self, obj: MachineSet) -> MachineDeployment | None:
-        key = plan.deployment_key(obj)
-        found = self._world.machine_deployments.store.get(key) if key else None
+        key = controller_key(obj, self._codec.machine_deployments.kind)
+        found = self._caches.machine_deployments.store.get(key) if key else None
         return found if found is not None and found.uid == controller_uid(obj) else None
 
     def _sets_of(self, obj: MachineDeployment) -> Sequence[MachineSet]:
-        store = self._world.machine_sets.store
+        store = self._caches.machine_sets.store
         found = (store.get(key) for key in sorted(self._members.owned(obj.uid)))
         return [self._sets.newest(one) for one in found if one is not None]
 
     def _tell(
-        self, kind: Kind[Any], obj: plan.Freezable, *, frozen: bool, reason: str, text: str
+        self, kind: Kind[Any], obj: Freezable, *, frozen: bool, reason: str, text: str
     ) -> None:
-        word = names.REASON_FROZE_SET if frozen else names.REASON_UNFROZE_SET
+        word = reasons.REASON_FROZE_SET if frozen else reasons.REASON_UNFROZE_SET
         what = "frozen" if frozen else "thawed"
         if frozen:
             self._log.warning("no more machines are made", key=obj.key, reason=f"{reason}: {text}")
@@ -206,24 +245,27 @@ class MachineOvershootController:
     async def _look(self) -> None:
         """Look at everything."""
         self._pardoned.clear()
-        sets = self._world.machine_sets.store.list()
-        metrics.FROZEN.set(sum(plan.is_frozen(one) for one in sets))
+        sets = self._caches.machine_sets.store.list()
+        metrics.SETS_FROZEN.set(sum(one.is_frozen for one in sets))
         for one in sets:
             self._add(_SET, one.key)
-        for deployment in self._world.machine_deployments.store.list():
+        for deployment in self._caches.machine_deployments.store.list():
             self._add(_DEPLOYMENT, deployment.key)
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
-        before, after = ("" if one is None else plan.set_key(one) for one in (old, new))
+        before, after = (
+            "" if one is None else controller_key(one, self._codec.machine_sets.kind)
+            for one in (old, new)
+        )
         if before == after:
             return False
         if after:
-            if (owner := self._world.machine_sets.store.get(after)) is not None:
+            if (owner := self._caches.machine_sets.store.get(after)) is not None:
                 self._pardoned.discard(owner.uid)
             self._add(_SET, after)
-        left = self._world.machine_sets.store.get(before) if before else None
-        if left is not None and plan.is_frozen(left):
+        left = self._caches.machine_sets.store.get(before) if before else None
+        if left is not None and left.is_frozen:
             self._add(_SET, before)
         return False
 
@@ -232,13 +274,15 @@ class MachineOvershootController:
         found = new or old
         if found is None:
             return False
-        states = [None if one is None else plan.is_frozen(one) for one in (old, new)]
-        if (key := plan.deployment_key(found)) and states[0] is not states[1]:
+        states = [None if one is None else one.is_frozen for one in (old, new)]
+        if (key := controller_key(found, self._codec.machine_deployments.kind)) and states[
+            0
+        ] is not states[1]:
             self._add(_DEPLOYMENT, key)
         if new is None:
             self._sets.forget(found.key)
             self._pardoned.discard(found.uid)
-        elif plan.needs_a_look(new):
+        elif _needs_a_look(new):
             self._add(_SET, new.key)
         return False
 
@@ -247,9 +291,38 @@ class MachineOvershootController:
     ) -> bool:
         if new is None and old is not None:
             self._deployments.forget(old.key)
-        elif new is not None and plan.needs_a_look(new):
+        elif new is not None and _needs_a_look(new):
             self._add(_DEPLOYMENT, new.key)
         return False
 
     def _add(self, kind: str, key: str) -> None:
         self.controller.queue.add(f"{kind} {key}")
+
+
+def _condition_of(obj: Freezable) -> Condition | None:
+    kind = reasons.CONDITION_FROZEN
+    return next((one for one in obj.status.conditions if one.type == kind), None)
+
+
+def _says_so(obj: Freezable) -> bool:
+    found = _condition_of(obj)
+    return found is not None and found.status == STATUS_TRUE
+
+
+def _is_told_right(obj: Freezable) -> bool:
+    """Return whether the condition and the label agree."""
+    return _says_so(obj) if obj.is_frozen else _condition_of(obj) is None
+
+
+def _needs_a_look(obj: Freezable) -> bool:
+    """Return whether there is something to do about it, however many machines there are."""
+    return obj.wants_unfreeze or not _is_told_right(obj)
+
+
+def _most(deployment: MachineDeployment) -> int:
+    """Return the machines that a deployment may have: those it wants, and its surge."""
+    surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
+    if not (surges and bounds.is_amount(deployment.max_surge)):
+        return deployment.replicas
+    surge = bounds.amount(deployment.max_surge, deployment.replicas, up=True)
+    return deployment.replicas + surge

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from ccm.base import log, tasks
@@ -18,19 +19,17 @@ from ccm.base.backoff import jittered
 from ccm.base.log import Outage
 from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
-from ccm.controllers.machinesafety import metrics, plan
-from ccm.gardener import names
-from ccm.gardener.kinds import MACHINE_CLASSES
-from ccm.gardener.types import MachineClass
-from ccm.gardener.world import World
 from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, KubeError
-from ccm.machines import orphans
-from ccm.machines.classes import ClassView
+from ccm.machines import metrics, nodesync, orphans, reasons
+from ccm.machines.classes import ResolvedClass
+from ccm.machines.driver import Shared
 from ccm.machines.orphans import Decision, GoneMachine, GoneMachines, Judgement, Sighting
+from ccm.machines.settings import Settings
 from ccm.model import Node
-from ccm.model.machines import Machine
+from ccm.model.machines import Machine, MachineClass
 from ccm.model.names import NORMAL, WARNING
+from ccm.model.node import age_s
 from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, Result, Watch
 from ccm.runtime.writer import Recorder, Step, Writer, Writes
@@ -47,6 +46,10 @@ about a VM."""
 JITTER = 0.1
 
 
+TRIGGER = "OutOfRange"
+"""A machine with this in its description may have left a VM behind (reference)."""
+
+
 class Lists(Protocol):
     """What is needed to read all Machines, past the cache."""
 
@@ -59,7 +62,7 @@ class MachineSafetyController:
     """The machine safety controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        shared: what the machine controllers share; the caches are ready.
         machines: reads Machines.
         nodes: requests about Nodes.
         events: where events go.
@@ -70,19 +73,22 @@ class MachineSafetyController:
     def __init__(
         self,
         *,
-        world: World,
+        shared: Shared,
         machines: Lists,
         nodes: Writes[Node],
         events: Recorder,
         period_s: float,
         rng: random.Random | None = None,
     ) -> None:
-        self._world = world
+        self._caches, self._driver, self._vms = shared.caches, shared.driver, shared.vms
+        caches = shared.caches
+        # An API group without class objects has none to tell of.
+        self._class_kind = caches.codec.machine_classes or caches.codec.machines
         self._machines = machines
         self._events = events
         self._period_s = period_s
         self._rng = rng or random.Random()
-        self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
+        self._write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
         self._sightings: dict[str, dict[str, Sighting]] = {}
         self._told: dict[str, set[str]] = {}
         """By class, of what people were told in the last pass over it."""
@@ -102,22 +108,22 @@ class MachineSafetyController:
             queue=NAME,
             reconcile=self._nothing,
             watches=[
-                Watch(informer=world.secrets, changed=lambda _old, _new, _initial: False),
-                Watch(informer=world.classes, changed=lambda _old, _new, _initial: False),
-                Watch(informer=world.nodes, changed=lambda _old, _new, _initial: False),
+                Watch(informer=caches.secrets, changed=lambda _old, _new, _initial: False),
+                Watch(informer=caches.classes, changed=lambda _old, _new, _initial: False),
+                Watch(informer=caches.nodes, changed=lambda _old, _new, _initial: False),
                 Watch(
-                    informer=world.machines,
+                    informer=caches.machines,
                     changed=self._machine_changed,
                     deleted=self._machine_deleted,
                 ),
             ],
-            tasks={"passes": self._passes, "listings": world.tend},
+            tasks={"passes": self._passes, "listings": shared.vms.tend},
             rng=rng,
         )
 
     async def look(self) -> None:
         """One pass over the VMs of all classes, and over all nodes."""
-        classes = self._world.classes.store.list()
+        classes = self._caches.classes.store.list()
         for gone in self._sightings.keys() - {one.key for one in classes}:
             del self._sightings[gone]
             self._told.pop(gone, None)
@@ -125,7 +131,7 @@ class MachineSafetyController:
         self._recheck_soon = False
         found, faults = list[tuple[Judgement, Decision]](), list[str]()
         for one in classes:
-            view = self._world.class_view(one)
+            view = self._caches.resolve(one)
             if view.faults:
                 continue
             try:
@@ -141,7 +147,9 @@ class MachineSafetyController:
         else:
             self._outage.is_over()
 
-    async def _look_over(self, obj: MachineClass, made_of: ClassView) -> tuple[Judgement, Decision]:
+    async def _look_over(
+        self, obj: MachineClass, made_of: ResolvedClass
+    ) -> tuple[Judgement, Decision]:
         """The VMs of one class.
 
         Raises:
@@ -150,18 +158,18 @@ class MachineSafetyController:
         """
         # One that others had made serves too, if it began after what asked for the pass.
         since = asyncio.get_running_loop().time() - SOON_S
-        listing = await self._world.listings.of(made_of, since=since)
-        machines = self._world.machines.store.list()
-        by_name = self._world.finds_by_name
+        listing = await self._vms.listings.of(made_of, since=since)
+        machines = self._caches.machines.store.list()
+        by_name = self._driver.finds_by_name
         # Where VMs are marked, one without marks is never ours.
         gone = self._gone.of(made_of.name, made_of.origin) if by_name else {}
         found = orphans.judge(
             listing.records,
             machines,
             self._sightings.get(obj.key, {}),
-            self._world.now(),
-            cluster=self._world.settings.cluster,
-            namespace=self._world.namespace,
+            self._caches.now(),
+            cluster=self._caches.settings.cluster,
+            namespace=self._caches.namespace,
             gone=gone,
         )
         self._sightings[obj.key] = dict(found.sightings)
@@ -169,7 +177,7 @@ class MachineSafetyController:
         early = self._gone.settle(made_of.name, listed, listing.began)
         self._recheck_soon |= by_name and (early or bool(found.waiting))
         decision = Decision()
-        if found.candidates and not self._world.machines.undecodable:
+        if found.candidates and not self._caches.machines.undecodable:
             decision = await self._decide(found)
         self._tell(obj, found, decision)
         failed: CloudError | None = None
@@ -193,7 +201,7 @@ class MachineSafetyController:
             machines = await self._live("")
         except Forbidden:
             # The shipped Role grants our namespace only.
-            machines = await self._live(self._world.namespace)
+            machines = await self._live(self._caches.namespace)
             return orphans.decide(found, machines, all_namespaces=False)
         return orphans.decide(found, machines, all_namespaces=True)
 
@@ -211,7 +219,7 @@ class MachineSafetyController:
         return every
 
     async def _delete(
-        self, obj: MachineClass, made_of: ClassView, identity: Identity, provider_id: str
+        self, obj: MachineClass, made_of: ResolvedClass, identity: Identity, provider_id: str
     ) -> None:
         request = MachineRequest(
             identity=identity,
@@ -220,14 +228,14 @@ class MachineSafetyController:
             provider_id=provider_id,
         )
         try:
-            await self._world.call(MachineDriver.delete_machine, request)
+            await self._driver.call(MachineDriver.delete_machine, request)
         except NotFound:
             return
         metrics.ORPHANS_DELETED.inc()
         self._log.info("VM without Machine deleted", provider_id=provider_id)
         text = f"VM {provider_id} ({identity.name}) belonged to no Machine"
         self._events.event(
-            MACHINE_CLASSES.reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text
+            self._class_kind.reference(obj), NORMAL, reasons.REASON_ORPHAN_DELETED, text
         )
 
     def _tell(self, obj: MachineClass, found: Judgement, decision: Decision) -> None:
@@ -236,30 +244,30 @@ class MachineSafetyController:
         before, self._told[obj.key] = self._told.get(obj.key, set()), set(texts)
         for text in sorted(texts.keys() - before):
             self._log.warning("VMs are left alone", key=obj.key, reason=text)
-            self._events.event(MACHINE_CLASSES.reference(obj), WARNING, texts[text], text)
+            self._events.event(self._class_kind.reference(obj), WARNING, texts[text], text)
 
     # --- nodes ------------------------------------------------------------------------------
 
     async def _mark_nodes(self, faults: list[str]) -> None:
-        settings = self._world.settings
-        if not settings.has_target or self._world.machines.undecodable:
+        settings = self._caches.settings
+        if not settings.has_target or self._caches.machines.undecodable:
             return
         by_node: dict[str, list[Machine]] = {}
-        for one in self._world.machines.store.list():
-            by_node.setdefault(one.labels.get(names.LABEL_NODE, ""), []).append(one)
-        for node in self._world.nodes.store.list():
+        for one in self._caches.machines.store.list():
+            by_node.setdefault(one.node_name, []).append(one)
+        for node in self._caches.nodes.store.list():
             try:
                 await self._mark(node, by_node.get(node.name, []))
             except KubeError as error:
                 faults.append(f"{node.name}: {error}")
 
     async def _mark(self, node: Node, machines: Sequence[Machine]) -> None:
-        settings = self._world.settings
+        settings = self._caches.settings
         if len(machines) > 1:
             self._log.warning("node belongs to several machines", node=node.name)
 
         def marked(one: Node) -> Patch | None:
-            return plan.node_patch(one, machines, self._world.now(), settings)
+            return _node_patch(one, machines, self._caches.now(), settings)
 
         await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
 
@@ -284,17 +292,16 @@ class MachineSafetyController:
             if new.provider_id and not initial:
                 # Set by a user, or restored: the annotations say nothing about this object.
                 self._imported.add(new.uid)
-        if plan.asks_for_a_pass(old, new):
+        if _asks_for_a_pass(old, new):
             self._asked.set()
         return False
 
     def _machine_deleted(self, obj: Machine) -> None:
         """Remember a Machine that may have left a VM behind."""
-        world = self._world
         if obj.uid not in self._imported and orphans.may_leave_vm(obj):
-            origins = obj.origins or (world.class_of(obj).origin,)
+            origins = obj.origins or (self._caches.class_of(obj).origin,)
             now = asyncio.get_running_loop().time()
-            identity = world.settings.identity(obj)
+            identity = self._caches.settings.identity(obj)
             self._gone.add(GoneMachine(identity=identity, origins=origins, at=now))
 
     @staticmethod
@@ -309,7 +316,7 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
             f"{len(decision.due) + len(decision.held)} VMs of this cluster belong to no Machine, "
             f"at most {len(decision.due)} are deleted in one pass; are Machines missing?"
         )
-        yield text, names.REASON_ORPHAN_HELD
+        yield text, reasons.REASON_ORPHAN_HELD
     if decision.unconfirmed:
         # No number: each VM that comes or goes would be another event.
         text = (
@@ -317,12 +324,12 @@ def _left_alone(found: Judgement, decision: Decision, namespace: str) -> Iterato
             f"{namespace}; Machines of other namespaces may own them: left alone; allow the "
             "service account to list machines in all namespaces to have orphans among them deleted"
         )
-        yield text, names.REASON_ORPHAN_UNCONFIRMED
+        yield text, reasons.REASON_ORPHAN_UNCONFIRMED
     for record in found.strangers:
         # A VM of another cluster or namespace is reported there.
         if not record.identity.cluster:
             who = f"VM {record.info.provider_id} ({record.identity.name})"
-            yield f"{who} bears no marker: left alone", names.REASON_STRANGER
+            yield f"{who} bears no marker: left alone", reasons.REASON_STRANGER
 
 
 def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
@@ -333,3 +340,30 @@ def _count(found: Sequence[tuple[Judgement, Decision]]) -> None:
         ("stranger", sum(len(one.strangers) for one, _ in found)),
     ):
         metrics.VMS.labels(kind).set(count)
+
+
+def _asks_for_a_pass(old: Machine | None, new: Machine | None) -> bool:
+    """Whether VMs should be looked over at once: a machine is gone, or has a doubtful VM."""
+    if new is None:
+        return old is not None
+    if old is None:
+        return False
+    before, after = (one.status.description for one in (old, new))
+    return TRIGGER in after and TRIGGER not in before
+
+
+def _node_patch(
+    node: Node, machines: Collection[Machine], now: datetime, settings: Settings
+) -> Patch | None:
+    """What is written on a node, from the machines that name it; None: nothing.
+
+    Of several nobody knows which is the right one: the node is left as it is.
+    """
+    if len(machines) > 1:
+        return None
+    if machines:
+        return nodesync.managed_patch(node, settings)
+    age = age_s(node, now)
+    if age is None or age <= settings.creation_timeout_s:
+        return None
+    return nodesync.unmanaged_patch(node, settings)

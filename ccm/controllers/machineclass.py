@@ -1,29 +1,29 @@
-"""Holds classes that machines are of, and Secrets that classes refer to; asks the driver about
-specs.
+"""The machine class controller: finalizers on classes and Secrets in use, and whether VMs can be
+created from a class.
 
-One queue for both kinds of object: their keys begin with the kind.
+One queue serves both kinds of object: their keys begin with the kind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from ccm.base import clock, log
+from ccm.base import clock, log, redact
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import SpecValidation
-from ccm.controllers.machineclass import metrics, plan
-from ccm.gardener import names
-from ccm.gardener.kinds import MACHINE_CLASSES
-from ccm.gardener.types import MachineClass, ObjectCondition
-from ccm.gardener.world import World
-from ccm.machines.classes import ClassView
+from ccm.machines import metrics, reasons
+from ccm.machines.classes import ResolvedClass
+from ccm.machines.driver import Shared
 from ccm.model import Secret
-from ccm.model.machines import Machine
-from ccm.model.names import WARNING
-from ccm.model.patches import Patch
+from ccm.model.machines import Condition, Machine, MachineClass
+from ccm.model.meta import KubeObject
+from ccm.model.names import STATUS_FALSE, STATUS_TRUE, WARNING
+from ccm.model.patches import Patch, add_finalizer, remove_finalizer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, Controller, Result, Watch
 from ccm.runtime.writer import Recorder, Step, Writer, Writes
@@ -40,7 +40,7 @@ class MachineClassController:
     """The machine class controller.
 
     Args:
-        world: what the machine controllers share; it is ready.
+        shared: what the machine controllers share; the caches are ready.
         classes: requests about MachineClasses.
         secrets: requests about Secrets.
         events: where events go.
@@ -50,17 +50,22 @@ class MachineClassController:
     def __init__(
         self,
         *,
-        world: World,
+        shared: Shared,
         classes: Writes[MachineClass],
         secrets: Writes[Secret],
         events: Recorder,
         rng: random.Random | None = None,
     ) -> None:
-        self._world = world
+        self._caches, self._driver = shared.caches, shared.driver
+        self._names = shared.caches.settings.names
+        self._codec, kind = shared.caches.codec, shared.caches.codec.machine_classes
+        assert kind is not None
+        self._kind = kind
+        caches = shared.caches
         self._events = events
         self._log = log.logger(NAME)
-        self._classes = Writer(classes, cache=world.classes.store, strategic=False, rng=rng)
-        self._secrets = Writer(secrets, cache=world.secrets.store, rng=rng)
+        self._classes = Writer(classes, cache=caches.classes.store, strategic=False, rng=rng)
+        self._secrets = Writer(secrets, cache=caches.secrets.store, rng=rng)
         self._checked: dict[str, Checked] = {}
         self._faults: dict[str, list[str] | None] = {}
         self._announced: dict[str, tuple[str, str]] = {}
@@ -76,9 +81,9 @@ class MachineClassController:
             workers=4,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[
-                Watch(informer=world.machines, changed=self._machine_changed),
-                Watch(informer=world.secrets, changed=self._secret_changed),
-                Watch(informer=world.classes, changed=self._class_changed),
+                Watch(informer=caches.machines, changed=self._machine_changed),
+                Watch(informer=caches.secrets, changed=self._secret_changed),
+                Watch(informer=caches.classes, changed=self._class_changed),
             ],
             on_retry=self._retry,
             rng=rng,
@@ -99,36 +104,34 @@ class MachineClassController:
         return DONE
 
     async def _sync_class(self, key: str) -> None:
-        cached = self._world.classes.store.get(key)
+        cached = self._caches.classes.store.get(key)
         if cached is None:
             return
         obj = self._classes.newest(cached)
 
         def held(one: MachineClass) -> Patch | None:
-            machines = self._world.machines
+            machines = self._caches.machines
             # A Machine that cannot be read may be of it.
-            if machines.undecodable and names.FINALIZER in one.finalizers:
+            if machines.undecodable and self._names.finalizer in one.finalizers:
                 return None
-            is_used = any(plan.refers_to(each, one.name) for each in machines.store.list())
-            return plan.finalizer_patch(one, is_used=is_used)
+            is_used = any(each.class_name == one.name for each in machines.store.list())
+            return _held(one, self._names.finalizer, is_used=is_used, strategic=False)
 
         written = await self._classes.change(obj, Step(held))
         if written.obj is not None and not written.obj.is_deleting:
             await self._judge(written.obj)
 
     async def _judge(self, obj: MachineClass) -> None:
-        view = self._world.class_view(obj)
+        view = self._caches.resolve(obj)
         faults = await self._faults_of(obj.key, view)
-        wanted = plan.condition(faults, clock.now())
-        metrics.INVALID.set(sum(1 for each in self._faults.values() if each))
+        wanted = _condition(faults, clock.now())
+        metrics.CLASSES_INVALID.set(sum(1 for each in self._faults.values() if each))
 
         if await self._write_condition(obj, wanted) and faults:
             self._log.warning("machine class cannot be used", key=obj.key, error=wanted.message)
-            self._events.event(
-                MACHINE_CLASSES.reference(obj), WARNING, wanted.reason, wanted.message
-            )
+            self._events.event(self._kind.reference(obj), WARNING, wanted.reason, wanted.message)
 
-    async def _write_condition(self, obj: MachineClass, wanted: ObjectCondition) -> bool:
+    async def _write_condition(self, obj: MachineClass, wanted: Condition) -> bool:
         """Write the condition of a class; return whether it is new.
 
         Raises:
@@ -136,16 +139,16 @@ class MachineClassController:
         """
         # One at a time: the answer to the first write decides about the others.
         async with self._status_writes:
-            if plan.has_condition(obj, wanted.type):
+            if _has_condition(obj, wanted.type):
                 self._stores_status = True
             before = self._announced.get(obj.key)
             self._announced[obj.key] = wanted.status, wanted.message
             if not self._stores_status:
                 return before != self._announced[obj.key]
             written = await self._classes.change(
-                obj, Step(lambda one: plan.condition_patch(one, wanted))
+                obj, Step(lambda one: self._condition_patch(one, wanted))
             )
-            if written.obj is not None and not plan.has_condition(written.obj, wanted.type):
+            if written.obj is not None and not _has_condition(written.obj, wanted.type):
                 self._stores_status = False
                 self._log.warning(
                     "MachineClass conditions are not stored, events and logs only",
@@ -155,7 +158,7 @@ class MachineClassController:
                 )
             return written.changed
 
-    async def _faults_of(self, key: str, view: ClassView) -> list[str] | None:
+    async def _faults_of(self, key: str, view: ResolvedClass) -> list[str] | None:
         """What is wrong with a class; the driver is asked once about each spec."""
         if view.faults:
             self._checked.pop(key, None)
@@ -165,11 +168,11 @@ class MachineClassController:
             self._checked[key] = asked
         return self._faults[key]
 
-    async def _asked(self, view: ClassView) -> list[str] | None:
-        if not self._world.caller.offers(SpecValidation):
+    async def _asked(self, view: ResolvedClass) -> list[str] | None:
+        if not self._driver.caller.offers(SpecValidation):
             return None
         try:
-            found = await self._world.call(
+            found = await self._driver.call(
                 SpecValidation.validate_spec, view.provider_spec, view.credentials, True
             )
         except InvalidArgument as error:
@@ -177,23 +180,32 @@ class MachineClassController:
         return [str(one) for one in found]
 
     async def _sync_secret(self, key: str) -> None:
-        cached = self._world.secrets.store.get(key)
+        cached = self._caches.secrets.store.get(key)
         if cached is None:
             return
 
         def held(one: Secret) -> Patch | None:
-            classes = self._world.classes
-            if classes.undecodable and names.FINALIZER_SECRET in one.finalizers:
+            classes = self._caches.classes
+            if classes.undecodable and self._names.secret_finalizer in one.finalizers:
                 return None
-            is_used = plan.uses_secret(classes.store.list(), one)
-            return plan.secret_patch(one, is_used=is_used)
+            is_used = bool(self._caches.classes_with_secret(one.name))
+            return _held(one, self._names.secret_finalizer, is_used=is_used, strategic=True)
 
         await self._secrets.change(self._secrets.newest(cached), Step(held))
+
+    def _condition_patch(self, obj: MachineClass, wanted: Condition) -> Patch | None:
+        known = {one.type: one for one in obj.conditions}
+        before = known.get(wanted.type)
+        if before is not None and replace(before, since=None) == replace(wanted, since=None):
+            return None
+        if before is not None and before.status == wanted.status:
+            wanted = replace(wanted, since=before.since)
+        return self._codec.class_conditions_patch(obj, (known | {wanted.type: wanted}).values())
 
     def _retry(self) -> None:
         """Another provider may think otherwise."""
         self._checked.clear()
-        for one in self._world.classes.store.list():
+        for one in self._caches.classes.store.list():
             self._add(_CLASS, one.key)
 
     # --- the caches ---------------------------------------------------------------------------
@@ -207,8 +219,8 @@ class MachineClassController:
 
     def _class_changed(self, old: MachineClass | None, new: MachineClass | None, _: bool) -> bool:
         for one in filter(None, (old, new)):
-            for reference in one.secrets:
-                self._add(_SECRET, f"{one.namespace}/{reference.name}")
+            for _namespace, name in one.secrets:
+                self._add(_SECRET, f"{one.namespace}/{name}")
         if new is not None:
             self._add(_CLASS, new.key)
         elif old is not None:
@@ -219,7 +231,7 @@ class MachineClassController:
         found = new or old
         if found is not None:
             self._add(_SECRET, found.key)
-            for one in self._world.classes_with_secret(found.name):
+            for one in self._caches.classes_with_secret(found.name):
                 self._add(_CLASS, one.key)
         if new is None and old is not None:
             self._secrets.forget(old.key)
@@ -230,7 +242,37 @@ class MachineClassController:
         self._checked.pop(gone.key, None)
         self._faults.pop(gone.key, None)
         self._announced.pop(gone.key, None)
-        metrics.INVALID.set(sum(1 for each in self._faults.values() if each))
+        metrics.CLASSES_INVALID.set(sum(1 for each in self._faults.values() if each))
 
     def _add(self, kind: str, key: str) -> None:
         self.controller.queue.add(f"{kind} {key}")
+
+
+def _held(obj: KubeObject, finalizer: str, *, is_used: bool, strategic: bool) -> Patch | None:
+    """Return the patch that holds an object while it is used; None = as it is."""
+    if not is_used:
+        return remove_finalizer(obj, finalizer, strategic=strategic)
+    # No finalizer can be added to an object in deletion.
+    return None if obj.is_deleting else add_finalizer(obj, finalizer, strategic=strategic)
+
+
+def _condition(faults: Sequence[str] | None, now: datetime) -> Condition:
+    """Return what to say of a class; None instead of faults: the driver cannot tell."""
+    if faults is None:
+        status, reason, text = STATUS_TRUE, reasons.REASON_UNCHECKED, "The driver checks no specs."
+    elif faults:
+        status, reason, text = STATUS_FALSE, reasons.REASON_SPEC_INVALID, "; ".join(faults)
+    else:
+        status, reason, text = STATUS_TRUE, reasons.REASON_SPEC_VALID, "VMs can be made of it."
+    return Condition(
+        type=reasons.CONDITION_SPEC_VALID,
+        status=status,
+        reason=reason,
+        # As it will be stored, or it would be found to differ each time.
+        message=redact.public(text),
+        since=now,
+    )
+
+
+def _has_condition(obj: MachineClass, kind: str) -> bool:
+    return any(one.type == kind for one in obj.conditions)

@@ -1,1 +1,0 @@
-"""The machine overshoot controller: a set with far too many machines makes no more of them."""

@@ -1,1 +1,0 @@
-"""The machine safety controller: VMs without a Machine, and nodes without one."""

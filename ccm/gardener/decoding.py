@@ -1,0 +1,502 @@
+"""Decoding of Gardener's machine objects: documents to hub types. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ccm.base.parsing import parse_bool, parse_digits, parse_duration
+from ccm.cloud.machines import IMPORT_ANNOTATION
+from ccm.gardener import names
+from ccm.gardener import types as documents
+from ccm.machines import bounds, reasons
+from ccm.machines.replicas import DEFAULT_PRIORITY
+from ccm.machines.settings import Names
+from ccm.model import names as kubernetes
+from ccm.model.machines import (
+    Condition,
+    DeploymentStatus,
+    FailedMachine,
+    Machine,
+    MachineClass,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    Operation,
+    Phase,
+    SetStatus,
+    Strategy,
+    Template,
+)
+from ccm.model.meta import KubeObject
+from ccm.model.selectors import BadSelectorError, LabelSelector
+from ccm.model.times import NEVER, moment
+
+_CAPACITY = ("cpu", "gpu", "memory")
+_PLACE = {"instance_type": "instanceType", "region": "region", "zone": "zone"}
+"""What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
+
+
+NAMES = Names(
+    finalizer=names.FINALIZER,
+    secret_finalizer=names.FINALIZER_SECRET,
+    priority=names.ANNOTATION_PRIORITY,
+    default_priority=names.DEFAULT_PRIORITY,
+    marked=names.ANNOTATION_MARKED,
+    token_id=names.ANNOTATION_TOKEN_ID,
+    origin=names.ANNOTATION_ORIGIN,
+    creation=names.ANNOTATION_CREATION,
+    deletion=names.ANNOTATION_DELETION,
+    node_finalizer=names.FINALIZER_NODE,
+    machine_label=names.LABEL_MACHINE_NAME,
+    applied=names.ANNOTATION_APPLIED,
+    applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
+    unmanaged=names.ANNOTATION_NOT_MANAGED,
+    critical_taint=names.TAINT_CRITICAL,
+    old_taint=names.TAINT_OLD_SET,
+    preserve=names.ANNOTATION_PRESERVE,
+    preserve_of_node=names.ANNOTATION_PRESERVED,
+    preserved_taint=names.TAINT_PRESERVED,
+    preserved_condition=names.CONDITION_PRESERVED,
+    preserved_by_us=names.REASON_PRESERVED_BY_US,
+    preserved_by_user=names.REASON_PRESERVED_BY_USER,
+    preservation_stopped=names.REASON_PRESERVED_NO_MORE,
+    candidate=names.LABEL_CANDIDATE,
+    selected=names.LABEL_SELECTED,
+    update_result=names.LABEL_UPDATE_RESULT,
+    update_successful=names.UPDATE_SUCCESSFUL,
+    update_unsuccessful=names.UPDATE_FAILED,
+    update_failed_reason=names.ANNOTATION_UPDATE_FAILED,
+    update_condition=names.CONDITION_IN_PLACE,
+    update_waiting=reasons.REASON_UPDATE_CANDIDATE,
+    update_selected=reasons.REASON_UPDATE_SELECTED,
+    update_drained=reasons.REASON_UPDATE_DRAINED,
+    update_ready=reasons.REASON_UPDATE_READY,
+    update_succeeded=reasons.REASON_UPDATE_SUCCESSFUL,
+    update_failed=reasons.REASON_UPDATE_FAILED,
+    freeze=names.LABEL_FREEZE,
+    frozen=names.FROZEN,
+    unfreeze=names.ANNOTATION_UNFREEZE,
+    scale_up_disabled=names.LABEL_SCALE_UP_DISABLED,
+    trigger=names.ANNOTATION_TRIGGER_DELETION,
+    scaler_time=names.ANNOTATION_SCALER_TIME,
+    revision=kubernetes.ANNOTATION_REVISION,
+    revision_history=kubernetes.ANNOTATION_REVISION_HISTORY,
+    desired=kubernetes.ANNOTATION_DESIRED_REPLICAS,
+    most=kubernetes.ANNOTATION_MAX_REPLICAS,
+    not_copied=frozenset(
+        {
+            kubernetes.ANNOTATION_LAST_APPLIED,
+            kubernetes.ANNOTATION_REVISION,
+            kubernetes.ANNOTATION_REVISION_HISTORY,
+            kubernetes.ANNOTATION_DESIRED_REPLICAS,
+            kubernetes.ANNOTATION_MAX_REPLICAS,
+            names.TAINT_OLD_SET,
+            names.ANNOTATION_UNFREEZE,
+            names.ANNOTATION_TRIGGER_DELETION,
+        }
+    ),
+    hold=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED,
+    hold_is_ours=kubernetes.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
+)
+"""Names of this API group."""
+
+_MOST_S = 2**31 - 1
+_STRATEGIES = {one.value: one for one in Strategy}
+_MANUAL = "Manual"
+_ORCHESTRATIONS = ("Auto", _MANUAL)
+_ORDERED = msgspec.json.Encoder(order="deterministic")
+
+# --- machines and classes ---------------------------------------------------------------------
+
+
+def machine(obj: documents.Machine) -> Machine:
+    """Convert a document."""
+    spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
+    unhealthy = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
+    annotations = obj.annotations
+    return Machine(
+        metadata=obj.metadata,
+        created=moment(obj.metadata.creation_timestamp) or NEVER,
+        class_name=made_of.name if made_of.kind == names.CLASS_KIND else "",
+        class_reference=(made_of.api_group, made_of.kind, made_of.name),
+        provider_id=spec.provider_id,
+        node_name=obj.labels.get(names.LABEL_NODE, ""),
+        status=_status(obj),
+        group=_group(obj),
+        deployment=obj.labels.get(names.LABEL_DEPLOYMENT, ""),
+        creation_timeout_s=_seconds(
+            annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
+        ),
+        health_timeout_s=_positive(spec.health_timeout),
+        update_timeout_s=_positive(spec.in_place_update_timeout),
+        never_fails=bool(spec.disable_health_timeout),
+        preserve_timeout_s=_positive(spec.machine_preserve_timeout),
+        creation_started=_creation_started(obj),
+        origins=_origins(obj),
+        unhealthy_conditions=unhealthy or None,
+        node_labels=texts(template.get("labels")),
+        node_annotations=texts(template.get("annotations")),
+        taints=tuple(spec.node_template.spec.taints or ()),
+        force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
+        force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
+        drain_timeout_s=_seconds(spec.drain_timeout),
+        max_evict_retries=spec.max_evict_retries,
+        priority=_priority(annotations.get(names.ANNOTATION_PRIORITY, "")),
+        marked=moment(annotations.get(names.ANNOTATION_MARKED)),
+        preserve=annotations.get(names.ANNOTATION_PRESERVE, ""),
+        preserve_of_node=annotations.get(names.ANNOTATION_PRESERVED, ""),
+        was_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
+        source=obj,
+    )
+
+
+def machine_class(obj: documents.MachineClass) -> MachineClass:
+    """Convert a document."""
+    template = obj.node_template or documents.ClassNodeTemplate()
+    imports = obj.annotations.get(IMPORT_ANNOTATION, "")
+    return MachineClass(
+        metadata=obj.metadata,
+        provider=obj.provider,
+        provider_spec=obj.spec,
+        secrets=tuple((one.namespace or obj.namespace, one.name) for one in obj.secrets),
+        imports=frozenset(one.strip() for one in imports.split(",")) - {""},
+        extra_capacity=texts(template.virtual_capacity),
+        place=(template.instance_type, template.zone),
+        region=template.region,
+        is_held=names.FINALIZER in obj.finalizers,
+        gaps=tuple(_gaps(obj)),
+        conditions=_conditions(obj.status.conditions),
+        source=obj,
+    )
+
+
+def _gaps(obj: documents.MachineClass) -> Iterator[str]:
+    if (template := obj.node_template) is None:
+        return
+    where = f"MachineClass {obj.name}: nodeTemplate"
+    for key in _CAPACITY:
+        if key not in (template.capacity or {}):
+            yield f"{where}.capacity.{key} is missing; give the amount, 0 for none"
+    for field, name in _PLACE.items():
+        if not getattr(template, field):
+            yield f"{where}.{name} is empty; say which"
+
+
+def _origins(obj: documents.Machine) -> tuple[str, ...]:
+    recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
+    return tuple(recorded.split(",")) if recorded else ()
+
+
+def _status(obj: documents.Machine) -> MachineStatus:
+    found, current, last = obj.status, obj.status.current_status, obj.status.last_operation
+    return MachineStatus(
+        phase=_phase(current.phase),
+        description=last.description,
+        code=last.error_code,
+        state=last.state,
+        kind=last.type,
+        timeout_active=current.timeout_active,
+        since=moment(current.last_update_time),
+        preserve_until=moment(current.preserve_expiry_time),
+        updated=moment(last.last_update_time),
+        known_state=_known_state(obj),
+        addresses=tuple(found.addresses or ()),
+        conditions=tuple(found.conditions or ()),
+    )
+
+
+def _phase(text: str) -> Phase:
+    try:
+        return Phase(text)
+    except ValueError:
+        return Phase.FOREIGN
+
+
+def _group(obj: documents.Machine) -> str:
+    """Its deployment; without one, whoever controls it."""
+    owners = obj.metadata.owner_references or ()
+    others = (one.uid for one in owners if one.controller)
+    return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
+
+
+def _creation_started(obj: documents.Machine) -> bool:
+    """Return whether the object records a creation of its own: a restored copy has the annotation
+    too, but another UID, and none of the original's owners.
+    """
+    recorded = obj.annotations.get(names.ANNOTATION_CREATION)
+    if not recorded:
+        # First, as machines are viewed very often, and most have their VM.
+        return is_recorded_in_state(obj)
+    owners = (one.uid for one in obj.metadata.owner_references or ())
+    return recorded in (obj.uid, *owners) or is_recorded_in_state(obj)
+
+
+def is_recorded_in_state(obj: documents.Machine) -> bool:
+    stored = obj.status.last_known_state
+    if not stored:
+        return False
+    begins, _, _ = stored.partition(" ")
+    return begins == f"{names.STATE_CREATION}{obj.uid}"
+
+
+def _known_state(obj: documents.Machine) -> str:
+    """Return the driver's last known state, without the record of an earlier release."""
+    stored = obj.status.last_known_state
+    return stored.partition(" ")[2] if stored.startswith(names.STATE_CREATION) else stored
+
+
+def _priority(text: str) -> int:
+    is_negative = text.startswith("-")
+    found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
+    if found is None:
+        return DEFAULT_PRIORITY
+    return -found if is_negative else found
+
+
+def _seconds(text: str) -> float | None:
+    """A duration; None where there is none, or none that can be read: the flag counts."""
+    try:
+        return parse_duration(text).total_seconds() if text else None
+    except ValueError:
+        return None
+
+
+def _positive(text: str) -> float | None:
+    """A duration that a machine sets itself. One of nothing is none: it would end the machine at
+    the first hiccup of its node.
+    """
+    seconds = _seconds(text)
+    return seconds if seconds is not None and seconds > 0 else None
+
+
+# --- sets and deployments -----------------------------------------------------------------------
+
+
+def machine_set(obj: documents.MachineSet) -> MachineSet:
+    """Convert a document."""
+    spec, status, labels = obj.spec, obj.status, obj.labels
+    return MachineSet(
+        **_owner(obj, spec),
+        faults=tuple(_faults(spec)),
+        created=moment(obj.metadata.creation_timestamp) or NEVER,
+        may_grow=not (_is_frozen(obj) or names.LABEL_SCALE_UP_DISABLED in labels),
+        scaled=moment(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
+        status=SetStatus(
+            observed=status.observed_generation,
+            replicas=status.replicas,
+            labeled=status.fully_labeled_replicas,
+            ready=status.ready_replicas,
+            available=status.available_replicas,
+            preserved=status.preserved_failed_replicas,
+            preserved_by_us=status.auto_preserve_failed_machine_count,
+            conditions=_conditions(status.conditions),
+            last=_operation(status.last_operation),
+            failed=_failed(status.failed_machines),
+        ),
+    )
+
+
+def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
+    """Convert a document."""
+    spec, status, strategy = obj.spec, obj.status, obj.spec.strategy.effective()
+    in_place, kind = strategy.in_place_update, _STRATEGIES.get(strategy.type)
+    block = in_place if kind is Strategy.IN_PLACE else strategy.rolling_update
+    deadline = spec.progress_deadline_seconds
+    return MachineDeployment(
+        **_owner(obj, spec),
+        faults=(*_faults(spec), *_strategy_faults(strategy)),
+        strategy=kind,
+        strategy_type=strategy.type,
+        max_surge=(block.max_surge if block else None) or 0,
+        max_unavailable=(block.max_unavailable if block else None) or 0,
+        is_manual=in_place is not None and in_place.orchestration_type == _MANUAL,
+        is_paused=spec.paused,
+        deadline_s=None if deadline is None else limited_s(deadline),
+        history_limit=spec.revision_history_limit,
+        rollback_to=spec.rollback_to.revision if spec.rollback_to is not None else None,
+        status=DeploymentStatus(
+            observed=status.observed_generation,
+            replicas=status.replicas,
+            updated=status.updated_replicas,
+            ready=status.ready_replicas,
+            available=status.available_replicas,
+            preserved=status.preserved_failed_replicas,
+            unavailable=status.unavailable_replicas,
+            conditions=_conditions(status.conditions),
+            collisions=status.collision_count,
+            failed=_failed(status.failed_machines),
+        ),
+    )
+
+
+def _owner(
+    obj: documents.MachineSet | documents.MachineDeployment,
+    spec: documents.MachineSetSpec | documents.MachineDeploymentSpec,
+) -> dict[str, Any]:
+    return {
+        "metadata": obj.metadata,
+        "replicas": spec.replicas,
+        "template": _template(
+            spec.template, (spec.min_ready_seconds, spec.auto_preserve_failed_machine_max)
+        ),
+        "selector": spec.selector,
+        "min_ready_s": limited_s(spec.min_ready_seconds),
+        "max_preserved": spec.auto_preserve_failed_machine_max,
+        "is_frozen": _is_frozen(obj),
+        "wants_unfreeze": names.ANNOTATION_UNFREEZE in obj.annotations,
+        "source": obj,
+    }
+
+
+def _is_frozen(obj: KubeObject) -> bool:
+    return obj.labels.get(names.LABEL_FREEZE) == names.FROZEN
+
+
+def _template(found: documents.MachineTemplateSpec, settings: Sequence[int]) -> Template:
+    labels, class_ = labels_of(found), found.spec.class_
+    metadata = filled(found.metadata or {})
+    marks = {key: text for key, text in labels.items() if key != names.LABEL_TEMPLATE_HASH}
+    spec = filled(msgspec.to_builtins(found.spec))
+    made_of = dict(spec.pop("class", {}))
+    kind = made_of.pop("kind", "")
+    decides = [metadata | {"labels": marks}, made_of, spec.pop("providerID", "")]
+    return Template(
+        essence=_ORDERED.encode(decides).decode(),
+        rest=_ORDERED.encode([kind, spec, *settings]).decode(),
+        labels=labels,
+        class_name=class_.name,
+        class_reference=(class_.api_group, class_.kind, class_.name),
+        source=found,
+    )
+
+
+def _faults(
+    spec: documents.MachineSetSpec | documents.MachineDeploymentSpec,
+) -> Iterator[str]:
+    """Yield what makes a set or a deployment unusable.
+
+    A set whose selector the labels of its own template do not satisfy would create machines without
+    end, none of which counts; an empty selector would take over every machine there is.
+    """
+    if spec.replicas < 0:
+        yield f"spec.replicas is {spec.replicas}; it has to be 0 or more"
+    yield from _selector_faults(spec.selector, labels_of(spec.template))
+    made_of = spec.template.spec.class_
+    if made_of.kind != names.CLASS_KIND:
+        yield f"spec.template.spec.class.kind is {made_of.kind!r}; it has to be {names.CLASS_KIND}"
+    if not made_of.name:
+        yield f"spec.template.spec.class.name is empty; say which {names.CLASS_KIND}"
+
+
+def _selector_faults(selector: LabelSelector | None, found: Mapping[str, str]) -> Iterator[str]:
+    if selector is None or not (selector.match_labels or selector.match_expressions):
+        yield "spec.selector selects everything; name the labels of the template"
+        return
+    try:
+        terms = selector.requirements()
+    except BadSelectorError as error:
+        yield f"spec.selector: {error}"
+        return
+    missing = [one.key for one in terms if not one.matches(found)]
+    if missing:
+        yield (
+            f"spec.selector asks for {', '.join(sorted(missing))} as spec.template.metadata.labels "
+            "do not have it; make them agree"
+        )
+
+
+def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
+    where = "spec.strategy"
+    if strategy.type not in _STRATEGIES:
+        one_of = ", ".join(_STRATEGIES)
+        yield f"{where}.type is {strategy.type!r}; it has to be one of {one_of}"
+        return
+    kind = _STRATEGIES[strategy.type]
+    if kind is Strategy.RECREATE:
+        return
+    rolls = kind is Strategy.ROLLING
+    name = "rollingUpdate" if rolls else "inPlaceUpdate"
+    block = strategy.rolling_update if rolls else strategy.in_place_update
+    if block is None:
+        yield f"{where}.{name} is missing; give maxSurge and maxUnavailable"
+        return
+    amounts = {"maxSurge": block.max_surge, "maxUnavailable": block.max_unavailable}
+    for key, value in amounts.items():
+        if not bounds.is_amount(value):
+            said = "missing" if value is None else repr(value)
+            yield f"{where}.{name}.{key} is {said}; give a number, or a percentage such as 10%"
+    update = strategy.in_place_update
+    if not rolls and update is not None and update.orchestration_type not in _ORCHESTRATIONS:
+        said = repr(update.orchestration_type)
+        yield f"{where}.{name}.orchestrationType is {said}; it has to be Auto or Manual"
+
+
+def labels_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
+    """Return the labels of the machines of a template."""
+    return texts((template.metadata or {}).get("labels"))
+
+
+def texts(found: Any) -> Mapping[str, str]:
+    """Return a map of texts from a value of any type."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(key): str(value) for key, value in found.items() if value is not None}
+
+
+def annotations_of(template: documents.MachineTemplateSpec) -> Mapping[str, str]:
+    """Return the annotations of the machines of a template."""
+    return texts((template.metadata or {}).get("annotations"))
+
+
+def _conditions(found: Iterable[documents.ObjectCondition] | None) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(
+            type=one.type,
+            status=one.status,
+            reason=one.reason,
+            message=one.message,
+            updated=moment(getattr(one, "last_update_time", None)),
+            since=moment(one.last_transition_time),
+        )
+        for one in found or ()
+    )
+
+
+def _operation(found: documents.LastOperation) -> Operation:
+    return Operation(
+        description=found.description,
+        code=found.error_code,
+        state=found.state,
+        kind=found.type,
+        updated=moment(found.last_update_time),
+    )
+
+
+def _failed(found: Iterable[documents.MachineSummary] | None) -> tuple[FailedMachine, ...]:
+    return tuple(
+        FailedMachine(
+            name=one.name,
+            provider_id=one.provider_id,
+            owner=one.owner_ref,
+            operation=_operation(one.last_operation),
+        )
+        for one in found or ()
+    )
+
+
+def filled(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not empty: Go writes empty ones."""
+    inner = {
+        key: filled(value) if isinstance(value, Mapping) else value for key, value in found.items()
+    }
+    return {key: value for key, value in inner.items() if value not in (None, "", {}, [])}
+
+
+def limited_s(seconds: int) -> float:
+    """Return the seconds of a field of 32 bits; another definition than ours may let more through,
+    and no moment is so far away.
+    """
+    return float(max(-_MOST_S, min(seconds, _MOST_S)))

@@ -1,0 +1,297 @@
+"""Caches that the machine controllers of one daemon share.
+
+No controller starts before the API server serves the objects and the marker of the cluster is
+known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from ccm.base import log
+from ccm.base.backoff import Exponential
+from ccm.base.log import Outage
+from ccm.kube.errors import KubeError
+from ccm.kube.informer import Informer, Informers
+from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
+from ccm.machines import classes, served
+from ccm.machines.ages import Ages
+from ccm.machines.classes import ResolvedClass
+from ccm.machines.codec import Codec
+from ccm.machines.settings import Settings
+from ccm.model import Namespace, Node, Secret
+from ccm.model.machines import Machine, MachineClass, MachineDeployment, MachineSet
+
+SYSTEM_NAMESPACE = "kube-system"
+"""Namespace whose UID is the marker of a cluster that was given none: it lives as long as the
+cluster. It is that of the cluster which machines join: many may have their Machines in one control
+cluster."""
+
+_PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
+
+
+class Asks(Protocol):
+    """Requests before anything starts (a `Client`)."""
+
+    async def raw(self, method: str, path: str) -> bytes: ...
+
+    def server_time(self) -> datetime: ...
+
+    def resource(self, kind: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster that machines join, where it is another than that of their objects."""
+
+    informers: Informers
+    client: Asks
+
+
+class InitialMetadata:
+    """Metadata that machines and nodes get when they are created, so that one write does for two.
+
+    Nothing rests on it: a controller that is alone in its daemon, or comes after a restart, finds
+    what is missing and writes it then.
+
+    Attributes:
+        claim: returns metadata that a machine about to be created has from the beginning; set by
+            the machine controller.
+    """
+
+    def __init__(self) -> None:
+        self.claim: Callable[[Machine], Mapping[str, Any]] = lambda _: {}
+        self._notes: dict[str, Mapping[str, str]] = {}
+        self._sets: dict[str, Collection[str]] = {}
+
+    def rolls(self, owner: str, sets: Collection[str], notes: Mapping[str, str]) -> None:
+        """Note the annotations of nodes of a deployment's sets during a rollout.
+
+        Args:
+            owner: UID of the deployment.
+            sets: UIDs of its sets; empty = there is no rollout.
+            notes: annotations of each of their nodes.
+        """
+        for one in self._sets.pop(owner, ()):
+            self._notes.pop(one, None)
+        if sets and notes:
+            self._sets[owner] = tuple(sets)
+            self._notes |= dict.fromkeys(sets, notes)
+
+    def notes(self, owner: str) -> Mapping[str, str]:
+        """Return the annotations of a node that joins now; `owner` is the UID of its set."""
+        return self._notes.get(owner, {})
+
+
+class Caches:
+    """Caches of all objects, and what is read of them.
+
+    Args:
+        codec: codec of the machines' API group.
+        informers: caches of the cluster that has the machines.
+        client: client of that cluster.
+        namespace: namespace of the objects.
+        settings: settings of flags; without a cluster, the marker is the UID of the target
+            cluster's `kube-system`, or without a target that of the namespace.
+        providers: returns the values of `provider` that the driver accepts.
+        target: the cluster that machines join; None = the same.
+
+    Attributes:
+        ages: ages of all machines.
+        arrivals: metadata that the controllers have written for each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        codec: Codec,
+        informers: Informers,
+        client: Asks,
+        namespace: str,
+        settings: Settings,
+        providers: Callable[[], Collection[str]],
+        target: Target | None = None,
+    ) -> None:
+        self.codec = codec
+        self.namespace = namespace
+        self.ages = Ages(client.server_time)
+        self.arrivals = InitialMetadata()
+        self._informers = informers
+        self._client = client
+        self._settings = settings
+        self._providers = providers
+        self._is_ready = False
+        self._target = target or Target(informers=informers, client=client)
+        self._no_nodes: Informer[Node] = Informer.nowhere(NODES)
+        self._no_classes: Informer[Any] = Informer.nowhere(SECRETS)
+        self._opening = asyncio.Lock()
+        self._usable: dict[str, ResolvedClass] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """Names and settings; there are none before `ready`."""
+        assert self._is_ready
+        return self._settings
+
+    @property
+    def machines(self) -> Informer[Machine]:
+        """All machines."""
+        return self._informers.of(self.codec.machines, namespace=self.namespace)
+
+    @property
+    def classes(self) -> Informer[MachineClass]:
+        """All classes; none where the API group has no such objects."""
+        kind = self.codec.machine_classes
+        if kind is None:
+            return self._no_classes
+        return self._informers.of(kind, namespace=self.namespace)
+
+    @property
+    def machine_sets(self) -> Informer[MachineSet]:
+        """All machine sets."""
+        return self._informers.of(self.codec.machine_sets, namespace=self.namespace)
+
+    @property
+    def machine_deployments(self) -> Informer[MachineDeployment]:
+        """All machine deployments."""
+        return self._informers.of(self.codec.machine_deployments, namespace=self.namespace)
+
+    @property
+    def secrets(self) -> Informer[Secret]:
+        """The Secrets beside them."""
+        return self._informers.of(SECRETS, namespace=self.namespace)
+
+    @property
+    def nodes(self) -> Informer[Node]:
+        """All Nodes of the cluster that machines join."""
+        return self._target.informers.of(NODES) if self._settings.has_target else self._no_nodes
+
+    def now(self) -> datetime:
+        """Return the time at the API server that has the machines: ages count by it."""
+        return self._client.server_time()
+
+    def now_since(self, uid: str, moment: datetime | None) -> datetime:
+        """Return the time to compare with a moment that stands on a machine.
+
+        No jump of any clock makes it a later one. None = the moment is about to be written.
+        """
+        return self.now() if moment is None else self.ages.now(uid, moment)
+
+    async def ready(self, *kinds: Kind[Any]) -> None:
+        """Wait until the objects are served, and the marker is known.
+
+        Args:
+            kinds: further kinds that have to be served.
+        """
+        async with self._opening:
+            if not self._is_ready:
+                await self._until(self._open)
+        if kinds:
+            await self._until(lambda: self._check_served(*kinds))
+
+    async def _until(self, step: Callable[[], Awaitable[None]]) -> None:
+        outage = Outage(
+            log.logger("machines"),
+            begins="machine controllers wait for what they need, retrying",
+            ends="machine controllers have what they need",
+        )
+        attempt = 0
+        while True:
+            try:
+                await step()
+            except KubeError as error:
+                outage.goes_on(error=str(error))
+                await asyncio.sleep(_PAUSES.even_delay(attempt))
+                attempt += 1
+            else:
+                outage.is_over()
+                return
+
+    async def _open(self) -> None:
+        await self._check_served(*self.codec.required)
+        cluster = self._settings.cluster
+        if not cluster:
+            target = self._target.client if self._settings.has_target else None
+            cluster = await marker(self._client, target, self.namespace)
+        self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
+
+    async def _check_served(self, *kinds: Kind[Any]) -> None:
+        """Raise KubeError where objects of these kinds cannot be used yet."""
+        group = self.codec.machines.api_version
+        known = await served.resources(self._client, group)
+        missing = [one for one in kinds if one.plural not in known]
+        if missing:
+            plurals = " and ".join(one.plural for one in missing)
+            raise NotServed(f"{group} has no {plurals}; apply manifests/crds.yaml")
+
+    # --- classes ------------------------------------------------------------------------------
+
+    def class_of(self, machine: Machine) -> ResolvedClass:
+        """Return the machine's class; one with a fault where it has none."""
+        if machine.own_class is not None:
+            return self.resolve(machine.own_class)
+        namespace, name = machine.namespace, machine.class_name
+        found = self.classes.store.get(f"{namespace}/{name}") if name else None
+        if found is None:
+            return classes.no_class(name, namespace)
+        resolved = self.resolve(found)
+        if not resolved.lacking:
+            self._usable[found.key] = resolved
+        return resolved
+
+    def class_to_delete_with(self, machine: Machine) -> ResolvedClass:
+        """Return the machine's class; the last usable one where it or its Secret is gone."""
+        found = self.class_of(machine)
+        key = f"{machine.namespace}/{machine.class_name}"
+        return self._usable.get(key, found) if found.lacking else found
+
+    def classes_with_secret(self, name: str) -> Sequence[MachineClass]:
+        """Return the classes that refer to a Secret."""
+        return [
+            one
+            for one in self.classes.store.list()
+            if any(secret == name for _, secret in one.secrets)
+        ]
+
+    def resolve(self, found: MachineClass) -> ResolvedClass:
+        """Return a class with what its Secrets hold now."""
+        return classes.resolve(
+            found,
+            lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),
+            providers=self._providers(),
+        )
+
+    def forget(self, uid: str) -> None:
+        """Forget a machine that is gone."""
+        self.ages.forget(uid)
+        gone = [key for key in self._usable if self.classes.store.get(key) is None]
+        if gone:
+            # Credentials are kept no longer than there is something to delete with them.
+            machines = self.machines.store.list()
+            wanted = {f"{one.namespace}/{one.class_name}" for one in machines}
+            for key in set(gone) - wanted:
+                del self._usable[key]
+
+
+async def marker(control: Asks, target: Asks | None, namespace: str) -> str:
+    """Return the marker of a cluster that was given none.
+
+    Args:
+        control: the cluster that has the machines.
+        target: the cluster that they join; None = there is none.
+        namespace: namespace of the machines.
+
+    Raises:
+        KubeError: the marker cannot be read.
+    """
+    client, where = (target, SYSTEM_NAMESPACE) if target is not None else (control, namespace)
+    found: Namespace = await client.resource(NAMESPACES).get(where)
+    return found.uid
+
+
+class NotServed(KubeError):
+    """The definitions of the objects are missing."""

@@ -1,0 +1,150 @@
+"""Codec of an API group of machines: everything that the controllers have to know of the group.
+
+A codec decodes the group's documents to hub types (`ccm.model.machines`), once for each version of
+an object, and makes the patches for what controllers write. A feature that the group lacks has
+empty names. A second API group needs a codec, and nothing else.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from ccm.cloud.machines import MachineInfo
+from ccm.kube.resources import Kind
+from ccm.machines.rollout import Change, Making
+from ccm.machines.settings import Names
+from ccm.model import OwnerReference
+from ccm.model.machines import (
+    Condition,
+    DeploymentStatus,
+    Machine,
+    MachineClass,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    SetStatus,
+)
+from ccm.model.patches import Patch, StaleObject
+
+
+class Codec(abc.ABC):
+    """Kinds, names, features and patches of an API group.
+
+    Attributes:
+        names: names of labels, annotations, finalizers, taints and conditions.
+        machines: the kind of machines.
+        machine_sets: the kind of sets.
+        machine_deployments: the kind of deployments.
+        machine_classes: the kind of classes; None = a machine holds its class (`own_class`).
+    """
+
+    names: Names
+    machines: Kind[Machine]
+    machine_sets: Kind[MachineSet]
+    machine_deployments: Kind[MachineDeployment]
+    machine_classes: Kind[MachineClass] | None = None
+
+    @property
+    def required(self) -> tuple[Kind[Machine] | Kind[MachineClass], ...]:
+        """Kinds without which no controller can work."""
+        classes = self.machine_classes
+        return (self.machines,) if classes is None else (self.machines, classes)
+
+    def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
+        """Return the patch that writes a status that was planned for an object.
+
+        Raises:
+            StaleObject: another phase was written meanwhile, or its deletion was asked for.
+        """
+        if obj.phase is not planned_for.phase or obj.is_deleting != planned_for.is_deleting:
+            raise StaleObject
+        return self.machine_status_patch(obj, wanted)
+
+    def preserved(self, obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
+        """Return the patch of the time until which a machine is preserved; None = it stands.
+
+        Raises:
+            StaleObject: another phase was written meanwhile.
+        """
+        if obj.phase is not planned_for.phase:
+            raise StaleObject
+        if obj.status.preserve_until == until:
+            return None
+        return self.machine_status_patch(obj, replace(obj.status, preserve_until=until))
+
+    def identity(
+        self, obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = ""
+    ) -> Patch | None:
+        """Return the patch that stores which VM is the machine's; None = it stands.
+
+        Raises:
+            StaleObject: another VM was stored meanwhile.
+        """
+        if obj.provider_id not in ("", vm.provider_id):
+            raise StaleObject
+        if (obj.provider_id, obj.node_name) == (vm.provider_id, vm.node_name):
+            return None
+        node_name = vm.node_name if has_target else ""
+        return self.identity_patch(
+            obj, provider_id=vm.provider_id, node_name=node_name, origin=origin
+        )
+
+    @abc.abstractmethod
+    def machine_status_patch(self, obj: Machine, status: MachineStatus) -> Patch:
+        """Return the patch that writes a status; fields that the hub type lacks stay."""
+
+    @abc.abstractmethod
+    def known_state_patch(self, obj: Machine, state: str) -> Patch:
+        """Return the patch that stores the driver's state."""
+
+    @abc.abstractmethod
+    def identity_patch(
+        self, obj: Machine, *, provider_id: str, node_name: str, origin: str
+    ) -> Patch:
+        """Return the patch that stores the VM and the node of a machine."""
+
+    @abc.abstractmethod
+    def machine_body(self, owner: MachineSet, reference: OwnerReference, name: str) -> Patch:
+        """Return a new machine of a set."""
+
+    @abc.abstractmethod
+    def push_patch(self, obj: Machine, owner: MachineSet) -> Patch | None:
+        """Return the patch that brings changes of the template to a machine; None = there are none.
+
+        Only changes that need no new VM.
+        """
+
+    @abc.abstractmethod
+    def set_body(self, obj: MachineDeployment, making: Making, reference: OwnerReference) -> Patch:
+        """Return a new set of a deployment."""
+
+    @abc.abstractmethod
+    def set_patch(self, obj: MachineSet, change: Change, owner: MachineDeployment) -> Patch:
+        """Return the patch that changes a set."""
+
+    @abc.abstractmethod
+    def set_status_patch(self, obj: MachineSet, status: SetStatus) -> Patch | None:
+        """Return the patch that writes a status; None = it stands."""
+
+    @abc.abstractmethod
+    def revert_patch(self, obj: MachineDeployment, to: MachineSet | None) -> Patch:
+        """Return the patch that answers a rollback: the template of a set, or no change."""
+
+    @abc.abstractmethod
+    def deployment_status_patch(
+        self, obj: MachineDeployment, status: DeploymentStatus
+    ) -> Patch | None:
+        """Return the patch that writes a status; None = it stands."""
+
+    def move_patch(
+        self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference
+    ) -> Patch:
+        """Return the patch that moves a machine that was updated in place to its new set."""
+        raise NotImplementedError
+
+    def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
+        """Return the patch that writes the conditions of a class."""
+        raise NotImplementedError

@@ -1,0 +1,391 @@
+"""Metrics of the machine controllers; those that begin with `mcm` carry the reference's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from ccm.base import metrics
+from ccm.machines import bounds, reasons
+from ccm.machines.classes import ResolvedClass
+from ccm.model.machines import (
+    FailedMachine,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    Phase,
+    Strategy,
+)
+
+Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
+"""Gauge and labels -> value."""
+
+# --- machines -------------------------------------------------------------------------------------
+
+MACHINES = metrics.gauge("mcm_machine_items_total", "Machines there are.")
+PHASE = metrics.gauge(
+    "mcm_machine_current_status_phase",
+    "Phase of a machine: Terminating -4, Failed -3, CrashLoopBackOff -2, Unknown -1, Pending 0, "
+    "Running 1, any other 0.",
+    ["name", "namespace"],
+)
+MACHINE_INFO = metrics.gauge(
+    "mcm_machine_info",
+    "1 for each machine.",
+    [
+        "name",
+        "namespace",
+        "createdAt",
+        "spec_provider_id",
+        "spec_class_api_group",
+        "spec_class_kind",
+        "spec_class_name",
+        "node_name",
+    ],
+)
+MACHINE_CONDITION = metrics.gauge(
+    "mcm_machine_status_condition",
+    "Conditions of a machine's node: True 1, False 0, Unknown 2.",
+    ["name", "namespace", "condition"],
+)
+MACHINES_FROZEN = metrics.gauge(
+    "mcm_machine_controller_frozen",
+    "1 while machines are left alone because an API server does not answer.",
+)
+PHASE_CHANGES = metrics.counter(
+    "ccm_machine_phase_changes", "Changes of a machine's phase, by the new one.", ["phase"]
+)
+_COUNTED = (Phase.PENDING, Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)
+for _phase in _COUNTED:
+    PHASE_CHANGES.labels(_phase.value)
+WAITING = metrics.gauge(
+    "ccm_machine_replacements_waiting",
+    "Machines whose nodes are sick for too long, and which wait for the replacement of others.",
+)
+_WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
+FAILED_JOINS = metrics.plain_counter(
+    "mcm_machine_num_failed_join",
+    "Machines that did not join in time.",
+    _WHO,
+)
+DURATIONS = {
+    step: metrics.gauge(
+        f"mcm_machine_{step}_duration_seconds",
+        f"Time that the last {step} of a machine took.",
+        _WHO,
+    )
+    for step in ("create", "initialize", "join", "delete")
+}
+DRAIN = metrics.gauge(
+    "mcm_machine_drain_duration_seconds",
+    "Time that the last drain of a machine's node took.",
+    _WHO[:2],
+)
+_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
+HISTOGRAMS = {
+    "create": metrics.histogram(
+        "ccm_machine_create_duration_seconds",
+        "Time the driver took to make a VM.",
+        buckets=_SECONDS,
+    ),
+    "join": metrics.histogram(
+        "ccm_machine_join_duration_seconds",
+        "Time from the creation of a Machine to its node being in use.",
+        buckets=_SECONDS,
+    ),
+}
+
+PHASES = {
+    Phase.TERMINATING: -4,
+    Phase.FAILED: -3,
+    Phase.CRASH_LOOP: -2,
+    Phase.UNKNOWN: -1,
+    Phase.PENDING: 0,
+    Phase.RUNNING: 1,
+}
+
+# --- classes and VMs ------------------------------------------------------------------------------
+
+CLASSES_INVALID = metrics.gauge(
+    "ccm_machine_classes_invalid", "MachineClasses of which no VM can be made as they are."
+)
+VMS = metrics.gauge(
+    "ccm_machine_vms",
+    "VMs that the cloud listed, by what they are: ours, of them ownerless ones that wait or are "
+    "held back, and strangers without marker or with another one.",
+    ["kind"],
+)
+ORPHANS_DELETED = metrics.counter(
+    "ccm_machine_orphans_deleted", "VMs that were deleted because no Machine owns them."
+)
+PASSES = metrics.counter(
+    "ccm_machine_orphan_passes", "Passes over the VMs of one class by outcome.", ["outcome"]
+)
+for _kind in ("ours", "waiting", "held", "stranger"):
+    VMS.labels(_kind)
+for _outcome in ("success", "error"):
+    PASSES.labels(_outcome)
+
+# --- sets and deployments -------------------------------------------------------------------------
+
+SETS_FROZEN = metrics.gauge(
+    "ccm_machine_sets_frozen", "MachineSets that make no machines, because they have too many."
+)
+FREEZES = metrics.counter(
+    "ccm_machine_set_freezes",
+    "MachineSets that were frozen, and that thawed, by the reason.",
+    ["reason"],
+)
+for _reason in (reasons.REASON_OVERSHOOT, reasons.REASON_UNDERSHOOT, reasons.REASON_UNFREEZE):
+    FREEZES.labels(_reason)
+STALE = metrics.counter(
+    "mcm_machine_stale_machines_total", "Machines that failed, and were deleted to be replaced."
+)
+SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
+DEPLOYMENTS = metrics.gauge("mcm_machine_deployment_items_total", "Machine deployments there are.")
+_OBJECT = ["name", "namespace"]
+_FAILURE = [
+    "failed_machine_name",
+    "failed_machine_provider_id",
+    "failed_machine_owner_ref",
+    "failed_machine_last_operation_state",
+    "failed_machine_last_operation_machine_operation_type",
+]
+SET_INFO = metrics.gauge(
+    "mcm_machine_set_info",
+    "1 for each machine set.",
+    [
+        *_OBJECT,
+        "createdAt",
+        "spec_machine_class_api_group",
+        "spec_machine_class_kind",
+        "spec_machine_class_name",
+    ],
+)
+DEPLOYMENT_INFO = metrics.gauge(
+    "mcm_machine_deployment_info",
+    "1 for each machine deployment.",
+    [*_OBJECT, "createdAt", "spec_strategy_type"],
+)
+SET_CONDITION = metrics.gauge(
+    "mcm_machine_set_status_condition",
+    "Conditions of a machine set: True 1, False 0, Unknown 2.",
+    [*_OBJECT, "condition"],
+)
+DEPLOYMENT_CONDITION = metrics.gauge(
+    "mcm_machine_deployment_status_condition",
+    "Conditions of a machine deployment: True 1, False 0, Unknown 2.",
+    [*_OBJECT, "condition"],
+)
+SET_FAILED = metrics.gauge(
+    "mcm_machine_set_failed_machines",
+    "1 for each machine of a set whose last operation failed.",
+    [*_OBJECT, *_FAILURE],
+)
+DEPLOYMENT_FAILED = metrics.gauge(
+    "mcm_machine_deployment_failed_machines",
+    "1 for each machine of a deployment whose last operation failed.",
+    [*_OBJECT, *_FAILURE],
+)
+_SET_NUMBERS = {
+    name: metrics.gauge(f"mcm_machine_set_{name}", f"{text} of a machine set.", _OBJECT)
+    for name, text in {
+        "info_spec_replicas": "Machines wanted",
+        "info_spec_min_ready_seconds": "Seconds until a machine is available,",
+        "status_available_replicas": "Available machines",
+        "status_fully_labelled_replicas": "Machines with all labels",
+        "status_ready_replicas": "Machines that run,",
+        "status_replicas": "Machines",
+    }.items()
+}
+_DEPLOYMENT_NUMBERS = {
+    name: metrics.gauge(
+        f"mcm_machine_deployment_{name}", f"{text} of a machine deployment.", _OBJECT
+    )
+    for name, text in {
+        "info_spec_paused": "1 where it is paused, else 0,",
+        "info_spec_replicas": "Machines wanted",
+        "info_spec_min_ready_seconds": "Seconds until a machine is available,",
+        "info_spec_rolling_update_max_surge": "Most machines too many",
+        "info_spec_rolling_update_max_unavailable": "Most machines missing",
+        "info_spec_revision_history_limit": "Old sets kept",
+        "info_spec_progress_deadline_seconds": "Seconds without progress allowed",
+        "info_spec_rollback_to_revision": "Revision wanted back",
+        "status_available_replicas": "Available machines",
+        "status_unavailable_replicas": "Missing machines",
+        "status_ready_replicas": "Machines that run,",
+        "status_updated_replicas": "Machines of the newest template",
+        "status_collision_count": "Names that were taken",
+        "status_replicas": "Machines",
+    }.items()
+}
+
+
+def took(step: str, machine: Machine, made_of: ResolvedClass, seconds: float) -> None:
+    """How long a step took; the gauges of the reference keep the last one only."""
+    DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
+    if step in HISTOGRAMS:
+        HISTOGRAMS[step].observe(seconds)
+
+
+def drained(machine: Machine, seconds: float) -> None:
+    """How long a drain took."""
+    DRAIN.labels(machine.namespace, machine.deployment).set(seconds)
+
+
+def phase_changed(phase: Phase) -> None:
+    """A machine is in another phase."""
+    if phase in _COUNTED:
+        PHASE_CHANGES.labels(phase.value).inc()
+
+
+def failed_join(machine: Machine, made_of: ResolvedClass) -> None:
+    """A machine did not join in time."""
+    FAILED_JOINS.labels(*_who(machine, made_of)).inc()
+
+
+def _who(machine: Machine, made_of: ResolvedClass) -> tuple[str, ...]:
+    return (machine.namespace, machine.deployment, *made_of.place)
+
+
+def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> None:
+    """Keep the series of a machine in step with it; those of one that is gone vanish."""
+    MACHINES.set(total)
+    _follow(_machine_series(old), _machine_series(new))
+
+
+def _machine_series(obj: Machine | None) -> Series:
+    if obj is None:
+        return {}
+    who = (obj.name, obj.namespace)
+    about = (
+        *who,
+        obj.metadata.creation_timestamp or "",
+        obj.provider_id,
+        *obj.class_reference,
+        obj.node_name,
+    )
+    found: Series = {
+        (PHASE, who): PHASES.get(obj.phase, 0),
+        (MACHINE_INFO, about): 1,
+    }
+    return found | _of_conditions(MACHINE_CONDITION, who, obj.status.conditions)
+
+
+def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
+    """Keep the series of a set in step with it; those of a deleted set vanish."""
+    SETS.set(total)
+    _follow(_set_series(old), _set_series(new))
+
+
+def note_deployment(
+    old: MachineDeployment | None, new: MachineDeployment | None, *, total: int
+) -> None:
+    """Keep the series of a deployment in step with it; those of a deleted deployment vanish."""
+    DEPLOYMENTS.set(total)
+    _follow(_deployment_series(old), _deployment_series(new))
+
+
+def _set_series(obj: MachineSet | None) -> Series:
+    if obj is None:
+        return {}
+    who, status = (obj.name, obj.namespace), obj.status
+    about = (*who, obj.metadata.creation_timestamp or "", *obj.template.class_reference)
+    numbers = {
+        "info_spec_replicas": obj.replicas,
+        "info_spec_min_ready_seconds": obj.min_ready_s,
+        "status_available_replicas": status.available,
+        "status_fully_labelled_replicas": status.labeled,
+        "status_ready_replicas": status.ready,
+        "status_replicas": status.replicas,
+    }
+    return (
+        {(SET_INFO, about): 1}
+        | _of_numbers(_SET_NUMBERS, who, numbers)
+        | _of_conditions(SET_CONDITION, who, status.conditions)
+        | _of_failures(SET_FAILED, who, status.failed)
+    )
+
+
+def _deployment_series(obj: MachineDeployment | None) -> Series:
+    if obj is None:
+        return {}
+    who, status = (obj.name, obj.namespace), obj.status
+    about = (*who, obj.metadata.creation_timestamp or "", obj.strategy_type)
+    numbers: dict[str, float | None] = {
+        "info_spec_paused": int(obj.is_paused),
+        "info_spec_replicas": obj.replicas,
+        "info_spec_min_ready_seconds": obj.min_ready_s,
+        "info_spec_revision_history_limit": obj.history_limit,
+        "info_spec_progress_deadline_seconds": obj.deadline_s,
+        "info_spec_rollback_to_revision": obj.rollback_to,
+        "status_available_replicas": status.available,
+        "status_unavailable_replicas": status.unavailable,
+        "status_ready_replicas": status.ready,
+        "status_updated_replicas": status.updated,
+        "status_collision_count": status.collisions,
+        "status_replicas": status.replicas,
+    }
+    rolling = {"max_surge": (obj.max_surge, True), "max_unavailable": (obj.max_unavailable, False)}
+    for name, (value, up) in rolling.items():
+        if obj.strategy is Strategy.ROLLING and bounds.is_amount(value):
+            amount = bounds.amount(value, max(obj.replicas, 0), up=up)
+            numbers[f"info_spec_rolling_update_{name}"] = amount
+    return (
+        {(DEPLOYMENT_INFO, about): 1}
+        | _of_numbers(_DEPLOYMENT_NUMBERS, who, numbers)
+        | _of_conditions(DEPLOYMENT_CONDITION, who, status.conditions)
+        | _of_failures(DEPLOYMENT_FAILED, who, status.failed)
+    )
+
+
+# --- series of an object --------------------------------------------------------------------------
+
+_CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
+"""Values of a condition's status (reference)."""
+
+
+class _Condition(Protocol):
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+
+def _follow(before: Series, after: Series) -> None:
+    for metric, labels in before.keys() - after.keys():
+        metric.remove(*labels)
+    for (metric, labels), value in after.items():
+        metric.labels(*labels).set(value)
+
+
+def _of_numbers(
+    gauges: Mapping[str, metrics.Gauge], who: tuple[str, ...], found: Mapping[str, float | None]
+) -> Series:
+    return {(gauges[name], who): value for name, value in found.items() if value is not None}
+
+
+def _of_conditions(
+    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[_Condition]
+) -> Series:
+    return {(metric, (*who, one.type)): _CONDITIONS.get(one.status, 2) for one in found}
+
+
+def _of_failures(
+    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[FailedMachine]
+) -> Series:
+    return {
+        (
+            metric,
+            (
+                *who,
+                each.name,
+                each.provider_id,
+                each.owner,
+                each.operation.state,
+                each.operation.kind,
+            ),
+        ): 1
+        for each in found
+    }
