@@ -248,9 +248,16 @@ class Daemon:
         return await _beside(self._follow(), self._election.run(self._lead))
 
     async def _lead(self) -> None:
-        """Everything that only the leader does, until cancelled."""
+        """Everything that only the leader does, until cancelled.
+
+        Storage is open after the lease is won, until before it is given back.
+        """
         self.drain.govern()
-        async with self._storage():
+        async with (
+            nullcontext()
+            if self._stores is None
+            else self._stores.opened(self._options.cluster_name, *self._election.writer())
+        ):
             await self._controllers.run(self._holder.handle, self._election)
 
     def persist(self, clients: Clients) -> None:
@@ -264,12 +271,6 @@ class Daemon:
             tell=self._election.tell,
         )
         self.vitals.persistence = self._stores.health
-
-    def _storage(self) -> AbstractAsyncContextManager[None]:
-        """Open inside: after the lease is won, until before it is given back."""
-        if self._stores is None:
-            return nullcontext()
-        return self._stores.opened(self._options.cluster_name, *self._election.writer())
 
     async def _follow(self) -> None:
         """Follow the provider and its files, serve webhooks; ends only by an exception."""

@@ -36,7 +36,7 @@ from ccm.kube.leader import LeaderElector
 from ccm.model import Node
 from ccm.runtime.account import Account, Answer, CallSaid, said
 from ccm.runtime.controller import Runnable
-from ccm.runtime.deletions import DeletionRecord, Held
+from ccm.runtime.deletions import DeletionRecord
 from ccm.serving.health import PING, WELL, Check, Finding, wrong
 from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
@@ -326,6 +326,8 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         for controller, work in vitals.at_work.items()
         if (account := work.account(kind, name)) is not None
     ]
+    deletions = vitals.deletions
+    general = handle.history.of(history.NOBODY) if handle is not None else ()
     return Answer(
         kind=kind,
         name=name,
@@ -342,10 +344,13 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
             if finding.detail
         },
         held=[
-            each for of in _HELD_OF.get(kind, ()) for each in _held(vitals, of) if each.key == name
+            each
+            for of in _HELD_OF.get(kind, ())
+            for each in (deletions.held(of) if deletions is not None else ())
+            if each.key == name
         ],
         calls=_calls(kind, name, vitals, accounts),
-        general=_general(kind, vitals),
+        general=said(call for call in general if call.verb in _GENERAL.get(kind, ())),
     )
 
 
@@ -353,10 +358,6 @@ def _leads(vitals: Vitals) -> bool:
     if not vitals.electors:
         return vitals.informers is not None
     return any(elector.is_leader for elector in vitals.electors.values())
-
-
-def _held(vitals: Vitals, kind: str) -> list[Held]:
-    return list(vitals.deletions.held(kind)) if vitals.deletions is not None else []
 
 
 def _calls(kind: str, name: str, vitals: Vitals, accounts: Iterable[Account]) -> list[CallSaid]:
@@ -370,13 +371,6 @@ def _calls(kind: str, name: str, vitals: Vitals, accounts: Iterable[Account]) ->
     if node is not None and node.provider_id:
         found += calls.of((history.PROVIDER_ID, node.provider_id))
     return said(sorted(found, key=lambda call: call.began))
-
-
-def _general(kind: str, vitals: Vitals) -> list[CallSaid]:
-    if vitals.handle is None:
-        return []
-    calls = vitals.handle.history.of(history.NOBODY)
-    return said(call for call in calls if call.verb in _GENERAL.get(kind, ()))
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:

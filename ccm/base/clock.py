@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,11 +28,7 @@ def monotonic() -> float:
     return _steady()
 
 
-def _system_wall() -> datetime:
-    return datetime.now(UTC)
-
-
-_wall: Callable[[], datetime] = _system_wall
+_wall: Callable[[], datetime] = partial(datetime.now, UTC)
 _steady: Callable[[], float] = time.monotonic
 
 

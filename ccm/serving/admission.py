@@ -240,7 +240,12 @@ def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -
     """Whether annotations may change from one state to another."""
     changed = {name for name, text in after.items() if before.get(name) != text}
     rules = {rule.name: rule for rule in schema.rules}
-    strangers = sorted(name for name in changed if _is_unknown(name, rules, schema.prefixes))
+    prefixes = tuple(schema.prefixes)
+    strangers = sorted(
+        name
+        for name in changed
+        if name not in rules and name not in prefixes and name.startswith(prefixes)
+    )
     if not strangers and changed.isdisjoint(rules):
         return ALLOWED
     found = {name: rules[name].fault(after[name]) for name in rules if name in after}
@@ -250,10 +255,6 @@ def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -
     return Answer(
         allowed=not wrong, message="; ".join(wrong), warnings=tuple(warnings[:MOST_WARNINGS])
     )
-
-
-def _is_unknown(name: str, rules: Mapping[str, Rule], prefixes: Sequence[str]) -> bool:
-    return name not in rules and name not in prefixes and name.startswith(tuple(prefixes))
 
 
 def _unknown(name: str, rules: Mapping[str, Rule], prefixes: Sequence[str]) -> str:

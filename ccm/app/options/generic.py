@@ -214,12 +214,6 @@ class GenericFlags:
         return self.cloud_api_qps, self.cloud_api_burst or math.ceil(self.cloud_api_qps)
 
 
-def cloud_faults(flags: GenericFlags) -> Iterator[Fault]:
-    """Yield settings of calls to the cloud that make no sense together."""
-    if flags.cloud_api_burst > 0 and not flags.cloud_api_qps:
-        yield "cloud-api-burst", "needs --cloud-api-qps above 0"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ElectionFlags:
     """How one of several replicas comes to lead."""

@@ -201,7 +201,8 @@ def _faults(options: Options) -> Iterator[Fault]:
         if right := flag.wrong(options.get(name)):
             yield name, right
     given = options.feature_gates
-    yield from generic.cloud_faults(options)
+    if options.cloud_api_burst > 0 and not options.cloud_api_qps:
+        yield "cloud-api-burst", "needs --cloud-api-qps above 0"
     yield from generic.election_faults(options)
     yield from generic.log_faults(options, alpha=gates.allows(given, gates.LOGGING_ALPHA))
     yield from serving.faults(options, uid_headers=gates.allows(given, gates.REQUEST_HEADER_UID))

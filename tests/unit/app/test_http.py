@@ -218,10 +218,6 @@ def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) 
     assert http.enabled(parsed(*words)) == expected
 
 
-def test_every_name_can_be_made() -> None:
-    assert set(http._MAKERS) == set(names.WEBHOOKS)
-
-
 @asynccontextmanager
 async def serving_of_webhooks(folder: Path, *words: str) -> AsyncIterator[int]:
     """A server with a certificate of its own in a folder; its port."""

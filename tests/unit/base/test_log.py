@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import time
-import timeit
 from collections.abc import Iterator
 from typing import Any
 
@@ -289,17 +288,6 @@ def test_a_librarys_traceback_is_kept(stream: io.BytesIO) -> None:
 
     (line,) = objects(stream)
     assert line["exception"].endswith("ValueError: broken")
-
-
-def test_a_suppressed_line_costs_no_more_than_with_the_standard_library() -> None:
-    ours, theirs = log.logger("node"), logging.getLogger("some.library")
-
-    def fastest(call: Any) -> float:
-        return min(
-            timeit.repeat(lambda: call("looked"), timer=time.process_time, number=20_000, repeat=7)
-        )
-
-    assert fastest(ours.debug) < 2 * fastest(theirs.debug)
 
 
 def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> None:

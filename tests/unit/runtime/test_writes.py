@@ -538,34 +538,24 @@ async def test_the_owner_is_read_once_for_all_orphans(room: Room) -> None:
     assert room.server.reads("machinesets") == 1
 
 
-async def test_one_that_cannot_be_adopted_keeps_no_other_from_it(room: Room) -> None:
+@pytest.mark.parametrize("is_owned", [False, True], ids=["adopted", "released"])
+async def test_one_that_cannot_be_written_keeps_no_other_from_it(
+    room: Room, is_owned: bool
+) -> None:
     owner = await room.owner()
-    orphans = [await room.machine(name) for name in ("a", "b")]
+    claimed = [
+        await (room.owned(name, owner, label="api") if is_owned else room.machine(name))
+        for name in ("a", "b")
+    ]
     refusal: KubeError = Unreachable("cut", kind="timeout")
     room.server.refuse = lambda method, path: (
         refusal if method == "PATCH" and path.endswith("/a") else None
     )
 
     with pytest.raises(Unreachable):
-        await room.claim(owner, orphans)
+        await room.claim(owner, claimed)
 
-    assert room.owners("a") == []
-    assert len(room.owners("b")) == 1
-
-
-async def test_one_that_cannot_be_released_keeps_no_other_from_it(room: Room) -> None:
-    owner = await room.owner()
-    leaving = [await room.owned(name, owner, label="api") for name in ("a", "b")]
-    refusal: KubeError = Unreachable("cut", kind="timeout")
-    room.server.refuse = lambda method, path: (
-        refusal if method == "PATCH" and path.endswith("/a") else None
-    )
-
-    with pytest.raises(Unreachable):
-        await room.claim(owner, leaving)
-
-    assert len(room.owners("a")) == 1
-    assert room.owners("b") == []
+    assert [len(room.owners(name)) for name in ("a", "b")] == ([1, 0] if is_owned else [0, 1])
 
 
 async def test_an_adopted_one_counts_before_the_cache_has_it(room: Room) -> None:
