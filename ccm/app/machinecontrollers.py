@@ -279,8 +279,7 @@ def _machine_deployment(
 
 
 def _machine_overshoot(context: ControllerContext, given: flags.MachineOvershootFlags) -> Runnable:
-    from ccm.controllers.machineovershoot import MachineOvershootController
-    from ccm.machines.overshoot import Margins
+    from ccm.controllers.machineovershoot import MachineOvershootController, Margins
     from ccm.runtime.lazy import LazyController
 
     shared, (client, _) = _shared(context, given), _clients(context)

@@ -1,8 +1,8 @@
-"""L4: what a machine is, whichever objects describe it: neutral views, and plans over them.
+"""L4: what a machine is, whatever API group describes it: plans over hub types, and a codec.
 
-A front (`ccm.gardener`) translates its objects into `views` and says in a `Settings` value how its
-labels, annotations and finalizers are called; no such name stands in here. All but `listing`, which
-shares the listings of the cloud among those who ask for the same, decides without a clock, I/O or
-await: `creation`, `health`, `preservation`, `deletion` and `drain` about one machine, `replicas`
-about a set, `rollout` over the views of `fleet` about a deployment.
+A `Codec` decodes an API group to the hub types of `ccm.model.machines`, names its labels,
+annotations and finalizers, and makes its patches; no such name stands in here. `caches`, `driver`
+(calls, and the ownership of VMs), `listing` and `crdguard` do I/O. All else decides without a clock
+or await: `creation`, `health`, `preservation`, `deletion` and `drain` about one machine, `replicas`
+about a set, `rollout` about a deployment.
 """

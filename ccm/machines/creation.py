@@ -33,8 +33,7 @@ from ccm.cloud.machines import (
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
-from ccm.machines.tokens import is_id
-from ccm.machines.userdata import TOKEN, has
+from ccm.machines.tokens import TOKEN, has, is_id
 from ccm.model import Node, NodeAddress
 from ccm.model.machines import (
     CREATING,

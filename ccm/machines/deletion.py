@@ -20,7 +20,7 @@ from ccm.cloud import errors
 from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import known
 from ccm.machines.creation import SHORT_S, passes, told_of
-from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new
 from ccm.model import Node

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.machines.draining import DrainTask
+from ccm.machines.drain import DrainTask
 from ccm.machines.settings import Names, Settings, effective
 from ccm.model import Node, NodeCondition, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase, Preserve

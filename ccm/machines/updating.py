@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from ccm.machines.draining import DrainTask
+from ccm.machines.drain import DrainTask
 from ccm.machines.settings import Names, Settings
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase

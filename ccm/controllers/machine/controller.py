@@ -15,19 +15,17 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, log
 from ccm.controllers.machine import plan
 from ccm.controllers.machine.create import Creator
-from ccm.controllers.machine.freeze import Freezer, Looks
+from ccm.controllers.machine.freeze import SETTLING_S, Freezer, Looks
 from ccm.controllers.machine.health import Health, sooner
 from ccm.controllers.machine.preserve import Preserver
 from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
-from ccm.controllers.machine.terminate import Terminations
+from ccm.controllers.machine.terminate import Pauses, Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.controllers.machine.update import Updater
 from ccm.machines import metrics, reasons
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import Outcome
 from ccm.machines.driver import Shared
-from ccm.machines.freezing import SETTLING_S
-from ccm.machines.pauses import Pauses
 from ccm.model import Node, Secret
 from ccm.model.machines import Machine, MachineClass, OperationState, Phase
 from ccm.model.names import WARNING

@@ -21,7 +21,7 @@ from ccm.cloud.machines import (
 )
 from ccm.controllers.machine import plan
 from ccm.controllers.machine.tokens import Taken, Tokens
-from ccm.machines import creation, metrics, userdata
+from ccm.machines import creation, metrics, tokens
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.driver import Shared
@@ -277,17 +277,17 @@ class _CreateFlow:
 
     async def _placeholders(self, machine: Machine) -> Mapping[str, str]:
         """What user data may ask for, and what stands for it."""
-        known = {userdata.NAME: machine.name}
+        known = {tokens.NAME: machine.name}
         if creation.needs_token(self._made_of, self._settings):
-            known[userdata.TOKEN] = await self._creator.tokens.ensure(machine, self._settings)
+            known[tokens.TOKEN] = await self._creator.tokens.ensure(machine, self._settings)
         return known
 
     def _filled(self, request: MachineRequest, known: Mapping[str, str]) -> MachineRequest:
         """The request with user data, wherever they stand, that are ready to use."""
         of_secret, of_spec = self._made_of.user_data, self._made_of.spec_user_data
         for placeholder, value in known.items():
-            of_secret = userdata.filled(of_secret, placeholder, value)
-            of_spec = userdata.filled(of_spec, placeholder, value)
+            of_secret = tokens.filled(of_secret, placeholder, value)
+            of_spec = tokens.filled(of_spec, placeholder, value)
         if not of_spec:
             return replace(request, user_data=of_secret)
         spec = {**request.provider_spec, SPEC_USER_DATA: of_spec.decode()}

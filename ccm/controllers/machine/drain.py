@@ -23,7 +23,7 @@ from ccm.kube.client import Client
 from ccm.kube.informer import Informer
 from ccm.kube.resources import BUDGETS, PODS
 from ccm.machines import drain, reasons
-from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
 from ccm.model import Node
 from ccm.model.names import NORMAL, WARNING

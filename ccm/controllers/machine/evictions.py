@@ -32,7 +32,7 @@ from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
 from ccm.machines.ages import Ages
 from ccm.machines.caches import Caches
-from ccm.machines.draining import DrainTask
+from ccm.machines.drain import DrainTask
 from ccm.model import Node, Pod, names
 from ccm.model.patches import Patch
 from ccm.runtime.controller import until_synced

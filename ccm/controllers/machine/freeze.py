@@ -4,21 +4,76 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from ccm.base import clock, log, tasks
 from ccm.base.log import Outage
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import freezing, metrics
+from ccm.machines import metrics
 from ccm.machines.caches import Caches
-from ccm.machines.freezing import Reach
-from ccm.model.machines import Machine
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.writer import Step, Writer
 
 PROBE = "kube-ccm-probe"
 """Name of the objects that are asked for: that there are none is an answer."""
+
+
+THAW_TEXT = "Machine Health Timeout was reset due to APIServer being unreachable"
+"""Description of a machine whose health counts anew (reference)."""
+
+SETTLING_S = 30.0
+"""For so long after the thaw machines wait for news of their nodes (reference)."""
+
+_CHECKS = 5
+"""How often it is looked while the timeout runs (reference)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Whether machines are frozen, and since when a server is away; seconds of any clock."""
+
+    is_frozen: bool = False
+    away_since: float | None = None
+
+
+def after(before: Reach, is_there: bool, now: float, timeout_s: float) -> Reach:
+    """What a look at the servers means.
+
+    Args:
+        before: what the look before it meant.
+        is_there: whether all of them answered.
+        now: seconds of the clock of `Reach`.
+        timeout_s: for how long a server may be away.
+    """
+    if is_there:
+        return Reach()
+    since = now if before.away_since is None else before.away_since
+    return Reach(is_frozen=before.is_frozen or now - since > timeout_s, away_since=since)
+
+
+def next_s(reach: Reach, period_s: float, timeout_s: float) -> float:
+    """When to look again; often while a server is away, for everybody waits for it."""
+    return period_s if reach.away_since is None else min(period_s, timeout_s / _CHECKS)
+
+
+def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
+    """The status of a machine that was thought sick meanwhile; None: nothing is written."""
+    if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
+        return None
+    return replace(
+        machine.status,
+        phase=Phase.RUNNING,
+        description=THAW_TEXT,
+        code="",
+        state=OperationState.SUCCESSFUL.value,
+        kind=OperationType.HEALTH_CHECK.value,
+        timeout_active=False,
+        since=now,
+        updated=now,
+    )
 
 
 class Reads(Protocol):
@@ -85,13 +140,13 @@ class Freezer:
         period_s, timeout_s = self._looks.period_s, self._looks.timeout_s
         while self._caches.settings.has_target:
             # Whoever starts has just been answered.
-            await asyncio.sleep(freezing.next_s(self._reach, period_s, timeout_s))
+            await asyncio.sleep(next_s(self._reach, period_s, timeout_s))
             await self._look()
 
     async def _look(self) -> None:
         fault = await self._fault()
         now, timeout_s = clock.monotonic(), self._looks.timeout_s
-        reach = freezing.after(self._reach, not fault, now, timeout_s)
+        reach = after(self._reach, not fault, now, timeout_s)
         if self.is_frozen and not reach.is_frozen:
             try:
                 await self._thaw()
@@ -124,7 +179,7 @@ class Freezer:
         """
         for cached in self._caches.machines.store.list():
             obj = self._write.newest(cached)
-            wanted = freezing.thawed(obj, clock.now())
+            wanted = thawed(obj, clock.now())
             if wanted is None:
                 continue
 

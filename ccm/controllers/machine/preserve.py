@@ -15,7 +15,7 @@ from ccm.controllers.machine.remove import Drains
 from ccm.machines import preservation, reasons
 from ccm.machines.caches import Caches
 from ccm.machines.creation import SHORT_S
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.machines.preservation import Action, Decision
 from ccm.model import Node
 from ccm.model.machines import Machine

@@ -31,7 +31,7 @@ from ccm.machines import deletion, metrics, reasons
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S
 from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
-from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
 from ccm.machines.nodesync import release_patch
 from ccm.model import Node, NodeVolumes, VolumeAttachment

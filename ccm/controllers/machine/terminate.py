@@ -14,7 +14,6 @@ from ccm.base import clock
 from ccm.controllers.machine.remove import Remover, Rest
 from ccm.machines.caches import Caches
 from ccm.machines.crdguard import RECHECK, CRDGuard
-from ccm.machines.pauses import Pauses
 from ccm.model.machines import Machine
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
@@ -30,6 +29,35 @@ MOST_AT_ONCE = 256
 
 BACK_OFF_CAP_S = 30.0
 """Longest back-off of a machine whose object could not be written."""
+
+
+class Pauses:
+    """By the key of a machine: until when, and what ends the pause before that.
+
+    Times are those of any clock that only goes forward, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, tuple[float, object]] = {}
+
+    def begin(self, key: str, until: float, about: object) -> None:
+        """Leave a machine alone until then, or until `about` is not equal any more."""
+        self._pauses[key] = until, about
+
+    def end(self, key: str) -> None:
+        """It is left alone no longer."""
+        self._pauses.pop(key, None)
+
+    def end_all(self) -> list[str]:
+        """None is; the keys of those that were."""
+        keys = list(self._pauses)
+        self._pauses.clear()
+        return keys
+
+    def left_s(self, key: str, now: float, about: object) -> float:
+        """For how long it is still left alone; 0 when there is nothing to wait for."""
+        until, former = self._pauses.get(key, (now, about))
+        return max(0.0, until - now) if former == about else 0.0
 
 
 class Terminations:

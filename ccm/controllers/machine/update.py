@@ -16,7 +16,7 @@ from ccm.kube.errors import NotFound
 from ccm.machines import updating
 from ccm.machines.caches import Caches
 from ccm.machines.creation import SHORT_S, Outcome
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.updating import Decision
 from ccm.model import Node

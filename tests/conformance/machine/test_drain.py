@@ -10,7 +10,7 @@ import pytest
 from ccm.base import clock
 from ccm.cloud import errors
 from ccm.kube.errors import ServerError
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.drains import (
     BUDGETS,

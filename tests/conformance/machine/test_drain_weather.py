@@ -6,7 +6,7 @@ import pytest
 
 from ccm.base import clock
 from ccm.kube.errors import KubeError, ServerError, Unreachable
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.drains import (
     ATTACHMENTS,

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
+from ccm.controllers.machine import freeze as freezing
+from ccm.controllers.machine.freeze import Reach
 from ccm.kube.errors import ServerError
-from ccm.machines import freezing
-from ccm.machines.freezing import Reach
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M, goes
 from tests.unit.controllers.machines import World

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ccm.controllers import machineovershoot
+from ccm.controllers import machineovershoot as overshoot
+from ccm.controllers.machineovershoot import Margins, Stock, Verdict
 from ccm.gardener import decoding, names
 from ccm.gardener.types import (
     MachineDeployment,
@@ -15,8 +17,6 @@ from ccm.gardener.types import (
     RollingUpdate,
     Strategy,
 )
-from ccm.machines import overshoot
-from ccm.machines.overshoot import Margins, Stock, Verdict
 from ccm.model import ObjectMeta
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinesets import (

@@ -21,7 +21,7 @@ from ccm.gardener.codec import CODEC, MACHINES
 from ccm.kube.informer import Informers
 from ccm.machines import drain
 from ccm.machines.caches import Caches
-from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
 from ccm.machines.settings import Settings
 from ccm.model.times import format_time

@@ -30,7 +30,7 @@ from ccm.controllers.machine.drain import Drainer
 from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass import MachineClassController
 from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-from ccm.controllers.machineovershoot import MachineOvershootController
+from ccm.controllers.machineovershoot import MachineOvershootController, Margins
 from ccm.controllers.machinesafety import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
 from ccm.gardener import crds, names
@@ -41,9 +41,8 @@ from ccm.machines import reasons
 from ccm.machines.caches import Caches
 from ccm.machines.codec import Codec
 from ccm.machines.crdguard import CRDGuard
-from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
-from ccm.machines.overshoot import Margins
 from ccm.machines.settings import Settings
 from ccm.model import ObjectReference
 from ccm.model.times import format_time

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
+from ccm.controllers.machine.terminate import Pauses
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import deletion
 from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
-from ccm.machines.pauses import Pauses
 from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, Phase

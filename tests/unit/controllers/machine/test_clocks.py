@@ -11,7 +11,7 @@ from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity
 from ccm.gardener import names
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance
 from tests.unit.controllers.drains import Drains
 from tests.unit.controllers.machines import BASE, CLUSTER, World

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.base import lease_guard
 from ccm.kube.errors import Conflict, Unreachable
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.drains import BUDGETS, PODS, Drains
 

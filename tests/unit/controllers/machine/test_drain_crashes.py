@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance
 from tests.unit.controllers.drains import PODS, Drains
 

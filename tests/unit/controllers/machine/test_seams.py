@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ccm.gardener import names
-from ccm.machines.draining import DrainState
+from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance
 from tests.conformance.machine import going
 from tests.unit.controllers.drains import Drains
