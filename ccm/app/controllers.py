@@ -50,7 +50,7 @@ class Clients(Protocol):
 
 
 class Events(Protocol):
-    """Makes event recorders (`ccm.app.events.Events`)."""
+    """Makes event recorders (`ccm.app.clients.Events`)."""
 
     def recorder(self, component: str) -> Recorder:
         """The recorder that reports as this component."""

@@ -22,9 +22,9 @@ from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.base import clock, log, metrics
 from ccm.base.backoff import Exponential
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.files import reason
 from ccm.base.log import Outage
-from ccm.base.parsing import UNDECODABLE
 from ccm.base.throttle import TokenBucket
 from ccm.kube import errors
 from ccm.kube.client import Client

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-import msgspec
-
 _WORDS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
@@ -106,7 +104,3 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     digits = str(rest).rjust(len(str(unit)) - 1, "0").rstrip("0")
     return f"{whole}.{digits}"
-
-
-UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""All that `msgspec` raises for bytes: not the type, no JSON, no UTF-8, or nested too deeply."""

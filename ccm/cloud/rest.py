@@ -27,7 +27,7 @@ from asyncio_throttle.throttler import Throttler
 from ccm.base import credentials, lease_guard, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.wire import aiohttp, reason
 from ccm.cloud import errors
 from ccm.cloud.settings import ConfigError

@@ -19,13 +19,7 @@ from ccm.base import clock, log
 from ccm.kube.resources import Kind
 from ccm.machines import bounds, metrics, reasons
 from ccm.machines.caches import Caches
-from ccm.model.machines import (
-    Condition,
-    Machine,
-    MachineDeployment,
-    MachineSet,
-    Strategy,
-)
+from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet, Strategy
 from ccm.model.names import NORMAL, STATUS_TRUE, WARNING
 from ccm.model.owners import controller_key, controller_uid
 from ccm.model.patches import Patch, same_object, same_version

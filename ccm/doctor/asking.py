@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ccm.app.options import Options
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud.lookup import Ownership
 from ccm.controllers.service import plan
 from ccm.doctor import daemons

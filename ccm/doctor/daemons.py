@@ -20,19 +20,7 @@ from ccm.app.options import FLAGS
 from ccm.app.options import names as controllers
 from ccm.base import clock
 from ccm.base.parsing import parse_digits
-from ccm.doctor.case import (
-    Case,
-    Finding,
-    at,
-    count,
-    fail,
-    items,
-    ok,
-    read,
-    some,
-    text_at,
-    warn,
-)
+from ccm.doctor.case import Case, Finding, at, count, fail, items, ok, read, some, text_at, warn
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.model import names, times

@@ -11,11 +11,7 @@ from ccm.base import redact
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.machines import (
-    ListMachinesRequest,
-    MachineDriver,
-    MachineRequest,
-)
+from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRequest
 from ccm.doctor import provider, reach, rights
 from ccm.doctor.case import Case, Finding, count, fail, ok, some, warn, which
 from ccm.gardener import names

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ccm.app.clients import (
-    ACCOUNTS_NAMESPACE,
-    OWN,
-)
+from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN
 from ccm.app.machines.commands import COMMANDS, Command
 from ccm.doctor.rights import Need, needs
 from ccm.kube.events import DEFAULT_NAMESPACE

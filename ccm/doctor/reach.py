@@ -11,20 +11,9 @@ import msgspec
 from ccm.app.clients import elsewhere, user_agent
 from ccm.base import wire
 from ccm.base.clock import now
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.doctor import Refused
-from ccm.doctor.case import (
-    PROGRAM,
-    Case,
-    Finding,
-    User,
-    Verdict,
-    fail,
-    ok,
-    skip,
-    text_at,
-    warn,
-)
+from ccm.doctor.case import PROGRAM, Case, Finding, User, Verdict, fail, ok, skip, text_at, warn
 from ccm.kube import config, errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig

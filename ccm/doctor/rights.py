@@ -16,12 +16,7 @@ from typing import Any
 import msgspec
 
 from ccm.app import trust
-from ccm.app.clients import (
-    ACCOUNTS_NAMESPACE,
-    OWN,
-    counts_deletions,
-    elsewhere,
-)
+from ccm.app.clients import ACCOUNTS_NAMESPACE, OWN, counts_deletions, elsewhere
 from ccm.app.election import migration_plan
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import Options, names

@@ -17,8 +17,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import logger
-from ccm.base.parsing import UNDECODABLE
 from ccm.kube import errors, metrics
 from ccm.kube.resources import Bookmark, Envelope, Kind, ListMeta, Named, NameMeta, RawList
 from ccm.model import names

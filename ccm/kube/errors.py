@@ -27,7 +27,7 @@ import msgspec
 
 from ccm.base import redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.model.meta import Wire
 
 Trouble = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]

@@ -23,8 +23,8 @@ import msgspec
 
 from ccm.base import clock, redact
 from ccm.base.credentials import KeyPair
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import Outage, logger
-from ccm.base.parsing import UNDECODABLE
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import NoCredentials
 from ccm.model import times

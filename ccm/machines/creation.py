@@ -23,13 +23,7 @@ from ccm.base import redact
 from ccm.cloud import errors
 from ccm.cloud import machines as vms
 from ccm.cloud.helpers import is_same_instance
-from ccm.cloud.machines import (
-    Identity,
-    MachineInfo,
-    MachineRecord,
-    found,
-    known,
-)
+from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found, known
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.settings import Settings
 from ccm.machines.statuses import says_nothing_new

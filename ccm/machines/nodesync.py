@@ -16,13 +16,7 @@ from ccm.model import Node, Taint
 from ccm.model.machines import Machine
 from ccm.model.meta import Wire
 from ccm.model.node import taints_value
-from ccm.model.patches import (
-    Patch,
-    add_finalizer,
-    remove_finalizer,
-    same_object,
-    same_version,
-)
+from ccm.model.patches import Patch, add_finalizer, remove_finalizer, same_object, same_version
 
 
 class Metadata(Wire, frozen=True, kw_only=True):

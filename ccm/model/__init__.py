@@ -26,12 +26,7 @@ from ccm.model.service import (
     ServiceSpec,
     ServiceStatus,
 )
-from ccm.model.storage import (
-    NodeVolumes,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    VolumeAttachment,
-)
+from ccm.model.storage import NodeVolumes, PersistentVolume, PersistentVolumeClaim, VolumeAttachment
 
 __all__ = [
     "ConfigMap",

@@ -32,15 +32,7 @@ from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
-from ccm.persistence.interface import (
-    CAS,
-    FENCING,
-    GVK,
-    SHARED,
-    Expected,
-    ObjectKey,
-    Version,
-)
+from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
 from ccm.persistence.local import text_of
 from ccm.persistence.objects import Place
 from ccm.persistence.registry import Context, backend

@@ -22,9 +22,7 @@ import msgspec
 from ccm.app import provider
 from ccm.app.controllers import Controllers
 from ccm.app.election import migration_plan
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.app.options import Options, names
 from ccm.base import clock, redact
 from ccm.base.tasks import cancel_and_join, spawn

@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ccm.base import clock, log, metrics, tasks
+from ccm.base.decoding import UNDECODABLE
 from ccm.base.log import Outage
-from ccm.base.parsing import UNDECODABLE
 from ccm.kube import errors
 from ccm.model import names
 from ccm.model.meta import ObjectMeta, ObjectReference, Wire

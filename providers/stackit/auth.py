@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from ccm import cloud
 from ccm.base import redact
 from ccm.base.clock import monotonic, now
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud import rest
 
 from . import refusals

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from ccm import cloud
-from ccm.base.parsing import UNDECODABLE
+from ccm.base.decoding import UNDECODABLE
 from ccm.cloud.helpers import is_label_value
 from ccm.cloud.machines import converted, without_nulls
 from ccm.model.times import moment

@@ -42,9 +42,7 @@ def longest(file: Path, since: float, until: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     from ccm.__main__ import main
-    from ccm.app.health import (
-        Vitals,
-    )
+    from ccm.app.health import Vitals
 
     with Path(sys.argv.pop(1)).open("w", buffering=1) as sink:
         beat = Vitals.beat

@@ -13,9 +13,7 @@ import pytest
 
 from ccm.app import controllers, options
 from ccm.app.controllers import Controllers
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.app.provider import ProviderHolder
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors

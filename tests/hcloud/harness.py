@@ -8,12 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ccm import cloud
-from ccm.testing.contract import (
-    Harness,
-    HeldBalancer,
-    HeldVM,
-    Made,
-)
+from ccm.testing.contract import Harness, HeldBalancer, HeldVM, Made
 from ccm.testing.fake_api import Fault
 from providers import hcloud
 from providers.hcloud.testing import balancers, networks, server, servers

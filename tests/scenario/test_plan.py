@@ -18,15 +18,7 @@ from ccm.doctor import outlook
 from ccm.model import Node, Service, names
 from ccm.model.meta import KubeObject
 from ccm.planning import changes
-from ccm.planning.changes import (
-    BALANCER,
-    MEMBERS,
-    ROUTE,
-    Action,
-    Change,
-    Forecast,
-    Subject,
-)
+from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Action, Change, Forecast, Subject
 from ccm.sandbox import realserver
 from providers.sim import world
 from tests.scenario import harness, legacy, load

@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app.http import (
-    PAIR_NAMES,
-    WEBHOOKS,
-)
+from ccm.app.http import PAIR_NAMES, WEBHOOKS
 from ccm.sandbox import ports
 from providers.sim import balancers
 from tests import servers

@@ -12,15 +12,7 @@ from dataclasses import replace
 from ccm.base import clock, log, redact
 from ccm.cloud.errors import CloudError, NotOwned
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import (
-    deletion,
-    health,
-    metrics,
-    nodesync,
-    preservation,
-    reasons,
-    replacing,
-)
+from ccm.machines import deletion, health, metrics, nodesync, preservation, reasons, replacing
 from ccm.machines.creation import SHORT_S, Outcome
 from ccm.machines.driver import Shared
 from ccm.machines.health import Cause, Moment, Spell

@@ -7,13 +7,7 @@ from ccm.machines.settings import Names
 from ccm.model import Node
 from ccm.model.machines import Machine
 from ccm.model.owners import controller_uid
-from ccm.model.patches import (
-    Patch,
-    StaleObject,
-    add_finalizer,
-    annotations_patch,
-    same_version,
-)
+from ccm.model.patches import Patch, StaleObject, add_finalizer, annotations_patch, same_version
 
 _MOST_ORIGINS = 4
 """Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,

@@ -9,13 +9,7 @@ from ccm.machines import progress, reasons
 from ccm.machines.rollout import Change, Plan
 from ccm.machines.settings import Names
 from ccm.model import Node
-from ccm.model.machines import (
-    WORKING,
-    DeploymentStatus,
-    Machine,
-    MachineDeployment,
-    MachineSet,
-)
+from ccm.model.machines import WORKING, DeploymentStatus, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, WARNING
 
 

@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import (
-    Section,
-    at_least_one,
-    positive,
-    zero_or_more,
-)
-from ccm.runtime.manifest import (
-    MISC,
-    ControllerContext,
-    Manifest,
-    OwnNodesFlags,
-    lacks_instances,
-)
+from ccm.base.flags import Section, at_least_one, positive, zero_or_more
+from ccm.runtime.manifest import MISC, ControllerContext, Manifest, OwnNodesFlags, lacks_instances
 
 if TYPE_CHECKING:
     from ccm.runtime.controller import Controller

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import (
-    Fault,
-    Gate,
-    Section,
-    not_negative,
-    positive,
-)
+from ccm.base.flags import Fault, Gate, Section, not_negative, positive
 from ccm.runtime.manifest import (
     GENERIC,
     ControllerContext,

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ccm.base.flags import (
-    Fault,
-    Section,
-    at_least_one,
-    not_negative,
-    qualified,
-)
+from ccm.base.flags import Fault, Section, at_least_one, not_negative, qualified
 from ccm.base.parsing import format_duration
 from ccm.runtime.manifest import ControllerContext, Manifest, MassDeletionFlags
 

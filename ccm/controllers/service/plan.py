@@ -20,13 +20,7 @@ from ccm.cloud.helpers import (
 )
 from ccm.cloud.types import Ingress, Status
 from ccm.model import Node, Service, names
-from ccm.model.patches import (
-    Patch,
-    StaleObject,
-    add_finalizer,
-    remove_finalizer,
-    same_version,
-)
+from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer, same_version
 from ccm.model.service import TYPE_LOAD_BALANCER
 
 

@@ -18,16 +18,7 @@ import msgspec
 import yaml
 
 from ccm.base.parsing import parse_digits
-from ccm.testing.apiserver import (
-    errors,
-    kinds,
-    patches,
-    pods,
-    protobuf,
-    schema,
-    services,
-    tables,
-)
+from ccm.testing.apiserver import errors, kinds, patches, pods, protobuf, schema, services, tables
 from ccm.testing.apiserver import store as stores
 
 JSON = "application/json"

@@ -16,15 +16,7 @@ from ccm.machines.deletion import MARKERS, Cause, Event, Stage
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus
 from ccm.testing.clock import advance
-from tests.conformance.machine.going import (
-    ALL,
-    LONG_S,
-    NONE,
-    SHORT_S,
-    M,
-    goes,
-    left,
-)
+from tests.conformance.machine.going import ALL, LONG_S, NONE, SHORT_S, M, goes, left
 from tests.unit.controllers.machines import NODES_PATH, SECRETS_PATH, World
 
 pytestmark = pytest.mark.virtual_time

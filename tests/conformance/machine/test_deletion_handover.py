@@ -13,13 +13,7 @@ from ccm.kube.errors import Forbidden
 from ccm.machines.deletion import MARKERS, Stage
 from ccm.model.times import format_time
 from ccm.testing.clock import advance
-from tests.conformance.machine.going import (
-    NONE,
-    M,
-    attached,
-    goes,
-    left,
-)
+from tests.conformance.machine.going import NONE, M, attached, goes, left
 from tests.unit.controllers.machines import NODES_PATH, World
 
 pytestmark = pytest.mark.virtual_time

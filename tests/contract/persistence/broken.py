@@ -18,13 +18,7 @@ from ccm.base.log import logger
 from ccm.persistence import errors
 from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Entry
-from ccm.persistence.interface import (
-    GVK,
-    Expected,
-    ObjectKey,
-    PersistenceProviderStatus,
-    Version,
-)
+from ccm.persistence.interface import GVK, Expected, ObjectKey, PersistenceProviderStatus, Version
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
 from ccm.persistence.store import Claim, Page, Store

@@ -157,7 +157,7 @@ def test_kubectl_hands_on_what_stands_behind_the_plugin(
 def test_a_tab_loads_nothing_heavy() -> None:
     """Somebody waits for the answer at a keyboard."""
     asked = "import sys; from ccm import cli; cli.main(sys.argv[1:]); print(*sys.modules)"
-    heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "structlog", "yaml"}
+    heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "structlog", "yaml"}
     for typed in (["kube-ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
         told = subprocess.run(
             [sys.executable, "-c", asked, completion.ASK, *typed],

@@ -14,16 +14,7 @@ from ccm.kube import decode, errors, exec_plugin, metrics, resources
 from ccm.kube.client import Client, Resource, encode
 from ccm.kube.decode import WatchEvent
 from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
-from ccm.model import (
-    Lease,
-    LeaseSpec,
-    Node,
-    ObjectMeta,
-    meta,
-    node,
-    objects,
-    service,
-)
+from ccm.model import Lease, LeaseSpec, Node, ObjectMeta, meta, node, objects, service
 from tests.unit.kube.proxy import Server, a_status, connect, no_answer, says, sends, streams
 
 NODE = {"metadata": {"name": "n1", "resourceVersion": "5"}}

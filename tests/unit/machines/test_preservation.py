@@ -18,10 +18,7 @@ from ccm.machines.settings import Settings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.meta import KubeObject
-from ccm.model.names import (
-    ANNOTATION_SCALE_DOWN_DISABLED,
-    ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
-)
+from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN_DISABLED_BY_US
 from ccm.model.node import NodeSpec, NodeStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,9 +12,7 @@ import msgspec
 from ccm.app import options, provider
 from ccm.app.controllers import Controllers
 from ccm.app.election import migration_plan
-from ccm.app.health import (
-    Vitals,
-)
+from ccm.app.health import Vitals
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, default_load_balancer_name

@@ -19,10 +19,7 @@ from ccm.runtime.controller import until_synced
 from ccm.runtime.workers import Turn
 from ccm.runtime.writer import Writer
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import (
-    NODES_PATH,
-    World,
-)
+from tests.unit.controllers.machines import NODES_PATH, World
 
 pytestmark = pytest.mark.virtual_time
 

@@ -24,10 +24,7 @@ from ccm.machines import reasons, tokens
 from ccm.machines.settings import Settings
 from ccm.model.meta import ObjectMeta
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import (
-    TOKENS,
-    World,
-)
+from tests.unit.controllers.machines import TOKENS, World
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,13 +11,7 @@ from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
-from tests.unit.controllers.machinedeployments import (
-    MACHINES,
-    NODES,
-    Rolling,
-    all_run,
-    template,
-)
+from tests.unit.controllers.machinedeployments import MACHINES, NODES, Rolling, all_run, template
 from tests.unit.controllers.machineset.test_lagging import Lagging
 
 pytestmark = pytest.mark.virtual_time

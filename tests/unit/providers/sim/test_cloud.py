@@ -18,12 +18,7 @@ import pytest
 
 from ccm.testing.fake_api import Fault, Script
 from providers.sim import __main__ as sim_main
-from providers.sim import (
-    server,
-    world,
-    world_balancers,
-    worlds,
-)
+from providers.sim import server, world, world_balancers, worlds
 from providers.sim.world import NewRoute
 from providers.sim.world_balancers import Interference, Listener, NewBalancer, Plan
 from tests.handclock import HandClock

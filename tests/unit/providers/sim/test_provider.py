@@ -14,15 +14,7 @@ from ccm.model import Node, Service, ServicePort
 from ccm.testing import builders
 from ccm.testing.fake_api import Fault
 from providers import sim
-from providers.sim import (
-    balancers,
-    client,
-    routes,
-    server,
-    world,
-    world_balancers,
-    worlds,
-)
+from providers.sim import balancers, client, routes, server, world, world_balancers, worlds
 
 
 @pytest.fixture
