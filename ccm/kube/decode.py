@@ -93,12 +93,14 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
     """
     try:
         page = kind.page.decode(body)
+        # Conversion walks what an object holds: one that is nested too deeply is left out alone.
+        items = [kind.converted(one) for one in page.items or ()]
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return _decode_items(kind, body)
     except UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     return Page(
-        items=[kind.converted(one) for one in page.items or ()],
+        items=items,
         resource_version=page.metadata.resource_version,
         continue_=page.metadata.continue_,
     )
@@ -113,9 +115,9 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
     """
     try:
         change = kind.change.decode(line)
+        obj = kind.converted(change.object)
     except UNDECODABLE as problem:
         return _decode_rarity(kind, line, problem)
-    obj = kind.converted(change.object)
     return WatchEvent(
         type=change.type,
         object=obj,

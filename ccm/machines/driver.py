@@ -101,7 +101,7 @@ class Driver:
             REQUEST_DURATION.labels(provider, operation).observe(took_s)
 
 
-class Ownership:
+class ConfirmedVMs:
     """Which VM is a machine's, as the cloud confirmed since the start.
 
     A provider ID alone proves nothing: every user that may edit machines can set it.
@@ -227,8 +227,11 @@ class Ownership:
             by_name = self._driver.finds_by_name
             if marks.name == machine.name if by_name else is_owner(identity, marks):
                 self.note(machine.uid, machine.provider_id)
-            elif marks.cluster:
-                # Marks that follow a creation late are no denial; those of another owner are.
+            elif (by_name or marks.cluster) and (
+                machine.provider_id not in self._caches.class_of(machine).imports
+            ):
+                # Marks that follow a creation late are no denial. Those of another owner are, and
+                # so is another name where names are all there is; an imported VM may bear either.
                 self._confirmed.pop(machine.uid, None)
 
 
@@ -238,13 +241,13 @@ class Shared:
 
     caches: Caches
     driver: Driver
-    vms: Ownership
+    vms: ConfirmedVMs
 
     @classmethod
     def of(cls, caches: Caches, caller: Calls) -> Shared:
         """Return what stands on the caches."""
         driver = Driver(caller, caches)
-        return cls(caches, driver, Ownership(driver, caches))
+        return cls(caches, driver, ConfirmedVMs(driver, caches))
 
     def forget(self, uid: str) -> None:
         """Forget a machine that is gone."""

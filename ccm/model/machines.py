@@ -503,4 +503,5 @@ class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
 
 def document_of(obj: KubeObject) -> Any:
     """Return the document that an object was converted from, or the object itself."""
-    return getattr(obj, "source", obj)
+    hub_types = (Machine, MachineClass, MachineOwner)
+    return obj.source if isinstance(obj, hub_types) else obj

@@ -119,7 +119,12 @@ class Calls:
         def said(one: MachineDeployment) -> Patch | None:
             if one.metadata.generation != obj.metadata.generation:
                 raise StaleObject
-            return self._codec.deployment_status_patch(one, found)
+            # Conditions of other writers may have changed since the plan was made.
+            conditions = (
+                *(each for each in one.status.conditions if each.type not in progress.OWN),
+                *(each for each in found.conditions if each.type in progress.OWN),
+            )
+            return self._codec.deployment_status_patch(one, replace(found, conditions=conditions))
 
         await self.write.change(obj, Step(said, "status"))
 

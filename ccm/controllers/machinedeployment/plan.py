@@ -46,8 +46,8 @@ def _told(node: Node, names: Names) -> tuple[object, ...]:
     steps = (names.candidate, names.selected, names.update_result)
     labels = [node.labels.get(key) for key in steps]
     conditions = node.status.conditions or ()
-    reasons = [one.reason for one in conditions if one.type == names.update_condition]
-    return (*labels, *reasons, names.hold_is_ours in node.annotations)
+    results = [one.reason for one in conditions if one.type == names.update_condition]
+    return (*labels, *results, names.hold_is_ours in node.annotations)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:

@@ -37,9 +37,6 @@ BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
 CONDITION_WORKERS = 10
 """Conditions written at once."""
 
-CHUNK = 500
-"""Routes or nodes that are dealt with before others get their turn; some milliseconds of work."""
-
 
 Todo = plan.Deletion | plan.Creation
 
@@ -135,7 +132,7 @@ class RouteChanges:
         todos: Sequence[Todo] = [*found.deletions, *found.creations]
         for position, todo in enumerate(todos):
             keys.append(todo.key)
-            if position % CHUNK == 0:
+            if position % plan.CHUNK == 0:
                 await asyncio.sleep(0)
             if busy.with_(todo.network):
                 self._retry_blocked = True
@@ -332,7 +329,7 @@ class Conditions:
     async def write(self, nodes: Iterable[Node]) -> None:
         """Write what these nodes' conditions should say and do not."""
         for number, node in enumerate(nodes):
-            if number % CHUNK == 0:
+            if number % plan.CHUNK == 0:
                 await asyncio.sleep(0)
             if self._patch(node) is not None:
                 self.controller.queue.add(node.name)

@@ -138,6 +138,8 @@ class ServiceController:
         self._update_reports: FailureReports[str] = FailureReports()
         self._records: dict[str, Record] = {}
         self._vanished: set[str] = set()
+        self._counted = (0, 0)
+        self._may_exist = 0
         self._holds = Holds("Service", events, record)
         self._guard = mass_guard(record, allow=allow)
         self._foreign: set[str] = set()
@@ -349,7 +351,12 @@ class ServiceController:
         if record.applied.key not in self._vanished:
             return 0.0
         missing = len(self._vanished)
-        settled = sum(each.may_exist for each in self._records.values())
+        # Counted once for all that are missing together, not for each of them.
+        counted = (missing, len(self._records))
+        if counted != self._counted:
+            self._counted = counted
+            self._may_exist = sum(each.may_exist for each in self._records.values())
+        settled = self._may_exist
         wait_s = self._guard.wait_s(missing, settled, clock.monotonic())
         if wait_s and self._guard.in_doubt:
             self._holds.hold(

@@ -19,6 +19,8 @@ from tests.unit.controllers.machines import World
 pytestmark = pytest.mark.virtual_time
 
 CONTROL_PLANE = "cp-1"
+LISTED_S = 3_600
+"""Seconds in which the safety controller lists the VMs."""
 CP_ID = f"fake:///{CONTROL_PLANE}"
 TEMPLATE = {
     "metadata": {"labels": {"stolen": "yes"}},
@@ -225,3 +227,26 @@ async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
 
     assert (provider_id in cloud.vms) is (name != M)
     assert (world.node_object(name) == {}) is (name == M)
+
+
+async def test_a_vm_that_got_another_name_is_left_alone() -> None:
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    provider_id = f"fake:///{M}-0"
+    cloud.vms[provider_id] = M
+    path = world.machine(
+        M,
+        providerID=provider_id,
+        status={"currentStatus": {"phase": "Running"}},
+        metadata={"labels": {"node": M}, "finalizers": [names.FINALIZER]},
+    )
+    world.node(M, providerID=provider_id)
+    async with world.running("machine", "machineclass", "machinesafety"):
+        await advance(LISTED_S)
+        cloud.vms[provider_id] = "given-away"
+        await advance(LISTED_S)
+        world.server.drop(path)
+        await advance(30)
+
+    assert cloud.vms == {provider_id: "given-away"}
+    assert "left alone" in world.operation(M)["description"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from ccm.gardener import decoding, names
 from ccm.gardener import types as documents
-from ccm.gardener.codec import CODEC
+from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS
+from ccm.kube import decode
+from ccm.kube.resources import Kind
 from ccm.machines import classes, reasons, replicas
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.model import ObjectMeta, Secret
@@ -233,6 +236,21 @@ def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
     assert (found or {}).get("spec") == expected
     if found is not None:
         assert found["metadata"] == {"uid": "u", "resourceVersion": "7"}
+
+
+@pytest.mark.parametrize("kind", [MACHINE_SETS, MACHINE_DEPLOYMENTS], ids=lambda kind: kind.plural)
+def test_a_template_nested_too_deeply_makes_one_object_undecodable(kind: Kind[Any]) -> None:
+    """The API server stores it, and a user may create it."""
+    deep = json.loads('{"a": ' * 900 + "1" + "}" * 900)
+    bad = {"metadata": META, "spec": {"template": {"metadata": {"x": deep}}}}
+    good = {"metadata": META | {"name": "good"}, "spec": {"template": TEMPLATE}}
+    body = json.dumps({"items": [bad, good], "metadata": {"resourceVersion": "9"}})
+
+    page = decode.decode_page(kind, body.encode())
+    event = decode.decode_event(kind, json.dumps({"type": "ADDED", "object": bad}).encode())
+
+    assert ([one.name for one in page.items], page.malformed_keys) == (["good"], ["default/m"])
+    assert (event.type, event.key) == ("MALFORMED", "default/m")
 
 
 PROMISED = """

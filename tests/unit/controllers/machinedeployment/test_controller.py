@@ -113,6 +113,25 @@ async def test_conditions_of_others_stay() -> None:
     assert set(found) == {"Frozen", "Available", "Progressing"}
 
 
+async def test_a_condition_of_another_writer_in_between_stays() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    frozen = {"type": "Frozen", "status": "True", "reason": "OverShootingReplicaCount"}
+    async with world.running(*ONLY):
+        await all_run(world)
+
+        def freeze() -> None:
+            conditions = [*world.status()["conditions"], frozen]
+            world.server.patch(f"{WEB}/status", {"status": {"conditions": conditions}})
+
+        seen = meddle(world, "PATCH", f"{WEB}/status", freeze)
+        world.edit(replicas=2)
+        await advance(5)
+
+    assert seen
+    assert world.said("Frozen") == ("True", "OverShootingReplicaCount")
+
+
 async def test_a_size_that_somebody_chose_meanwhile_counts() -> None:
     world = Rolling()
     world.deployment(replicas=2)
