@@ -1,8 +1,8 @@
 """What a provider gets to start with: its configuration and a few handles.
 
 The daemon hands over the bytes of the `--cloud-config` file as they are; `Context` has
-parsers for the usual formats, and reads them as a Struct (`settings`) or field by field
-(`fields`), so that every fault of a file is reported in one message.
+parsers for the usual formats, and reads them as a Struct or field by field
+(`settings.Fields`), so that every fault of a file is reported in one message.
 """
 
 from __future__ import annotations

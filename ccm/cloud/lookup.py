@@ -478,9 +478,6 @@ def _retold(error: CloudError, text: str) -> CloudError:
 
 
 def _warn(message: str, node: Node) -> None:
-    # Loaded here, because importing the SDK must not load a logging library.
-    from ccm.base import log
-
     log.logger("lookup").warning(message, node=node.name)
 
 

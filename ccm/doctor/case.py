@@ -170,7 +170,8 @@ class Case:
 
 async def read(client: Client, path: str, **query: str) -> Any:
     """Return the decoded object or list at a path. Raises KubeError."""
-    return msgspec.json.decode(await client.raw("GET", path, query=query or None))
+    answer = await client.raw("GET", path, query=query or None)
+    return msgspec.json.decode(answer, type=dict[str, Any])
 
 
 async def items(client: Client, path: str, **query: str) -> Sequence[Any]:

@@ -75,7 +75,8 @@ async def _registered(case: Case) -> list[tuple[Any, str]]:
     found = []
     for hook in (hook for each in configurations for hook in each.get("webhooks") or ()):
         place = _service(hook, "path") or urlsplit(text_at(hook, "clientConfig.url")).path
-        if (name := PurePosixPath(place).name) in WEBHOOKS:
+        name = PurePosixPath(place).name
+        if name in WEBHOOKS and (hook, name) not in found:
             found.append((hook, name))
     return found
 

@@ -238,7 +238,9 @@ def needed_secrets(found: Deployment) -> Iterator[tuple[str, str, str]]:
             below = PurePosixPath(config).relative_to(path)
             file = PurePosixPath(text_at(mount, "subPath")) / below
             renamed = {text_at(item, "path"): item.get("key") for item in secret.get("items") or ()}
-            key = renamed.get(str(file)) or str(file)
+            # The volume itself is no key of the Secret.
+            name = "" if file == PurePosixPath() else str(file)
+            key = renamed.get(name) or name
         yield text_at(secret, "secretName"), key, path
     for source in at(found.container, "envFrom") or ():
         if (ref := source.get("secretRef")) and not ref.get("optional"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -123,7 +124,7 @@ async def server(case: Case) -> Finding:
     where = case.cluster.server
     try:
         answer = await case.client.raw("GET", "/version", retry=False)
-        version = text_at(msgspec.json.decode(answer), "gitVersion")
+        version = text_at(msgspec.json.decode(answer, type=dict[str, Any]), "gitVersion")
     except errors.Unreachable as error:
         return _unreachable(where, error)
     except (errors.Unauthorized, errors.Forbidden):

@@ -66,7 +66,7 @@ class Caller:
 
     Attributes:
         address: `host:port`.
-        origin: what of it tells callers apart, see `turns.origin_of`.
+        origin: what of it tells callers apart, see `acceptor.origin_of`.
         certificate: what its certificate says, as `ssl.SSLSocket.getpeercert` tells it; it
             was verified. None: it showed none.
         chain: the verified chain in DER, the caller's own first.

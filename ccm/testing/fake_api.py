@@ -285,7 +285,7 @@ class FakeApi:
         raise NotImplementedError
 
     def missing(self, request: web.Request, status: int) -> Refused:
-        """The API's error for a path (404) or a method (405) that it does not have."""
+        """The API's error for a path (404), a method (405) or a size (413) it does not take."""
         raise NotImplementedError
 
     def spoiled(self, answer: Any, fault: Fault) -> Any:
@@ -404,7 +404,11 @@ class FakeApi:
     ) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        except (
+            web.HTTPNotFound,
+            web.HTTPMethodNotAllowed,
+            web.HTTPRequestEntityTooLarge,
+        ) as error:
             return _refusal(self.missing(request, error.status))
         except Refused as error:  # of the administrator's calls
             return _refusal(error)

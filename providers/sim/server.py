@@ -77,14 +77,11 @@ class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The operation takes no query parameters."""
 
 
-class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most `limit` things behind `cursor`: all, or those of a name, a cluster, a `key=value`."""
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `limit` things behind `cursor`."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=worlds.MAX_PAGE)] = worlds.MAX_PAGE
     cursor: str | None = None
-    name: str | None = None
-    cluster: str | None = None
-    label: str | None = None
 
     @property
     def start(self) -> int:
@@ -102,11 +99,40 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             text = f"cursor: {self.cursor!r} is not one of ours"
             raise world.WorldError("invalid", text) from error
 
-    @property
-    def pair(self) -> tuple[str, str] | None:
-        """Key and value of the label."""
-        key, _, value = (self.label or "").partition("=")
-        return (key, value) if key else None
+    def filters(self) -> dict[str, Any]:
+        """Return the arguments of the table's list; a label as key and value."""
+        found = msgspec.structs.asdict(self)
+        del found["limit"], found["cursor"]
+        if "label" in found:
+            key, _, value = (found["label"] or "").partition("=")
+            found["label"] = (key, value) if key else None
+        return found
+
+
+class InstanceQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a name, or with a label `key=value`."""
+
+    name: str | None = None
+    label: str | None = None
+
+
+class BalancerQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a name or a cluster."""
+
+    name: str | None = None
+    cluster: str | None = None
+
+
+class RouteQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a cluster."""
+
+    cluster: str | None = None
+
+
+class VolumeQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With a label `key=value`."""
+
+    label: str | None = None
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,6 +269,8 @@ class Service(fake_api.FakeApi):
         """Likewise."""
         if status == 404:
             return self._error("no_such_path", f"no such path: {request.path}")
+        if status == 413:
+            return self._error("invalid", "the body is too large", status=413)
         return self._error("method_not_allowed", f"{request.method} is not offered here")
 
     def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - whatever its type
@@ -316,8 +344,7 @@ def _list_instances(cloud: Service, asked: Asked) -> Any:
     page = cloud.world.page(
         limit=min(asked.query.limit, cloud.settings.page_size),
         after=asked.query.start,
-        name=asked.query.name,
-        label=asked.query.pair,
+        **asked.query.filters(),
         stale_s=cloud.settings.list_delay_s,
     )
     return {"instances": page.instances, "next_cursor": _cursor(page.after)}
@@ -327,7 +354,7 @@ def _lists(part: str) -> Handle:
     def handle(cloud: Service, asked: Asked) -> Any:
         query = asked.query
         shelf: world.Shelf[Any] = getattr(cloud.worlds, part)
-        found = shelf.list(name=query.name, cluster=query.cluster, label=query.pair)
+        found = shelf.list(**query.filters())
         end = query.start + min(query.limit, cloud.settings.page_size)
         more = _cursor(end if end < len(found) else None)
         return {part: found[query.start : end], "next_cursor": more}
@@ -385,7 +412,9 @@ _ACT = Operation(
 )
 
 
-def _shelf(kind: str, part: str, order: type[msgspec.Struct]) -> tuple[Operation, ...]:
+def _shelf(
+    kind: str, part: str, order: type[msgspec.Struct], query: type[PageQuery]
+) -> tuple[Operation, ...]:
     """What customer and administrator may do with each of these."""
 
     def create(cloud: Service, asked: Asked) -> Any:
@@ -395,7 +424,7 @@ def _shelf(kind: str, part: str, order: type[msgspec.Struct]) -> tuple[Operation
         getattr(cloud.worlds, part).delete(asked.id)
 
     rows = (
-        Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=ListQuery),
+        Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=query),
         Operation(f"create_{kind}", f"POST /v1/{part}", create, 201, order),
         Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", delete, 204),
     )
@@ -405,7 +434,7 @@ def _shelf(kind: str, part: str, order: type[msgspec.Struct]) -> tuple[Operation
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("list_instances", "GET /v1/instances", _list_instances, query=ListQuery),
+    Operation("list_instances", "GET /v1/instances", _list_instances, query=InstanceQuery),
     Operation(
         "get_instance",
         f"GET {_ONE}",
@@ -421,7 +450,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _UPDATE,
     _DELETE,
     _ACT,
-    *_shelf("balancer", "balancers", world_balancers.NewBalancer),
+    *_shelf("balancer", "balancers", world_balancers.NewBalancer, BalancerQuery),
     Operation(
         "get_balancer",
         "GET /v1/balancers/{id}",
@@ -439,8 +468,8 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda cloud, asked: cloud.worlds.balancers.set_members(asked.id, asked.body.members),
         body=Members,
     ),
-    *_shelf("route", "routes", world.NewRoute),
-    *_shelf("volume", "volumes", world.NewVolume),
+    *_shelf("route", "routes", world.NewRoute, RouteQuery),
+    *_shelf("volume", "volumes", world.NewVolume, VolumeQuery),
     Operation(
         "admin_put_instances",
         "POST /admin/instances",

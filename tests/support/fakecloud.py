@@ -1,7 +1,7 @@
 """A scripted provider: it answers what the test wrote down, and logs who asked what.
 
 `FakeCloud` has one answer for all instances, except where a table is keyed; it does not
-keep a world of instances (`ccm.testing.memory` does). Errors in the script win over the
+keep a world of instances (`tests.contract.memory` does). Errors in the script win over the
 results beside them.
 """
 

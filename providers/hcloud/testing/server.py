@@ -87,6 +87,8 @@ class Service(fake_api.FakeApi):
         """Likewise."""
         if status == 404:
             return ApiError("not_found", f"no such path: {request.path}")
+        if status == 413:
+            return ApiError("invalid_input", "the body is too large")
         return ApiError("method_not_allowed", f"no {request.method} here")
 
     def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind

@@ -16,7 +16,7 @@ from ccm.app import options
 from ccm.base import redact
 from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power
 from ccm.doctor import cluster, daemons, nodes, reach
-from ccm.doctor.case import Case, Finding, Verdict
+from ccm.doctor.case import Case, Finding, Verdict, items
 from ccm.kube import errors
 from ccm.sandbox import realserver
 from ccm.testing import builders
@@ -279,6 +279,7 @@ def deployed(volumes: Any = (), **given: Any) -> dict[str, Any]:
 
 CONFIG = {"name": "config", "mountPath": "/etc/ccm"}
 FILE = {"name": "config", "mountPath": "/etc/ccm/c.yaml", "subPath": "cloud"}
+WHOLE = {"name": "config", "mountPath": "/etc/ccm/c.yaml"}
 ENV = [
     {"name": "A", "value": "1"},
     {"name": "T", "valueFrom": {"secretKeyRef": {"name": "t", "key": "token"}}},
@@ -293,11 +294,21 @@ ENV_FROM = [{"secretRef": {"name": "all"}}, {"secretRef": {"name": "may", "optio
         (CONFIG, {"secretName": "there"}, "the key c.yaml in the Secret there (it has k)"),
         (CONFIG, {"secretName": "there", "items": [{"key": "k", "path": "c.yaml"}]}, ""),
         (FILE, {"secretName": "there"}, "the key cloud in the Secret there (it has k)"),
+        (WHOLE, {"secretName": "there"}, ""),
         (CONFIG, {"secretName": "s", "optional": True}, ""),
         (CONFIG, None, ""),
         ({"name": "config", "mountPath": "/certs"}, {"secretName": "s"}, None),
     ],
-    ids=["folder", "key", "items", "one file", "optional", "no Secret", "elsewhere"],
+    ids=[
+        "folder",
+        "key",
+        "items",
+        "one file",
+        "whole volume",
+        "optional",
+        "no Secret",
+        "elsewhere",
+    ],
 )
 async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | None) -> None:
     volume = {"name": "config", **({"secret": secret} if secret else {})}
@@ -410,6 +421,16 @@ def tls(reason: str = "", verify_message: str = "") -> ssl.SSLError:
     if verify_message:
         found.verify_message = verify_message  # type: ignore[attr-defined]
     return found
+
+
+@pytest.mark.parametrize("answer", [[], "ok", 0])
+async def test_an_answer_that_is_no_object_is_of_no_api_server(answer: Any) -> None:
+    asked = case({"/version": answer, "/deployments": answer})
+    asked.cluster = SimpleNamespace(server="https://x")  # type: ignore[assignment]
+
+    assert (await reach.server(asked)).verdict is Verdict.FAIL
+    with pytest.raises(msgspec.ValidationError):
+        await items(asked.client, "/deployments")
 
 
 @pytest.mark.parametrize("kind", get_args(errors.Trouble))
