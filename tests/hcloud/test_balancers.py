@@ -136,6 +136,15 @@ async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, p
     assert only(harness) is made
 
 
+@pytest.mark.row("hcloud-balancer-02")
+async def test_a_protected_one_is_left_alone(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
+
+    with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
+        await deleted(balancer_of(project), service("uid-1"))
+    assert harness.service.writes == 0
+
+
 @pytest.mark.row("hcloud-balancer-07")
 async def test_two_with_one_label(harness: HcloudHarness, project: cloud.Cloud) -> None:
     settled(harness, name="one", labels={UID: "uid-1"})

@@ -97,6 +97,13 @@ def test_not_found_is_never_dug_out() -> None:
     assert type(normalized(raised(ValueError("v"), NotFound("gone")))) is Internal
 
 
+def test_an_error_that_was_handled_before_is_no_cause() -> None:
+    error = ValueError("v")
+    error.__context__ = Unimplemented("handled before")
+
+    assert type(normalized(error)) is Internal
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise AttributeError("no attribute 'text'")
@@ -131,6 +138,11 @@ def test_a_loop_of_causes_ends() -> None:
 def test_retry_after_is_a_time(given: float) -> None:
     with pytest.raises(ValueError, match="number of seconds"):
         RetryAfter("wait", seconds=given)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(3, 3), (0.5, 0.5), (0, 0), (-7, 0)])
+def test_retry_after_is_never_in_the_past(given: float, kept: float) -> None:
+    assert RetryAfter("wait", seconds=given).seconds == kept
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.machines import check_owner, found, is_owner, known
+from ccm.cloud.operation import DECLARED
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 
@@ -48,6 +49,37 @@ def test_credentials_are_their_content() -> None:
     assert len({one, same, pickle.loads(pickle.dumps(one))}) == 1
     assert dict(one) == {"a": b"1", "b": b"2"}
     assert len(one) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}],
+)
+def test_other_credentials_have_another_digest(other: dict[str, bytes]) -> None:
+    one = Credentials({"a": b"1", "b": b"2"})
+
+    assert Credentials(other) != one
+    assert Credentials(other).digest != one.digest
+
+
+NAMED = Identity(cluster="", pool="", name="m-1", uid="")
+
+
+@pytest.mark.parametrize(
+    ("asked", "subject"),
+    [
+        (request(), "u-1"),
+        (request(provider_id="a://1"), "u-1"),
+        (request(NAMED, provider_id="a://1"), "a://1"),
+        (request(NAMED), "m-1"),
+    ],
+    ids=["new machine", "machine with a VM", "VM without a machine", "name only"],
+)
+def test_changes_of_one_vm_exclude_each_other(asked: MachineRequest, subject: str) -> None:
+    """Calls with the same subject never overlap; an empty one would exclude nothing."""
+    changes = ("create_machine", "initialize_machine", "delete_machine")
+
+    assert {DECLARED[change].subject(req=asked) for change in changes} == {subject}
 
 
 @pytest.mark.parametrize(

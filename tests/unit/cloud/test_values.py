@@ -32,7 +32,18 @@ def test_what_was_built_is_read_back(instance_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "provider_id", ["", "i-1", "acme:i-1", "acme:/i-1", "acme://", "acme:///", "ACME://i-1", "://1"]
+    "provider_id",
+    [
+        "",
+        "i-1",
+        "acme:i-1",
+        "acme:/i-1",
+        "acme://",
+        "acme:///",
+        "acme2://i-1",
+        "ACME://i-1",
+        "://1",
+    ],
 )
 def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
     with pytest.raises(InvalidArgument, match="expected acme://<id>") as caught:

@@ -33,6 +33,7 @@ from tests.support.routes import FakeRoutes
 from tests.support.services import FakeBalancers
 from tests.unit.controllers.machines import CLUSTER
 from tests.unit.controllers.machinesets import Sets
+from tests.unit.controllers.memory_server import MemoryServer
 
 ALL = "*,machine,machineclass,machineset,machinedeployment"
 
@@ -73,8 +74,8 @@ class Stuck(Sets):
     The daemon's answer goes through the wire's form before it is judged.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, server: MemoryServer | None = None) -> None:
+        super().__init__(server)
         self.instances, self.balancers, self.routes = Instances(), FakeBalancers(), FakeRoutes()
         self.rate: Rate | None = None
         self.vitals = Vitals()

@@ -22,13 +22,15 @@ from ccm.gardener.codec import MACHINE_SETS
 from ccm.kube import errors as kube
 from ccm.kube.credentials import TlsSettings
 from ccm.machines import reasons
-from ccm.model import Event, Node
+from ccm.model import Event, Node, ServicePort
 from ccm.model.meta import ObjectMeta
 from ccm.runtime.account import Account, Answer, CallSaid, Last
 from ccm.runtime.deletions import Held
+from ccm.testing.apiserver import kinds
 from ccm.testing.builders import node, service, uninitialized_taint
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import DEFINITIONS
+from tests.unit.controllers.memory_server import FragileServer
 from tests.unit.doctor.stuck import Stuck
 
 WAITS = node("n1", taints=[uninitialized_taint()])
@@ -487,6 +489,27 @@ async def test_a_deletion_fails() -> None:
 
         said = await stuck.says("service", WEB)
         assert "cannot be deleted yet: FailedPrecondition: 409 the IP is protected, 30 s" in said
+
+
+@pytest.mark.virtual_time
+async def test_many_services_are_missing_from_a_new_list() -> None:
+    server = FragileServer()
+    stuck = Stuck(server)
+    shops = [f"shop-{number}" for number in range(9)]
+    stuck.add(*(service(name, ports=[ServicePort(port=80)]) for name in shops))
+    async with stuck.leading():
+        await advance(10)
+        server.goes()
+        for name in shops:
+            path = f"/api/v1/namespaces/default/services/{name}"
+            server.patch(path, {"metadata": {"finalizers": None}})
+            server.drop(path)
+        server.store.collection(kinds.SERVICES).floor = server.store.revision
+        server.returns()
+        await advance(60)
+
+        said = await stuck.says("service", "default/shop-3")
+        assert "what belongs to it stays: services_missing" in said
 
 
 @pytest.mark.virtual_time

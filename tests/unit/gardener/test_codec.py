@@ -102,6 +102,10 @@ def test_odd_values_make_no_trouble() -> None:
     assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
 
 
+def test_a_secret_shows_nothing_that_it_holds() -> None:
+    assert repr(secret(key=b"hunter2")) == "Secret(default/s: key)"
+
+
 def test_the_later_secret_counts() -> None:
     given = {
         "secretRef": {"name": "one", "namespace": "default"},

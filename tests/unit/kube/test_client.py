@@ -424,9 +424,11 @@ def test_causes_and_wait_come_from_the_details() -> None:
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "m", "field": "f"}],
     }
 
-    error = errors.from_response(504, {}, json.dumps(status).encode())
+    body = json.dumps(status).encode()
+    error = errors.from_response(504, {}, body)
 
     assert error.retry_after == 7
+    assert errors.from_response(504, {"Retry-After": "3"}, body).retry_after == 3
     assert error.has_cause(errors.REASON_RESOURCE_VERSION_TOO_LARGE)
     assert not error.has_cause("Other")
     assert error.causes[0].field == "f"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ccm.kube import exec_plugin
 from ccm.kube.errors import NoCredentials
 from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
 from tests.handclock import HandClock
@@ -48,6 +49,19 @@ def _settings(tmp_path: Path, *answers: str, **changes: Any) -> ExecSettings:
 
 def _calls(tmp_path: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("call-*"))]
+
+
+@pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
+async def test_a_program_is_asked_once_and_without_a_terminal(tmp_path: Path, version: str) -> None:
+    answer = _answer(version, token="t1")
+    plugin = ExecPlugin(_settings(tmp_path, answer, api_version=version))
+
+    found = await asyncio.gather(*(plugin.current() for _ in range(3)))
+
+    assert {credential.header for credential in found} == {"Bearer t1"}
+    question = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    assert _calls(tmp_path) == [question]
+    assert (tmp_path / "environ").read_text() == "vanilla"
 
 
 async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path: Path) -> None:

@@ -173,6 +173,17 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
         assert reflector.trouble_since is None
 
 
+async def test_a_version_that_the_server_has_not_reached_leads_to_a_new_list() -> None:
+    """As after a restore of etcd."""
+    server = Server(lists=[page([], 10), page([], 4)])
+    cause = b'{"causes":[{"reason":"ResourceVersionTooLarge"}]}'
+    body = b'{"kind":"Status","code":504,"details":%b}' % cause
+    server.watches = [errors.from_response(504, {}, body), [FOREVER]]
+    async with following(server, PAGES):
+        await advance(5)
+        assert server.versions == ["10", "4"]
+
+
 @pytest.mark.parametrize(
     ("watches", "pauses"),
     [

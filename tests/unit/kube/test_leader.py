@@ -185,6 +185,33 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
     assert status() == 0
 
 
+@pytest.mark.parametrize("fault", [None, KeyError("broken")], ids=["returns", "fails"])
+async def test_work_that_ends_by_itself_gives_the_lease_back(
+    fault: Exception | None, server: Cluster
+) -> None:
+    replica = server.start()
+    await advance(5)
+    assert replica.work.outcome is not None
+    if fault is None:
+        replica.work.outcome.set_result(None)
+    else:
+        replica.work.outcome.set_exception(fault)
+
+    assert await replica.result() is fault
+    assert server.spec.holder_identity == ""
+    assert not replica.leads
+
+
+async def test_a_release_that_hangs_is_given_up(server: Cluster) -> None:
+    replica = server.start()
+    await advance(1)
+    server.fault = lambda verb: 3600.0
+    replica.task.cancel()
+    await advance(5)
+    assert replica.task.cancelled()
+    assert replica.work.ended == 1
+
+
 async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:
     replica = server.start()
     standby = server.start("standby")

@@ -18,7 +18,7 @@ from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.serviceaccount import ServiceAccount
 from ccm.model.times import format_time
 from tests.handclock import HandClock
-from tests.unit.kube.proxy import Answer, Server, connect, refuses, says
+from tests.unit.kube.proxy import Answer, Server, connect, cuts, refuses, says
 
 ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 TOKEN = f"{ACCOUNTS}/node-controller/token"
@@ -121,6 +121,16 @@ async def test_without_any_token_nothing_is_sent(
 
     with pytest.raises(errors.NoCredentials, match=f"kube-system/node-controller: .*{words}"):
         await account.current()
+
+
+async def test_the_first_token_is_tried_for_a_while(
+    server: Server, account: ServiceAccount, hand: HandClock
+) -> None:
+    failed: list[Answer] = [refuses(500, "InternalError"), says({}), cuts]
+    server.will(*failed, token(hand, "theirs"))
+
+    assert (await account.current()).header == "Bearer theirs"
+    assert hand.naps == [0.5, 1.0, 2.0]
 
 
 async def test_a_rejected_token_is_replaced_once(

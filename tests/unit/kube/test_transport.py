@@ -170,6 +170,16 @@ async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Ser
     assert hand.naps == [2] * 10
 
 
+@pytest.mark.usefixtures("hand")
+async def test_a_caller_may_forbid_repetition(server: Server) -> None:
+    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
+
+    with pytest.raises(errors.TooManyRequests):
+        await server.transport.do("POST", "/x", retry=False)
+
+    assert len(server.seen) == 1
+
+
 async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     limiter = TokenBucket(qps=0.1, burst=1)
@@ -386,6 +396,20 @@ async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
         await _read(server.transport, idle_timeout_s=0.2)
 
 
+async def test_a_stream_that_never_begins_times_out(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: web.BaseRequest) -> web.StreamResponse:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    monkeypatch.setattr(transport, "WATCH_START_TIMEOUT_S", 0.1)
+    server.will(never)
+
+    with no_answer("timeout"):
+        await _read(server.transport, idle_timeout_s=20)
+
+
 async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
     server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
 
@@ -534,8 +558,19 @@ async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
         _trusting("authority-two"),
         _trusting("authority-one", server_name="other.test"),
         TlsSettings(),
+        TlsSettings(authorities=b"none"),
+        TlsSettings(
+            insecure=True,
+            certificate=KeyPair(chain=_client("client-a").chain, key=_client("client-b").key),
+        ),
     ],
-    ids=["another authority", "another name", "none of the system's"],
+    ids=[
+        "another authority",
+        "another name",
+        "none of the system's",
+        "no certificates",
+        "the key of another certificate",
+    ],
 )
 async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
     async with _secured(tls=settings) as server:

@@ -35,7 +35,7 @@ from ccm.cloud.calls.handle import OUTCOMES, Handle
 from ccm.cloud.calls.history import History
 from ccm.cloud.operation import DECLARED, Operation, operation
 from ccm.testing.builders import node, service
-from ccm.testing.clock import advance, elapsed_s
+from ccm.testing.clock import advance, elapsed_s, settle
 from tests.support.calls import Provider, cloud
 
 pytestmark = pytest.mark.virtual_time
@@ -267,6 +267,22 @@ async def translate() -> bool:
     except BaseException as error:
         raise errors.NotFound("gone") from error
     return True
+
+
+@pytest.mark.parametrize("act", [hang, swallow, translate])
+async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]]) -> None:
+    """Whatever the provider makes of the cancellation, such as an absence."""
+    seen: list[tuple[str, str]] = []
+    name = f"cancelled-{act.__name__}"
+    handle = Handle(cloud(name, act)).observe(lambda *call: seen.append(call))
+    task = asyncio.ensure_future(handle.call(EXISTS, NODE))
+    await settle()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert count(name, "instance_exists", "canceled") == 1
+    assert seen == [("instance_exists", "canceled")]
 
 
 async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:

@@ -172,3 +172,9 @@ async def test_the_shutdown_taint_of_a_node_that_may_be_anybodys_waits_for_the_c
         fake.exists = True
         await advance(5)
         assert len(cluster.patches) == 1
+
+    fake.exists = False
+    async with running(fake, reference=True) as cluster:
+        cluster.put(build("a", ready="True", taints=[shutdown_taint()]))
+        await advance(11)
+        assert len(cluster.patches) == 1
