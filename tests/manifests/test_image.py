@@ -77,6 +77,8 @@ def test_two_stages_on_one_base_that_is_pinned() -> None:
     name, _, image = base.rest.partition("=")
 
     assert [one.rest for one in found("FROM")] == [f"${{{name}}} AS build", f"${{{name}}}"]
+    machine = re.compile("amd64|arm64|x86|aarch|TARGETARCH|dpkg|uname")
+    assert [step for step in steps() if machine.search(step.rest)] == []
     pinned = re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-\w+", image)
     assert pinned
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -91,6 +91,18 @@ def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> 
         registry.available()
 
 
+def test_one_distribution_found_twice_is_no_conflict(
+    site: Site, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a wheel is installed beside an editable checkout of itself."""
+    again = tmp_path_factory.mktemp("again")
+    monkeypatch.syspath_prepend(str(again))
+    for each in (site, Site(again)):
+        each.install("ccm-acme", "acme", "acme_one:x")
+
+    assert registry.available()["acme"].value == "acme_one:x"
+
+
 UNUSABLE = {
     "import nonexistent_vendor_sdk": "No module named 'nonexistent_vendor_sdk'",
     "def broken(:": "SyntaxError",

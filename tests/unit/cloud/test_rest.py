@@ -82,6 +82,8 @@ async def test_a_request_goes_below_the_url_with_our_credentials(
     assert asked.target == "/api/items/a%2Fb?page=1"
     assert asked.headers["Authorization"] == "Bearer hunter2"
     assert (sent.method, sent.json) == ("POST", {"name": "b"})
+    kinds = [one.headers.get("Content-Type") for one in server.seen]
+    assert kinds == [None, "application/json"]
 
 
 @pytest.mark.parametrize(

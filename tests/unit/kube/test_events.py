@@ -150,6 +150,15 @@ async def test_a_full_queue_drops_and_counts_without_waiting(sink: Sink) -> None
     assert sink.count("overflow") == 3
 
 
+async def test_spam_is_left_out_and_counted(sink: Sink) -> None:
+    for _ in range(30):
+        sink.recorder.event(NODE, "Normal", "R", "m")
+    await advance(0)
+    assert len(sink.requests) == 25
+    assert sink.count("spam") == 5
+    assert sink.count("counted") == 24
+
+
 async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> None:
     sink.recorder.event(NODE, "Normal", "A", "m")
     assert await sink.recorder.flush(5)

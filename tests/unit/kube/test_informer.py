@@ -408,6 +408,19 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
         assert deaf == []
 
 
+async def test_a_resync_delivers_the_store_again() -> None:
+    server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
+    informer = informer_of(server, settings=PAGED, resync_s=600)
+    listener = listen(informer)
+    async with running(informer.run()):
+        listener.heard.clear()
+        await advance(599)
+        assert listener.heard == []
+        await advance(601)
+        assert listener.heard == ["update a@1->1", "update b@2->2"]
+        assert len(server.of("list")) == 1
+
+
 class Client:
     """Hands out one scripted server per kind."""
 

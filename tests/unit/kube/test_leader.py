@@ -266,6 +266,18 @@ async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out(server: Cl
     assert replica.elector.holder == "baz"
 
 
+async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: Cluster) -> None:
+    leader = server.start("first")
+    await advance(1)
+    standby = server.start("second")
+    await advance(1)
+    server.calls.clear()
+    await advance(120)
+    assert "get" not in server.verbs
+    assert leader.leads
+    assert not standby.leads
+
+
 async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Cluster) -> None:
     server.watch_works = False
     leader = server.start("first")

@@ -39,3 +39,14 @@ async def test_before_any_answer_our_own_clock_counts() -> None:
         told.note(useless)
 
     assert told.now() == clock.now()
+
+
+async def test_a_later_answer_corrects_it_and_one_at_once_is_not_read() -> None:
+    told = ServerClock()
+    told.note(DATE)
+    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    assert told.now() == TOLD
+
+    await asyncio.sleep(1)
+    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    assert told.now() == TOLD + timedelta(hours=2)

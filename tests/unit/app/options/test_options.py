@@ -400,6 +400,14 @@ def test_help() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_each_flag_has_a_section_a_sentence_and_a_unit() -> None:
+    """A bare number has a unit or is a level."""
+    for flag in options.FLAGS.values():
+        assert flag.section in options.SECTIONS
+        assert flag.text.endswith(".")
+        assert flag.unit or flag.kind.word not in ("int", "int32", "float")
+
+
 VERSION = re.escape(f"cloud-controller-manager {ccm.__version__}")
 
 
