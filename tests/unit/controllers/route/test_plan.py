@@ -248,6 +248,16 @@ def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
     assert plan.is_managed(network(cidr), parse_ranges(cluster)) is ours
 
 
+def test_a_comparison_yields_after_each_chunk() -> None:
+    nodes = [node(f"n{each}", f"10.120.{each // 256}.{each % 256}/32") for each in range(2_000)]
+    routes = [route(f"n{each}", f"10.120.{each // 256}.{each % 256}/32") for each in range(2_000)]
+
+    steps = sum(1 for _ in plan.compare(nodes, routes, ranges=RANGES))
+
+    # The nodes, the routes and the pairs of both.
+    assert steps >= 3 * len(nodes) // plan.CHUNK
+
+
 def test_reasons_only_bring_a_comparison_forward() -> None:
     woken: list[float] = []
     schedule = Schedule(Settings(interval_s=10.0, settle_s=0.5, safety_s=600.0), woken.append)
