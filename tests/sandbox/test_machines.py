@@ -37,6 +37,14 @@ def test_machines_become_vms_and_nodes_scale_and_roll(
         sandbox.read_until_seen("4 machines (at most 5), 4 of 4 new, 4 available (at least 3)")
         sandbox.read_until_seen("4/4 machines, 5/5 nodes initialised, 5/5 routes, 1/1 Services, ")
 
+        warned = kubectl(
+            "get",
+            "events",
+            "--all-namespaces",
+            "--field-selector=type=Warning",
+            "-o",
+            "jsonpath={.items[*].reason}",
+        )
         sandbox.end(signal.SIGINT)
 
     head, *rows = (line.split() for line in shown.splitlines())
@@ -56,6 +64,7 @@ def test_machines_become_vms_and_nodes_scale_and_roll(
     assert rolled.split() == [machines.OTHER_CLASS] * 4
     assert "(at most " in bounds
     assert sandbox.lines[-1].startswith("done: 3 machines run, 4 nodes initialised, ")
-    # Perhaps some: on a busy machine a node may be asked about before the cloud shows its VM.
-    assert re.search(r" \d+ warnings in ", sandbox.lines[-1])
+    # The roll may delete the VM of the added machine just as its node joins. Nothing else warns.
+    assert set(warned.split()) <= {"InitializationFailed"}
+    assert warned or " 0 warnings in " in sandbox.lines[-1], sandbox.lines
     assert set(leftovers(home)) <= {str(home / "of-kubectl")}

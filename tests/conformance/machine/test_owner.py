@@ -208,19 +208,25 @@ async def test_a_known_owner_costs_no_question() -> None:
     assert world.driver.calls["get_machine_status"] == 0
 
 
-@pytest.mark.parametrize("name", [M, "somebody-else"])
-async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
-    cloud = NamedVMs()
-    world = world_of(cloud)
+def running_vm(world: World, cloud: NamedVMs, name: str) -> tuple[str, str]:
+    """Add a VM of a name, its node, and a Machine that names both; return path and provider ID."""
     provider_id = f"fake:///{name}-0"
     cloud.vms[provider_id] = name
+    world.node(name, providerID=provider_id)
     path = world.machine(
         M,
         providerID=provider_id,
         status={"currentStatus": {"phase": "Running"}},
         metadata={"labels": {"node": name}, "finalizers": [names.FINALIZER]},
     )
-    world.node(name, providerID=provider_id)
+    return path, provider_id
+
+
+@pytest.mark.parametrize("name", [M, "somebody-else"])
+async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
+    cloud = NamedVMs()
+    world = world_of(cloud)
+    path, provider_id = running_vm(world, cloud, name)
     world.server.drop(path)
     async with world.running():
         await advance(30)
@@ -232,15 +238,7 @@ async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
 async def test_a_vm_that_got_another_name_is_left_alone() -> None:
     cloud = NamedVMs()
     world = world_of(cloud)
-    provider_id = f"fake:///{M}-0"
-    cloud.vms[provider_id] = M
-    path = world.machine(
-        M,
-        providerID=provider_id,
-        status={"currentStatus": {"phase": "Running"}},
-        metadata={"labels": {"node": M}, "finalizers": [names.FINALIZER]},
-    )
-    world.node(M, providerID=provider_id)
+    path, provider_id = running_vm(world, cloud, M)
     async with world.running("machine", "machineclass", "machinesafety"):
         await advance(LISTED_S)
         cloud.vms[provider_id] = "given-away"
