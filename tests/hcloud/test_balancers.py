@@ -454,17 +454,6 @@ async def test_a_target_that_is_there_already_is_as_good(
     await balancer.update_load_balancer(CLUSTER, service(), nodes)
 
 
-@pytest.mark.parametrize("asked", [{}, {"protocol": "http"}, {"health_check_retries": "0"}])
-async def test_every_port_has_a_health_check(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
-) -> None:
-    """The daemon leaves it to them which members are well."""
-    await ensured(balancer_of(project), service(**asked), [])
-
-    assert all(one["health_check"]["protocol"] for one in only(harness)["services"])
-    assert project.load_balancers_check_health
-
-
 ADOPTED, RELEASED = "LoadBalancerAdopted", "LoadBalancerReleased"
 OWN: dict[str, Any] = {"env": "prod"}
 """Labels of the load balancer that was there before."""

@@ -20,14 +20,13 @@ from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
-from ccm.testing.contract_routes import CIDR, created
+from ccm.testing.contract_routes import created
 from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import client
 from providers.hcloud.testing import __main__ as program
-from providers.hcloud.testing import catalog, server
-from providers.hcloud.testing.state import Settings
+from providers.hcloud.testing import server
 from tests import servers
 from tests.hcloud import document
 from tests.hcloud.balancing import EFFECTS, balancer_of, service
@@ -253,31 +252,6 @@ def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Mac
     return found
 
 
-async def test_the_fake_has_the_limits_of_the_real_thing(
-    harness: HcloudHarness, project: cloud.Cloud, machines: machine_probes.Machines
-) -> None:
-    """100 servers and 100 routes a network, and so many targets of each type."""
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
-    full = [{"destination": f"10.7.{each}.0/24", "gateway": "10.0.0.2"} for each in range(100)]
-    harness.network["routes"][:] = full
-    with pytest.raises(cloud.ResourceExhausted):
-        await created(project.routes, one, CIDR)
-    harness.network["routes"].pop()
-    await created(project.routes, one, CIDR)
-    machines.spec = {"serverType": "cx23", "networks": ["k8s"]}
-    harness.network["servers"] += range(90000, 90099)
-    with pytest.raises(cloud.ResourceExhausted):
-        await machines.create(machines.identity())
-
-    assert {one["name"]: one["max_targets"] for one in catalog.BALANCER_TYPES} == {
-        "lb11": 25,
-        "lb21": 75,
-        "lb31": 150,
-    }
-    assert (Settings().requests, Settings().group_servers) == (3600, 10)
-
-
 @pytest.mark.parametrize("asked", ["unknown", "method"])
 async def test_what_the_fake_does_not_know(harness: HcloudHarness, asked: str) -> None:
     """It says so in the API's words."""
@@ -291,13 +265,3 @@ async def test_what_the_fake_does_not_know(harness: HcloudHarness, asked: str) -
         body = await response.json()
 
     assert body["error"]["code"] == ("not_found" if asked == "unknown" else "method_not_allowed")
-
-
-async def test_the_fake_may_be_slow(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    harness.service.settings.latency_s = 0.05
-    assert project.inventory is not None
-    began = asyncio.get_running_loop().time()
-
-    await project.inventory.list_instances()
-
-    assert asyncio.get_running_loop().time() - began >= 0.05

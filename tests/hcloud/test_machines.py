@@ -175,25 +175,6 @@ async def test_a_live_look_at_a_spec(harness: HcloudHarness, project: cloud.Clou
     assert [one.field for one in refused] == ["secretRef"]
 
 
-@pytest.mark.parametrize(
-    "token",
-    [b"hunter2\nX-Admin: 1", b"hunter2" * 43_000, b"\xff"],
-    ids=lambda value: repr(value)[:24],
-)
-async def test_a_token_that_no_header_can_carry_is_a_fault_of_the_class(
-    project: cloud.Cloud, token: bytes
-) -> None:
-    driver: Any = project.machines
-
-    (found,) = await driver.validate_spec(
-        {"serverType": "cx23"}, cloud.Credentials({"token": token}), live=True
-    )
-
-    assert found.field == "secretRef"
-    assert found.message.startswith("token of the credentials must be one line")
-    assert "hunter2" not in found.message
-
-
 async def test_an_endpoint_that_is_none_is_refused() -> None:
     given = cloud.Context(environ={"HCLOUD_ENDPOINT": "ftp://x"})
     with pytest.raises(cloud.ConfigError, match="HCLOUD_ENDPOINT"):

@@ -219,32 +219,12 @@ def test_the_words_of_the_api(kind: type[cloud.CloudError], codes: str) -> None:
     assert all(issubclass(client.CODES[code], kind) for code in codes.split())
 
 
-async def test_fields_that_were_wrong_are_named(
-    harness: HcloudHarness, machines: machine_probes.Machines
-) -> None:
-    """An error of the API without them would say nothing."""
-    machines.spec = {"serverType": "cx23", "location": "mars"}
-
-    with pytest.raises(cloud.InvalidArgument, match="location: location not found"):
-        await machines.create_once(machines.identity())
-
-    assert harness.service.cloud.servers == {}
-
-
 @pytest.mark.row("hcloud-config-05")
 async def test_a_network_by_an_id_of_nothing(harness: HcloudHarness) -> None:
     async with opened(harness, HCLOUD_NETWORK="404404") as project:
         assert project.inventory is not None
         with pytest.raises(cloud.FailedPrecondition, match=r"HCLOUD_NETWORK.*404404"):
             await project.inventory.list_instances()
-
-
-async def test_a_deletion_that_says_nothing_that_can_be_read(harness: HcloudHarness) -> None:
-    made = settled(harness)
-    harness.service.script.add(Fault(kind="garbage", operation="DELETE *"))
-    async with client.open_client(harness.environ()["HCLOUD_ENDPOINT"], harness.service.token) as c:
-        with pytest.raises(cloud.Unknown, match="unreadable"):
-            await c.delete(f"/load_balancers/{made['id']}")
 
 
 @pytest.mark.row("hcloud-call-04")

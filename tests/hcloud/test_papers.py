@@ -8,28 +8,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from ccm import cloud
-from ccm.testing.builders import node
-from providers import hcloud
-from providers.hcloud import config, machines, reference, service_annotations
+from providers.hcloud import machines, reference
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import server
 from tests import servers
 from tests.hcloud.pool import FLAGS, KINDS
-from tests.manifests import shipped
 from tests.sandbox.command import carried_out, fake, guided, plain
 from tests.scenario import harness
 from tests.scenario.harness import wait_for
 from tests.scenario.machines import SERVICES
-
-
-@pytest.mark.parametrize("name", reference.FILES)
-def test_the_tables_are_as_the_declarations(name: str) -> None:
-    held = (reference.FOLDER / name).read_text()
-
-    assert held == reference.FILES[name](), "run `python -m providers.hcloud.reference`"
 
 
 def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,31 +35,6 @@ def test_the_guide_knows_every_field_of_a_machine() -> None:
     assert fields <= set(re.findall(r"`(\w+)`", guide))
 
 
-def test_the_guides_examples_hold(tmp_path: Path) -> None:
-    """As they stand there: nobody copies what is refused."""
-    guide = (reference.FOLDER / "README.md").read_text()
-    blocks = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
-    found = {one["kind"]: one for one in blocks if "kind" in one}
-    text = found["Secret"]["stringData"]["cloud.yaml"].encode()
-    asked = found["Service"]["metadata"]["annotations"]
-    schema = {one.name: one for one in service_annotations.SCHEMA}
-    spec = found["MachineClass"]["providerSpec"]
-    (values,) = [one for one in blocks if "extraEnv" in one]
-
-    given = cloud.Context(config=text).settings(config.Config, environment=True)
-    assert (given.network, given.balancers_location, given.has_routes) == ("k8s", "fsn1", True)
-    assert [name for name, text in asked.items() if schema[name].fault(text)] == []
-    assert machines.problems(spec, cloud.Credentials({"token": b"t"})) == []
-    environment = {one["name"]: "x" for one in values["extraEnv"]}
-    content = values["cloud"]["config"]["content"].encode()
-    taken = cloud.Context(config=content, environ=environment)
-    assert taken.settings(config.Config, environment=True).balancers_location == "x"
-    for chosen in (values, {"cloud": {"provider": "hcloud"}, "extraArgs": _flags(guide)}):
-        made = shipped.rendered(tmp_path, chosen)
-        assert "--cloud-provider=hcloud" in made
-    assert "--cluster-cidr=10.244.0.0/16" in made
-
-
 def _flags(guide: str) -> dict[str, str]:
     """The flags that the guide gives to the chart."""
     return dict(re.findall(r"--set extraArgs\.([a-z-]+)=(\S+)", guide))
@@ -86,21 +49,6 @@ def test_levels_are_done_or_say_why_not() -> None:
     assert [text for name in ("bronze", "silver", "gold") for text in levels[name].values()].count(
         "todo"
     ) == 0
-
-
-async def test_the_fake_as_a_program_is_a_cloud() -> None:
-    service = server.Service()
-    program.populate(service, ["node-1", "node-2"])
-    async with server.serve(service) as endpoint:
-        given = cloud.Context(config=program.config(endpoint, service.token).encode())
-        async with hcloud.open_cloud(given) as project:
-            assert project.instances is not None
-            found = await project.instances.instance_metadata(node("node-2"))
-
-    assert found is not None
-    assert [one.type for one in found.addresses] == ["Hostname", "ExternalIP", "InternalIP"]
-    assert project.has_cluster_id
-    assert project.routes is not None
 
 
 async def test_more_names_than_a_network_takes_are_refused_in_words() -> None:

@@ -148,13 +148,6 @@ def test_no_known_secret_leaves(way: str, secret: str, encoding: str, around: st
     _does_not_leave(way, ENCODINGS[encoding](secret), around)
 
 
-@pytest.mark.parametrize("way", sorted(WAYS_OUT))
-def test_each_known_secret_stays_in_each_encoding(way: str) -> None:
-    for secret in SECRETS:
-        for encode in ENCODINGS.values():
-            _does_not_leave(way, encode(secret), "refused: %s is wrong")
-
-
 def _does_not_leave(way: str, written: str, around: str) -> None:
     shown = WAYS_OUT[way](around.replace("%s", written))
 

@@ -26,7 +26,6 @@ from ccm.cloud import Aborted, Context, errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import READER
 from ccm.cloud.interface import Cloud
-from ccm.cloud.types import Limits
 from ccm.controllers.route.plan import Settings
 from ccm.kube import errors as kube_errors
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
@@ -42,8 +41,6 @@ from providers import sim
 from tests.handclock import HandClock
 from tests.support.fakecloud import FakeCloud
 from tests.unit.kube.proxy import connect, refuses, says, serve
-
-POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
 
 
 def cloud(**fields: Any) -> Cloud:
@@ -86,62 +83,6 @@ def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str)
     assert told["log_level"] == "error"
 
 
-@pytest.mark.parametrize(
-    ("flags", "offered"),
-    [
-        (["--configure-cloud-routes=false", "--cluster-cidr=10.0.0.0/8"], object()),
-        (["--cluster-cidr=10.0.0.0/8"], None),
-        ([], None),
-    ],
-    ids=["turned_off", "not_offered", "not_offered_without_range"],
-)
-def test_it_is_left_out(flags: list[str], offered: object) -> None:
-    assert started(*flags, of=cloud(routes=offered)) == ["cloud-node"]
-
-
-@pytest.mark.parametrize(
-    ("explicit", "warned"), [(frozenset({"controllers"}), 3), (frozenset[str](), 0)]
-)
-def test_only_what_somebody_turned_off_is_warned_of(explicit: frozenset[str], warned: int) -> None:
-    """A command for machines has its controllers by itself, and never had the others."""
-    chosen = replace(options.parse(["--controllers=cloud-node"]), explicit=explicit)
-    context: Any = SimpleNamespace(handle=Handle(Cloud(name="fake")))
-
-    with capture_logs() as lines:
-        assert list(controllers.enabled(chosen, context)) == []
-
-    told = [line for line in lines if line["event"] == "controller is disabled"]
-    assert len([line for line in told if line["log_level"] == "warning"]) == warned
-    (skipped,) = (line for line in lines if line["event"] == "controller is skipped")
-    assert ("reason" in skipped, "error" in skipped) == (True, False)
-
-
-def test_it_watches_unless_the_gate_is_off() -> None:
-    period = "--route-reconciliation-period=7s"
-
-    watching = settings(period, of=cloud(limits=Limits(concurrent_routes=3)))
-    polling = settings(period, POLLING)
-
-    assert (watching.period_s, watching.concurrency) == (None, 3)
-    assert (polling.period_s, polling.concurrency) == (7.0, 200)
-
-
-def test_its_own_flags_reach_it() -> None:
-    found = settings(
-        "--route-shortest-interval=3s",
-        "--route-safety-period=4m",
-        "--route-grace-period=0",
-        "--route-keep-foreign-conditions",
-    )
-
-    assert (found.interval_s, found.safety_s, found.grace_s) == (3.0, 240.0, 0.0)
-    assert found.keep_foreign_reason
-
-
-def test_its_own_flags_have_its_own_defaults() -> None:
-    assert settings() == Settings()
-
-
 @pytest.mark.virtual_time
 async def test_what_was_refused_is_tried_at_once_with_another_provider(
     monkeypatch: pytest.MonkeyPatch,
@@ -178,20 +119,6 @@ async def test_what_was_refused_is_tried_at_once_with_another_provider(
     assert elapsed_s() == 0
     await cancel_and_join(running)
     await holder.close()
-
-
-@pytest.mark.virtual_time
-async def test_a_standby_imports_what_it_will_run_before_its_turn() -> None:
-    chosen = options.parse(["--controllers=route"])
-    made = controllers.Controllers(chosen, MagicMock(), MagicMock(), Vitals())
-    with patch("importlib.import_module") as imported:
-        preparing = spawn(made.prepare(), name="prepare")
-        await settle()
-        assert not imported.mock_calls  # what the first request needs comes first
-        await preparing
-
-    assert [call.args for call in imported.mock_calls] == [("ccm.controllers.route.controller",)]
-    assert elapsed_s() == controllers.PREPARE_AFTER_S
 
 
 SETS = ["machinedeployment", "machineovershoot", "machineset"]
@@ -244,17 +171,6 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
     ]
     agent = others[0].headers["User-Agent"]
     assert agent.endswith("/system:serviceaccount:kube-system:node-controller")
-
-
-async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
-    async with (
-        serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
-    ):
-        await Clients(transport, None).client("acme").request("GET", "/one")
-
-    assert server.seen[0].headers["Authorization"] == "Bearer ours"
-    assert server.seen[0].headers["User-Agent"].endswith("/acme")
 
 
 async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
@@ -325,42 +241,12 @@ def kubeconfig(folder: Path, name: str) -> str:
     return str(path)
 
 
-async def test_one_file_is_one_cluster_whatever_it_is_to_controllers(tmp_path: Path) -> None:
-    both = kubeconfig(tmp_path, "both")
-    given = chosen("--kubeconfig=own", f"--target-kubeconfig={both}")
-    async with clients.other_clusters(given, {}) as found:
-        (one,) = found
-        assert list(one.roles) == ["control", "target"]
-        assert one.transport.user_agent.startswith("cloud-controller-manager/")
-        assert list(one.since) == [Path(both)]
-        assert one.source.path == Path(both)
-
-
 async def test_two_files_are_two_clusters(tmp_path: Path) -> None:
     words = [f"--{role}-kubeconfig={kubeconfig(tmp_path, role)}" for role in ("control", "target")]
     async with clients.other_clusters(chosen(*words), {}) as found:
         assert [list(one.roles) for one in found] == [["control"], ["target"]]
         contexts = [one.context(0.0) for one in found]
         assert contexts[0].informers is not contexts[1].informers
-
-
-async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    words = ["--kubeconfig=own", f"--control-kubeconfig={tmp_path / 'absent'}"]
-    with pytest.raises(Misconfigured, match=r"--control-kubeconfig=.*absent"):
-        async with clients.other_clusters(chosen(*words), {}):
-            pass
-
-
-async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> None:
-    """A refused file leaves the former in use; the source is one like any other."""
-    from ccm.app.reload import Refused
-
-    file = kubeconfig(tmp_path, "t")
-    words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
-    async with clients.other_clusters(chosen(*words), {}) as found:
-        write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
-        with pytest.raises(Refused, match="it names another server"):
-            await found[0].source.use()
 
 
 @pytest.mark.parametrize(
@@ -420,21 +306,6 @@ def test_machines_alone_need_no_cloud_config() -> None:
     alone = options.parse(["--cloud-provider=sim", OPENERS_MACHINES])
 
     assert clients.opener(alone) is registry.declared(sim.open_cloud).machines
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        [OPENERS_MACHINES, "--cloud-config=/etc/cloud.yaml"],
-        ["--controllers=machine,cloud-node"],
-        ["--controllers=*"],
-    ],
-    ids=["a-config", "nodes-too", "no-machines"],
-)
-def test_whoever_needs_more_opens_all_of_it(flags: list[str]) -> None:
-    given = options.parse(["--cloud-provider=sim", *flags])
-
-    assert clients.opener(given) is sim.open_cloud
 
 
 def test_an_unknown_provider_is_a_mistake() -> None:

@@ -30,8 +30,6 @@ pytestmark = pytest.mark.virtual_time
 
 DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
-UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")
-WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
 
 IDLE = Mock(spec=Controller)
 
@@ -129,24 +127,6 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     assert await world.live() == {}
 
 
-async def test_threads_that_never_come_back_cost_readiness_at_once_and_life_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    taken = {"ensure_load_balancer": 0.0}
-    monkeypatch.setattr(health, "exhausted", lambda: taken)
-
-    assert await world.ready() == {
-        "cloud-threads": "no thread for ensure_load_balancer became free for 0s"
-    }
-    taken["ensure_load_balancer"] = health.NO_THREAD_S - 1
-    assert await world.live() == {}
-    taken["ensure_load_balancer"] += 1
-    assert set(await world.live()) == set(await world.ready()) == {"cloud-threads"}
-    taken.clear()
-    assert await world.ready() == {}
-
-
 @pytest.mark.row("serving-health-06")
 async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
     world = World()
@@ -154,43 +134,6 @@ async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
 
     assert await world.live() == {"leaderElection": "failed election"}
     assert world.checks.healthz()[0].name == "leaderElection"
-
-
-@pytest.mark.parametrize(
-    ("trouble", "ready"),
-    [(None, True), (FORBIDDEN, True), (DOWN, False), (UNWELL, False), (WRONG_TOKEN, False)],
-)
-async def test_the_api_server_counts_for_readiness_alone(
-    trouble: Exception | None, ready: bool
-) -> None:
-    world = World(trouble)
-
-    assert await world.live() == {}
-    assert await world.ready() == ({} if ready else {"api-server": str(trouble)})
-
-
-async def test_the_api_server_is_not_asked_for_every_probe() -> None:
-    world = World(DOWN)
-
-    await world.ready()
-    await world.ready()
-    assert [asked[:2] for asked in world.api.sent] == [("GET", "/readyz")]
-    world.api.now(b"ok")
-    jump(health.ASKED_S + 0.1)
-
-    assert await world.ready() == {}
-
-
-async def test_a_provider_that_cannot_be_opened_is_told_with_the_cause() -> None:
-    world = World()
-    world.vitals = Vitals()
-    world.checks = Checks(world.vitals, world.api)
-    assert await world.ready() == {"cloud": "the provider is not open yet"}
-
-    world.vitals.not_opened(cloud_errors.Unavailable("no route"))
-
-    assert await world.ready() == {"cloud": "the provider cannot be opened: no route"}
-    assert await world.live() == {}
 
 
 async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +18,10 @@ from structlog.testing import capture_logs
 
 from ccm import cloud
 from ccm.app import health, http, options, reload
-from ccm.app.health import Checks, Vitals
-from ccm.app.http import ServerContext, _transport, pages, serving
+from ccm.app.health import Vitals
+from ccm.app.http import ServerContext, _transport, serving
 from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import Unauthenticated
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
@@ -35,7 +32,6 @@ from ccm.sandbox.realserver import write_kubeconfig
 from ccm.serving import admission
 from ccm.testing import builders
 from tests import pki
-from tests.unit.app.api import Api
 from tests.unit.kube.proxy import connect, serve
 from tests.waiting import DEADLINE_S
 
@@ -70,13 +66,6 @@ async def get(url: str, *, trusts: Path | None = None, **headers: str) -> tuple[
         return response.status, await response.text()
 
 
-def test_the_pages() -> None:
-    assert set(pages(chosen(), Checks(Vitals(), Api()), Vitals())) == {
-        *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
-        *("/metrics", "/metrics/slis", "/configz", "/explain"),
-    }
-
-
 @pytest.mark.row("serving-matrix-05", "serving-tls-01")
 async def test_outside_a_cluster_only_the_open_paths_are_served() -> None:
     async with running() as (_, url):
@@ -87,20 +76,6 @@ async def test_outside_a_cluster_only_the_open_paths_are_served() -> None:
         }
 
     assert found == {"/healthz": 200, "/metrics": 403, "with a token": 401}
-
-
-async def test_open_paths_are_what_the_flag_says() -> None:
-    async with running("--authorization-always-allow-paths=/metrics,/configz") as (_, url):
-        assert (await get(f"{url}/healthz"))[0] == 403
-        assert "kubernetes_build_info{" in (await get(f"{url}/metrics"))[1]
-        configz = json.loads((await get(f"{url}/configz"))[1])
-
-    (found,) = configz.values()
-    assert found["kind"] == "CloudControllerManagerConfiguration"
-    assert found["KubeCloudShared"]["RouteReconciliationPeriod"] == "10s"
-    assert found["KubeCloudShared"]["CloudProvider"]["Name"] == "sim"
-    assert found["Generic"]["Controllers"] == ["*"]
-    assert found["Webhook"]["Webhooks"] is None
 
 
 @pytest.mark.row("serving-start-02")
@@ -159,15 +134,6 @@ async def test_a_certificate_directory_is_filled(tmp_path: Path) -> None:
     assert made == {"cloud-controller-manager.crt", "cloud-controller-manager.key"}
 
 
-async def test_given_files_are_presented(tmp_path: Path) -> None:
-    authority = pki.Authority(tmp_path, "authority")
-    pair = authority.server("127.0.0.1")
-    flags = (f"--tls-cert-file={pair.chain}", f"--tls-private-key-file={pair.key}")
-
-    async with running(*flags) as (_, url):
-        assert await get(f"{url}/livez", trusts=authority.file) == (200, "ok")
-
-
 async def test_what_says_how_to_ask_about_callers_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,25 +182,6 @@ def parsed(*words: str) -> options.Options:
 )
 def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) -> None:
     assert http.enabled(parsed(*words)) == expected
-
-
-@asynccontextmanager
-async def serving_of_webhooks(folder: Path, *words: str) -> AsyncIterator[int]:
-    """A server with a certificate of its own in a folder; its port."""
-    port = ports.pick_port()
-    read = parsed(
-        *(GATE, "--webhooks=*", "--webhook-bind-address=127.0.0.1"),
-        *(f"--webhook-secure-port={port}", f"--webhook-cert-dir={folder}", *words),
-    )
-    task = spawn(http.serve(read, lambda: ACME), name="serve")
-    try:
-        while not task.done() and not answers(port):
-            await asyncio.sleep(0.01)
-        if task.done():
-            task.result()
-        yield port
-    finally:
-        await cancel_and_join(task)
 
 
 def answers(port: int) -> bool:
@@ -289,13 +236,6 @@ async def test_what_is_asked_for_and_not_served_is_warned_of(
 
     told = [line for line in lines if line["log_level"] == "warning"]
     assert [line["reason"][: len(why or "")] for line in told] == ([why] if why else [])
-
-
-async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
-    async with serving_of_webhooks(tmp_path) as port:
-        with pytest.raises(Misconfigured, match=f"cannot listen on 127.0.0.1:{port}"):
-            async with serving_of_webhooks(tmp_path, f"--webhook-secure-port={port}"):
-                pass
 
 
 @pytest.mark.parametrize(

@@ -146,15 +146,6 @@ def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
     assert "destroyed but" not in log.read_text()
 
 
-def test_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in stopping.SIGNALS]
-
-    with stopping.at_once():
-        assert signal.getsignal(signal.SIGTERM) not in before
-
-    assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
-
-
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 def test_a_signal_while_the_provider_is_imported_ends_the_process(
     tmp_path: Path, number: signal.Signals

@@ -16,9 +16,7 @@ from ccm.app import persistence
 from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
-from ccm.persistence.errors import BackendUnavailable, Unreachable
 from ccm.testing.persistence_contract import KIND, thing
-from ccm.testing.persistence_harness import overheard
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -58,31 +56,6 @@ async def test_open_while_we_lead(tmp_path: Path) -> None:
         assert await second.manager.get_object(KIND, key) == thing()
 
 
-async def test_storage_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    async with stores(tmp_path, TWO).opened("kubernetes", "me", 1):
-        pass
-    with pytest.raises(Misconfigured, match=r"--persistence-config=.*belongs to the cluster"):
-        async with stores(tmp_path, TWO, uid="another").opened("kubernetes", "me", 1):
-            pass
-
-
-async def test_secrets_in_files(tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(b"k" * 32)
-    (tmp_path / "key").chmod(0o400)
-    text = TWO + (
-        "secrets:\n  encrypted:\n    key_files: [HERE/key]\n"
-        "    storage: {file: {root: HERE/secrets}}\n"
-    )
-    made = stores(tmp_path, text)
-    async with made.opened("kubernetes", "me", 1):
-        (instance,) = made.secrets.instances()
-        key = await made.secrets.put_secret(instance, "one", {"token": b"needle-1234"})
-        assert await made.secrets.get_secret(instance, key) == {"token": b"needle-1234"}
-    assert not any(
-        b"needle-1234" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()
-    )
-
-
 def sealed(folder: Path, *names: str) -> str:
     for name in names:
         (folder / name).write_bytes(name[:1].encode() * 32)
@@ -92,35 +65,6 @@ def sealed(folder: Path, *names: str) -> str:
         f"secrets:\n  encrypted:\n    key_files: [{files}]\n"
         "    storage: {file: {root: HERE/vault/secrets}}\n"
     )
-
-
-async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a leader that has both, though storage fails at first; the log tells when it may go."""
-    monkeypatch.setattr(persistence, "RETRY_S", 0.01)
-    async with stores(tmp_path, sealed(tmp_path, "old")).opened("kubernetes", "me", 1):
-        pass
-    before = stores(tmp_path, sealed(tmp_path, "old"))
-    async with before.opened("kubernetes", "me", 2):
-        (instance,) = before.secrets.instances()
-        key = await before.secrets.put_secret(instance, "one", {"a": b"b"})
-    with overheard() as logged:
-        between = stores(tmp_path, sealed(tmp_path, "new", "old"))
-        rotate = between.secrets.rotate
-        faults = [BackendUnavailable("full"), Unreachable("gone")]
-
-        async def fails_at_first(name: str) -> object:
-            if faults:
-                raise faults.pop()
-            return await rotate(name)
-
-        monkeypatch.setattr(between.secrets, "rotate", fails_at_first)
-        async with between.opened("kubernetes", "me", 3), asyncio.timeout(DEADLINE_S):
-            while "left=0" not in logged():
-                await asyncio.sleep(0.01)
-    assert "rewritten=1" in logged()
-    after = stores(tmp_path, sealed(tmp_path, "new"))
-    async with after.opened("kubernetes", "me", 4):
-        assert await after.secrets.get_secret(instance, key) == {"a": b"b"}
 
 
 async def test_secret_store_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from ccm.app import options, provider
 from ccm.app.provider import ConfiguredProvider, Crashed, Misconfigured, Opening, ProviderHolder
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import spawn
 from ccm.cloud import ConfigError, Context
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.registry import Opener
@@ -70,34 +70,6 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     assert "no route" in said[0]["error"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "ranges"),
-    [
-        ([], []),
-        (["--cluster-cidr=10.244.0.0/16, fd00::/48"], ["10.244.0.0/16", "fd00::/48"]),
-        (["--cluster-cidr=10.244.0.0/16", "--configure-cloud-routes=false"], []),
-    ],
-    ids=["no range", "two ranges", "no routes"],
-)
-async def test_a_provider_knows_for_which_pods_routes_are_made(
-    flags: list[str], ranges: list[str]
-) -> None:
-    seen: list[Context] = []
-
-    @asynccontextmanager
-    async def opener(given: Context) -> AsyncIterator[Cloud]:
-        seen.append(given)
-        yield CLOUD
-
-    configured = paper(opener, *flags)
-    configured.events = Mock()
-    async with configured.opened():
-        pass
-
-    assert [str(one) for one in seen[0].pod_ranges] == ranges
-    assert seen[0].events is configured.events
-
-
 @pytest.mark.row("daemon-exit-01")
 async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
@@ -116,18 +88,6 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
 
     async with paper(Script(HANG, CLOUD)).opened() as cloud:
         assert cloud is CLOUD
-
-
-async def test_opening_can_be_cancelled_at_any_time() -> None:
-    script = Script(OSError("no route"), OSError("no route"))
-
-    task = spawn(paper(script).opened().__aenter__(), name="open")
-    await clock.advance(1.5)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-    assert not script.outcomes
 
 
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
@@ -245,75 +205,6 @@ async def held() -> AsyncIterator[Providers]:
     assert found.open == []
 
 
-async def test_the_new_provider_takes_over_and_the_old_is_closed(held: Providers) -> None:
-    await held.holder.exchange(held.opening("new"), fine)
-    await asyncio.sleep(0.01)
-
-    assert held.holder.handle.cloud.name == "new"
-    assert held.open == ["new"]
-
-
-@pytest.mark.parametrize("trouble", ["refused", "refused and closes ill", "does not open"])
-async def test_a_provider_that_is_not_taken_is_closed_and_the_old_stays(
-    held: Providers, trouble: str
-) -> None:
-    opening = held.opening("new", fault="no" if "ill" in trouble else "")
-    if trouble == "does not open":
-        opening = Mock(side_effect=ValueError("new"))
-
-    with pytest.raises(ValueError, match="new"):
-        await held.holder.exchange(opening, refuse)
-
-    assert (held.holder.handle.cloud.name, held.open) == ("old", ["old"])
-
-
-async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: Providers) -> None:
-    answer = asyncio.Event()
-    seen: list[list[str]] = []
-
-    async def slow() -> bool:
-        await answer.wait()
-        seen.append(list(held.open))
-        return True
-
-    held.slow.act = slow
-    call = held.calls()
-    await asyncio.sleep(0)
-    await held.holder.exchange(held.opening("new"), fine)
-    await asyncio.sleep(1.0)
-    answer.set()
-
-    assert await call
-    assert seen == [["old", "new"]]
-    await asyncio.sleep(0.01)
-    assert held.open == ["new"]
-
-
-async def test_closing_closes_also_what_still_has_calls(held: Providers) -> None:
-    call = held.calls()
-    await asyncio.sleep(0)
-    await held.holder.exchange(held.opening("new"), fine)
-
-    await held.holder.close()
-
-    assert held.open == []
-    await cancel_and_join(call)
-
-
-async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> None:
-    watch = spawn(held.holder.until_crash(), name="watch")
-    await held.holder.exchange(held.opening("new"), fine)
-    await asyncio.sleep(0.01)
-    assert not watch.done()
-
-    held.crash.set()
-
-    with pytest.raises(Crashed, match="ended by itself"):
-        await watch
-    with pytest.raises(ExceptionGroup):
-        await held.holder.close()
-
-
 async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None:
     with pytest.raises(ValueError, match="new"):
         await held.holder.exchange(held.opening("new", close_s=60), refuse)
@@ -334,27 +225,3 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
         await held.holder.exchange(other.opening("new"), look)
 
     assert held.holder.handle.cloud.name == "old"
-
-
-async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
-    late = Providers()
-    before = asyncio.all_tasks()
-    opening = spawn(late.holder.open(late.opening("late")), name="open")
-    while not late.open:
-        await asyncio.sleep(0)
-
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-
-    assert late.open == []
-    assert asyncio.all_tasks() == before
-
-
-def test_a_provider_is_shown_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_CLOUD_ZONE", "z1")
-
-    given = provider.context(file="", cluster_name="c", clients=None)
-
-    assert given.environ["SOME_CLOUD_ZONE"] == "z1"
-    assert "z1" not in repr(given)

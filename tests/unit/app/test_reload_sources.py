@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -22,11 +20,9 @@ from ccm.base import log
 from ccm.cloud import ConfigError, errors
 from ccm.cloud.config import Context
 from ccm.cloud.interface import Cloud
-from ccm.kube import config as kube_config
 from ccm.kube.credentials import Fixed, bearer
-from ccm.kube.transport import Transport
 from ccm.sandbox.realserver import write_kubeconfig
-from tests.unit.kube.proxy import CERTS, Answer, connect, refuses, says, serve, server_context
+from tests.unit.kube.proxy import Answer, connect, refuses, says, serve
 
 
 @pytest.fixture
@@ -132,26 +128,6 @@ async def test_a_provider_that_does_not_open_is_refused(
     await holder.close()
 
 
-async def test_without_a_cloud_config_its_files_are_followed_all_the_same() -> None:
-    """A provider may have its configuration from the environment, and secrets in files."""
-
-    @asynccontextmanager
-    async def opener(given: Context) -> AsyncIterator[Cloud]:
-        given.follow("token")
-        yield Cloud(name="new", has_cluster_id=True)
-
-    configured = ConfiguredProvider(options.parse([]), opener, Mock())
-    configured.followed[Path("token")] = None
-    holder = ProviderHolder()
-    handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
-    source = reload.CloudConfig("", configured, holder, lambda cloud: provider.answers(cloud, None))
-
-    assert source.path == Path("token")
-    assert (await outcome(source)).startswith("the provider was opened again")
-    assert (handle.cloud.name, list(source.more)) == ("new", [Path("token")])
-    await holder.close()
-
-
 @pytest.mark.parametrize(
     ("server", "answer", "said", "token"),
     [
@@ -176,34 +152,3 @@ async def test_new_credentials_are_tried_and_then_used(
 
     assert re.match(said, found)
     assert api.seen[-1].headers["Authorization"] == f"Bearer {token}"
-
-
-async def test_inside_a_cluster_the_service_account_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rotated token is tried before it is used; until then the old one stays."""
-    shutil.copy(CERTS / "authority-one.pem", tmp_path / "ca.crt")
-    (tmp_path / "token").write_text("first-token")
-    monkeypatch.setattr(
-        kube_config, "load", functools.partial(kube_config.load, service_account=tmp_path)
-    )
-    async with serve(server_context("server-one")) as server:
-        host, port = "127.0.0.1", str(server.port)
-        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        async with Transport(kube_config.load(environ=environ)) as transport:
-            source = reload.Kubeconfig("", transport, environ=environ)
-            (tmp_path / "token").write_text("second-token")
-            await transport.do("GET", "/before")
-            server.will(refuses(401, "Unauthorized"))
-            refused, used = await outcome(source), await outcome(source)
-            await transport.do("GET", "/after")
-
-    assert (source.name, source.path) == ("service-account", tmp_path / "token")
-    assert set(source.more) == {tmp_path / "token", tmp_path / "ca.crt"}
-    assert (refused[:7], used) == ("refused", "new credentials are in use")
-    sent = [(one.target, one.headers["Authorization"]) for one in server.seen]
-    assert sent == [
-        ("/before", "Bearer first-token"),
-        *[("/api/v1", "Bearer second-token")] * 2,
-        ("/after", "Bearer second-token"),
-    ]

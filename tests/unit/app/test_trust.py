@@ -85,42 +85,6 @@ async def run_for(kept: DynamicClientCA, seconds: float = 0.0) -> None:
     await (task if task.done() else cancel_and_join(task))
 
 
-async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
-    kept = await cluster.started()
-    assert cluster.trust == Trust()
-    assert kept.waiting
-
-    await run_for(kept)
-
-    assert not kept.waiting
-    assert cluster.trust.clients.pem == cluster.clients.own
-    proxies = cluster.trust.proxies
-    assert proxies.authorities.pem == cluster.proxies.own
-    assert (proxies.names, proxies.user_headers) == (("front",), ("X-Remote-User",))
-    assert (proxies.group_headers, proxies.uid_headers) == (("X-Remote-Group",), ())
-    assert proxies.extra_prefixes == ("X-Remote-Extra-",)
-    assert cluster.trust.pem is not None
-    assert cluster.clients.own in cluster.trust.pem
-
-
-@pytest.mark.parametrize("names", [(), ("gate", "door")])
-async def test_flags_go_before_the_clusters_settings(
-    cluster: Cluster, names: tuple[str, ...]
-) -> None:
-    kept = await cluster.started(
-        f"--client-ca-file={cluster.proxies.file}",
-        f"--requestheader-client-ca-file={cluster.clients.file}",
-        "--requestheader-username-headers=x-user",
-        f"--requestheader-allowed-names={','.join(names)}",
-    )
-    await run_for(kept)
-
-    assert cluster.trust.clients.pem == cluster.proxies.own
-    proxies = cluster.trust.proxies
-    assert proxies.authorities.pem == cluster.clients.own
-    assert (proxies.user_headers, proxies.names) == (("x-user",), names)
-
-
 @pytest.mark.row("serving-lookup-01")
 async def test_settings_that_may_not_be_read_end_the_process(cluster: Cluster) -> None:
     cluster.api.now(REFUSED)
@@ -183,45 +147,6 @@ async def test_settings_that_change_are_followed(cluster: Cluster) -> None:
     assert len(cluster.adopted) == changes + 1
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        pytest.param(DOWN, id="down"),
-        pytest.param(REFUSED, id="refused"),
-        pytest.param({"data": {"client-ca-file": "nonsense"}}, id="no authority"),
-        pytest.param({"data": {"requestheader-username-headers": "{"}}, id="no list"),
-    ],
-)
-async def test_what_cannot_be_used_later_changes_nothing(cluster: Cluster, later: object) -> None:
-    kept = await cluster.started()
-    await run_for(kept)
-    changes = len(cluster.adopted)
-
-    cluster.api.now(later)
-    await run_for(kept, CHECK_S)
-
-    assert cluster.trust.clients.pem == cluster.clients.own
-    assert len(cluster.adopted) == changes
-
-
-async def test_a_file_is_read_again_when_it_changes(cluster: Cluster) -> None:
-    kept = await cluster.started(f"--client-ca-file={cluster.clients.file}", asked=False)
-    assert cluster.trust.clients.pem == cluster.clients.own
-
-    cluster.clients.file.write_bytes(cluster.proxies.own)
-    await run_for(kept, CHECK_S)
-
-    assert cluster.trust.clients.pem == cluster.proxies.own
-
-
-async def test_a_file_that_cannot_be_used_ends_the_start(cluster: Cluster, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.pem"
-    empty.write_text("")
-    for file in (tmp_path / "missing.pem", empty):
-        with pytest.raises(Misconfigured, match="client authorities"):
-            await cluster.started(f"--client-ca-file={file}", asked=False)
-
-
 async def test_what_tls_cannot_use_ends_the_start_too() -> None:
     with pytest.raises(Misconfigured, match="no TLS"):
         await DynamicClientCA(
@@ -273,12 +198,6 @@ async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> N
     assert await reviews(status)[0].review_token("token") is None
 
 
-async def test_an_owner_may_be_a_name_alone() -> None:
-    asks, _ = reviews({"authenticated": True, "user": {"username": "bob", "groups": None}})
-
-    assert await asks.review_token("token") == User(name="bob")
-
-
 @pytest.mark.parametrize(
     ("status", "decision"),
     [
@@ -304,14 +223,6 @@ async def test_an_access_review_tells_the_decision(
         "extra": {"scope": ["a", "b"]},
         "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
     }
-
-
-@pytest.mark.parametrize("trouble", [REVIEWS_DOWN, BUSY], ids=["down", "busy"])
-async def test_what_got_no_answer_is_asked_again(trouble: Exception) -> None:
-    asks, api = reviews(*[trouble] * (TRIES - 1), {"authenticated": False})
-
-    assert await asks.review_token("token") is None
-    assert len(api.sent) == TRIES
 
 
 @pytest.mark.parametrize(

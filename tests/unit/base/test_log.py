@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import logging
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from ccm.base import log, log_render, redact
-from ccm.testing.clock import advance
 
 pytestmark = pytest.mark.virtual_time
 
@@ -58,78 +56,6 @@ def test_text_lines_look_like_klogs(stream: io.BytesIO, method: str, letter: str
     assert re.fullmatch(expected, written(stream))
 
 
-def test_text_quotes_what_would_break_a_line(stream: io.BytesIO) -> None:
-    log.setup(stream=stream)
-
-    log.logger("node").info("fai\nled", error=ValueError('line one\n"line two"'), cause="x\ny")
-    log.logger("node").info("odd", name="a\udcff")
-
-    first, second = written(stream).splitlines()
-    assert first.endswith(r'"fai\nled" logger="node" err="line one\n\"line two\"" cause="x\ny"')
-    assert second.endswith('name="a\\\\udcff"')
-
-
-def test_a_traceback_follows_its_text_line(stream: io.BytesIO) -> None:
-    log.setup(stream=stream)
-
-    try:
-        raise ValueError("broken")
-    except ValueError:
-        log.logger("node").exception("failed")
-
-    first, *rest = written(stream).splitlines()
-    assert first.startswith("E")
-    assert first.endswith('] "failed" logger="node"')
-    assert rest[0] == "\tTraceback (most recent call last):"
-    assert rest[-1] == "\tValueError: broken"
-
-
-@pytest.mark.parametrize("fmt", ["text", "dev"])
-def test_nobody_can_forge_a_line(stream: io.BytesIO, fmt: log.Format) -> None:
-    forged = 'I0101 00:00:00.000000       1 main.py:1] "all nodes were deleted"'
-    said = f"no\n{forged}\r{forged}\x85{forged}\u2028{forged}\x1b[2J\x9b2J\u202e"
-    log.setup(fmt=fmt, stream=stream)
-
-    try:
-        raise ValueError(said)
-    except ValueError as error:
-        log.logger("node").error(said, exc_info=error, error=error, name=said)
-
-    first, *rest = written(stream).splitlines()
-    assert "forged" not in first.partition("\t")[0]
-    assert rest
-    assert all(line.startswith("\t") for line in rest)
-    assert "".join([first, *(line[1:] for line in rest)]).isprintable()
-
-
-def test_json_lines_have_klogs_keys(stream: io.BytesIO) -> None:
-    log.logger("node", zone="z1").warning("failed", error=ValueError("broken"), attempt=3)
-
-    (line,) = objects(stream)
-    assert line.pop("ts") > 1_500_000_000_000
-    assert re.fullmatch(r"test_log\.py:\d+", line.pop("caller"))
-    assert line == {
-        "msg": "failed",
-        "logger": "node",
-        "err": "broken",
-        "zone": "z1",
-        "attempt": 3,
-        "level": "warning",
-    }
-
-
-def test_json_info_lines_carry_their_level_of_verbosity(stream: io.BytesIO) -> None:
-    log.setup(fmt="json", verbosity=6, stream=stream)
-    logger = log.logger("node")
-
-    logger.info("plain")
-    logger.debug("decision")
-    logger.v(6).info("detail")
-
-    assert [line["v"] for line in objects(stream)] == [0, 4, 6]
-    assert [*objects(stream)[0]] == ["ts", "caller", "msg", "v", "logger", "level"]
-
-
 def test_a_developers_line_has_the_time_and_the_facts_and_no_colours_in_a_file(
     stream: io.BytesIO,
 ) -> None:
@@ -144,21 +70,6 @@ def test_a_developers_line_has_the_time_and_the_facts_and_no_colours_in_a_file(
     expected = r'\d\d:\d\d:\d\d\.\d{3} warning  not found +node="a" node test_log\.py:\d+'
     assert re.fullmatch(expected, plain)
     assert "\x1b[31merror   \x1b[0m" in coloured
-
-
-def test_verbosity_can_change_while_the_process_runs(stream: io.BytesIO) -> None:
-    logger = log.logger("node")
-
-    log.change(4, ())
-    logger.debug("seen")
-    logging.getLogger("some.library").info("chatter")
-    log.change(8, ())
-    logging.getLogger("some.library").info("detail")
-    log.change(0, ())
-    logger.debug("not seen")
-
-    assert log.verbosity() == 0
-    assert [line["msg"] for line in objects(stream)] == ["seen", "detail"]
 
 
 @pytest.mark.parametrize(
@@ -183,50 +94,6 @@ def test_debug_lines_appear_from_verbosity_four_of_all_or_of_one_module(
     assert len(objects(stream)) == count
 
 
-def test_a_logger_made_before_the_set_up_follows_it(stream: io.BytesIO) -> None:
-    log.setup(stream=io.BytesIO())
-    logger = log.logger("early").bind(node="a")
-
-    log.setup(fmt="json", stream=stream)
-    logger.info("late")
-
-    assert [(line["logger"], line["node"]) for line in objects(stream)] == [("early", "a")]
-
-
-def test_facts_bound_for_a_block_end_with_it(stream: io.BytesIO) -> None:
-    with log.bound(key="node-1"):
-        log.logger("node").info("inside")
-    log.logger("node").info("outside")
-
-    assert [line.get("key") for line in objects(stream)] == ["node-1", None]
-
-
-def test_errors_go_one_way_and_the_rest_another(stream: io.BytesIO) -> None:
-    infos = io.BytesIO()
-    log.setup(fmt="json", stream=stream, info_stream=infos)
-
-    log.logger("node").info("one")
-    log.logger("node").error("two")
-    log.logger("node").warning("three")
-
-    assert [line["msg"] for line in objects(stream)] == ["two"]
-    assert [line["msg"] for line in objects(infos)] == ["one", "three"]
-
-
-async def test_what_is_held_back_is_written_in_time(stream: io.BytesIO) -> None:
-    infos = io.BytesIO()
-    log.setup(fmt="json", stream=stream, info_stream=infos, buffer_bytes=10_000)
-    flusher = asyncio.get_running_loop().create_task(log.flush_every(5.0))
-
-    log.logger("node").info("one")
-    held = written(infos)
-    await advance(5.0)
-    flusher.cancel()
-
-    assert held == ""
-    assert [line["msg"] for line in objects(infos)] == ["one"]
-
-
 def test_a_full_buffer_is_written_in_order(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
     log.setup(fmt="json", stream=stream, info_stream=infos, buffer_bytes=300)
@@ -238,56 +105,6 @@ def test_a_full_buffer_is_written_in_order(stream: io.BytesIO) -> None:
 
     assert 0 < early < 10
     assert [line["number"] for line in objects(infos)] == list(range(10))
-
-
-def test_a_stream_that_is_gone_harms_nobody(stream: io.BytesIO) -> None:
-    log.setup(stream=stream)
-    stream.close()
-
-    log.logger("node").info("lost")
-
-    assert stream.closed
-
-
-def test_no_secret_reaches_a_stream(stream: io.BytesIO) -> None:
-    log.setup(stream=stream)
-    redact.know("wLq2hunter\n2")
-
-    try:
-        raise ValueError("refused: wLq2hunter\n2 is wrong")
-    except ValueError as error:
-        log.logger("node").error("failed", exc_info=error, error=error, header="Bearer abc.def1")
-    finally:
-        redact.forget("wLq2hunter\n2")
-    logging.getLogger("some.library").warning("GET https://me:pa55@cloud.example/x")
-
-    assert written(stream).count(redact.MASK) == 5
-    assert not re.search("hunter|def1|pa55", written(stream))
-
-
-def test_warnings_of_libraries_are_forwarded_and_their_chatter_is_not(stream: io.BytesIO) -> None:
-    library = logging.getLogger("some.library")
-
-    library.info("chatter")
-    library.warning("careful, %s", "please")
-
-    (line,) = objects(stream)
-    assert (line["logger"], line["level"], line["msg"]) == (
-        "some.library",
-        "warning",
-        "careful, please",
-    )
-    assert line["caller"].startswith("test_log.py:")
-
-
-def test_a_librarys_traceback_is_kept(stream: io.BytesIO) -> None:
-    try:
-        raise ValueError("broken")
-    except ValueError:
-        logging.getLogger("some.library").exception("failed")
-
-    (line,) = objects(stream)
-    assert line["exception"].endswith("ValueError: broken")
 
 
 def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> None:

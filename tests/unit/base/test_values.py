@@ -8,30 +8,24 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiohttp import (
-    ClientConnectorCertificateError,
     ClientConnectorDNSError,
     ClientConnectorError,
     ClientConnectorSSLError,
-    ClientSession,
     ServerDisconnectedError,
-    connector,
 )
 from aiohttp.client_reqrep import ConnectionKey
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
-from ccm.base import clock, credentials, files, redact, wire
+from ccm.base import wire
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.flags import (
     ADDRESS,
@@ -50,30 +44,11 @@ from ccm.base.flags import (
     Gate,
     Gates,
     Kind,
-    NamedCertificate,
 )
-from ccm.base.log import Outage, logger
-from ccm.base.parsing import MOST, format_duration, parse_digits, parse_duration
-from ccm.base.proxies import Proxies, shown
+from ccm.base.parsing import format_duration, parse_digits, parse_duration
+from ccm.base.proxies import Proxies
 from ccm.base.recent import Recent
 from tests import pki
-from tests.handclock import HandClock
-
-
-@pytest.mark.parametrize("number", [0, 1, 65535, MOST])
-def test_a_number_is_read(number: int) -> None:
-    assert parse_digits(str(number)) == number
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["", " 1", "1 ", "+1", "-1", "1_0", "1.0", "0x1", "1e3", "²", "٣", "１", "\0", "1\n"],
-        *[str(MOST + 1), "9" * 5000, "0" * 5000],
-    ],
-)
-def test_other_text_is_none(text: str) -> None:
-    assert parse_digits(text) is None
 
 
 @given(st.text())
@@ -86,68 +61,6 @@ def test_what_is_read_is_what_is_written(text: str) -> None:
 US = timedelta(microseconds=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", timedelta(0)),
-        ("-0", timedelta(0)),
-        ("5s", timedelta(seconds=5)),
-        ("-5s", timedelta(seconds=-5)),
-        ("+5s", timedelta(seconds=5)),
-        ("5.s", timedelta(seconds=5)),
-        (".5s", timedelta(seconds=0.5)),
-        ("1.004s", timedelta(milliseconds=1004)),
-        ("12µs", 12 * US),
-        ("12μs", 12 * US),
-        ("10ns", timedelta(0)),
-        ("1999ns", US),
-        ("-1999ns", -US),
-        ("3h30m", timedelta(hours=3, minutes=30)),
-        ("10.5s4m", timedelta(minutes=4, seconds=10.5)),
-        ("-2m3.4s", -timedelta(minutes=2, seconds=3.4)),
-        ("1h2m3s4ms5us6ns", timedelta(hours=1, minutes=2, seconds=3, microseconds=4005)),
-        ("0.3333333333333333333h", timedelta(minutes=19, seconds=59, microseconds=999999)),
-        ("2562047h", timedelta(hours=2562047)),
-    ],
-)
-def test_go_text_is_read(text: str, expected: timedelta) -> None:
-    assert parse_duration(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["", "3", "-", "s", ".", "-.", ".s", "+.s", "1d", "5 s", " 5s", "5s ", "1h2", "٣s"],
-        *["²s", "2562048h", "9" * 5000 + "s", f"0.{'9' * 5000}s"],
-    ],
-)
-def test_other_text_is_refused_with_the_text_shown(text: str) -> None:
-    with pytest.raises(ValueError, match="duration") as raised:
-        parse_duration(text)
-
-    assert repr(text) in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (timedelta(0), "0s"),
-        (US, "1µs"),
-        (1100 * US, "1.1ms"),
-        (timedelta(milliseconds=300), "300ms"),
-        (timedelta(seconds=1.5), "1.5s"),
-        (timedelta(minutes=5), "5m0s"),
-        (timedelta(minutes=4, milliseconds=5), "4m0.005s"),
-        (timedelta(hours=1), "1h0m0s"),
-        (timedelta(hours=5, minutes=6, milliseconds=7001), "5h6m7.001s"),
-        (timedelta(hours=48), "48h0m0s"),
-        (-timedelta(seconds=90), "-1m30s"),
-    ],
-)
-def test_durations_are_written_as_go_writes_them(value: timedelta, expected: str) -> None:
-    assert format_duration(value) == expected
-
-
 @given(st.integers(-(2**62) // 1000, 2**62 // 1000))
 def test_what_is_written_reads_back_the_same(micros: int) -> None:
     value = micros * US
@@ -155,73 +68,8 @@ def test_what_is_written_reads_back_the_same(micros: int) -> None:
     assert parse_duration(format_duration(value)) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["", "t", "a b", "x" * credentials.HEADER_BYTES], ids=lambda value: repr(value)[:24]
-)
-def test_what_a_header_can_carry_is_taken(text: str) -> None:
-    assert credentials.header_value(text) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["a\nb", "a\r\nX-Admin: 1", "a\0", "a\x7f", "pä", "\udcff", "x" * 300_000],
-    ids=lambda value: repr(value)[:24],
-)
-def test_what_no_header_can_carry_is_refused_with_its_size(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be one line .* and has \d+$") as caught:
-        credentials.header_value(text)
-
-    assert text not in str(caught.value)
-
-
-def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
-    file = tmp_path / "key"
-    file.write_bytes(b" \n" + b"x" * (credentials.MOST_BYTES - 3) + b"\n")
-    assert credentials.read(file) == "x" * (credentials.MOST_BYTES - 3)
-
-    file.write_bytes(b"x" * (credentials.MOST_BYTES + 1))
-    with pytest.raises(ValueError, match=f"more than {credentials.MOST_BYTES} bytes"):
-        credentials.read(file)
-
-
-def test_nobody_else_reads_it_though_everybody_read_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_text("something longer than what follows")
-    path.chmod(0o644)
-
-    files.write_private(path, "kept")
-
-    assert path.read_text() == "kept"
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 PROXY = "http://proxy.test:3128"
 BOTH = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY}
-
-
-@pytest.mark.parametrize(
-    ("environ", "url", "proxy"),
-    [
-        ({}, "https://cloud.test", ""),
-        ({"HTTPS_PROXY": PROXY}, "https://cloud.test", PROXY),
-        ({"https_proxy": PROXY}, "https://cloud.test", PROXY),
-        (
-            {"HTTPS_PROXY": "http://upper", "https_proxy": "http://lower"},
-            "https://c",
-            "http://upper",
-        ),
-        ({"HTTPS_PROXY": "", "https_proxy": PROXY}, "https://cloud.test", PROXY),
-        ({"HTTPS_PROXY": PROXY}, "http://cloud.test", ""),
-        ({"HTTP_PROXY": PROXY}, "http://cloud.test", PROXY),
-        ({"HTTP_PROXY": PROXY}, "https://cloud.test", ""),
-        ({"ALL_PROXY": PROXY}, "https://cloud.test", ""),
-        ({"HTTPS_PROXY": "proxy.test:3128"}, "https://cloud.test", PROXY),
-        ({"HTTPS_PROXY": f" {PROXY} "}, "https://cloud.test", PROXY),
-        ({"HTTPS_PROXY": "https://proxy.test"}, "https://cloud.test", "https://proxy.test"),
-    ],
-)
-def test_the_variables(environ: dict[str, str], url: str, proxy: str) -> None:
-    assert Proxies.of(environ).proxy_for(url) == proxy
 
 
 @pytest.mark.parametrize(
@@ -258,28 +106,6 @@ def test_hosts_that_are_reached_directly(
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "169.254.169.254",
-        "169.254.170.23",
-        "[::ffff:169.254.169.254]",
-        "[fe80::a9fe:a9fe]",
-        "[fd00:ec2::254]",
-        "127.0.0.1",
-        "127.8.8.8:8080",
-        "[::1]",
-        "localhost:8080",
-        "LOCALHOST",
-    ],
-)
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_metadata_services_and_this_machine_are_never_asked_through_a_proxy(
-    scheme: str, host: str
-) -> None:
-    assert Proxies.of(BOTH).proxy_for(f"{scheme}://{host}/latest") == ""
-
-
-@pytest.mark.parametrize(
     "given", ["socks5://us:hunter4@proxy.test", "http://", "http://proxy.test:x", "http://p:0"]
 )
 def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
@@ -291,14 +117,6 @@ def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
     assert proxies.proxy_for("https://localhost") == ""
 
 
-def test_the_password_of_a_proxy_is_a_secret() -> None:
-    proxy = "http://us:pass%40word-of-proxy@proxy.test"
-    assert Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test") == proxy
-
-    assert redact.words("it was pass@word-of-proxy") == "it was [redacted]"
-    assert shown(proxy) == "http://proxy.test"
-
-
 def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -> None:
     proxy = f"http://us:{'x' * 70_000}@proxy.test"
 
@@ -306,14 +124,7 @@ def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -
         Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")
 
 
-RNG = random.Random(7)
 POLICY = Exponential(base_s=0.005, factor=2.0, cap_s=1000.0)
-
-
-def test_delays_double_up_to_the_cap() -> None:
-    delays = [POLICY.delay(failures, RNG) for failures in (0, 1, 2, 10, 17, 18, 1000, 10**9)]
-
-    assert delays == [0.005, 0.01, 0.02, 5.12, 655.36, 1000.0, 1000.0, 1000.0]
 
 
 @given(st.floats(0.001, 1e6), st.floats(-1.0, 3.0), st.integers())
@@ -331,71 +142,6 @@ def test_a_streak_grows_until_it_is_reset() -> None:
 
     assert grown == [1.0, 2.0, 4.0]
     assert streak.next(100.0) == 1.0
-
-
-def test_a_quiet_time_starts_a_streak_anew() -> None:
-    streak = Streak(policy=Exponential(base_s=1.0, cap_s=30.0), reset_after_s=120.0)
-    streak.next(0.0)
-    streak.next(1.0)
-
-    at_the_border = streak.next(121.0)
-    past_it = streak.next(241.5)
-
-    assert (at_the_border, past_it) == (4.0, 1.0)
-
-
-def test_whoever_owns_time_replaces_both_clocks_for_a_while() -> None:
-    with clock.replaced(lambda: datetime(2030, 1, 1, tzinfo=UTC), lambda: 12345.5):
-        told = clock.now().year, clock.monotonic()
-
-    assert told == (2030, 12345.5)
-    assert clock.monotonic() <= time.monotonic()
-
-
-def test_or_replaces_them_in_this_thread_alone() -> None:
-    told: list[float] = []
-    other = threading.Thread(target=lambda: told.append(clock.monotonic()))
-
-    with clock.replaced(lambda: datetime(2030, 1, 1, tzinfo=UTC), lambda: -1.0, here=True):
-        assert clock.monotonic() == -1.0
-        other.start()
-        other.join()
-
-    assert told[0] >= 0
-
-
-def test_a_trouble_is_said_when_it_begins_and_when_it_is_over(hand: HandClock) -> None:
-    outage = Outage(logger("test"), begins="lost", ends="found")
-    with capture_logs() as lines:
-        outage.is_over()
-        outage.goes_on(error="one")
-        began = outage.since
-        hand.advance(2.5)
-        outage.goes_on(error="two")
-        assert outage
-        assert (outage.since, outage.last) == (began, (0.0, 0.0))
-        outage.is_over()
-        outage.is_over()
-
-    assert not outage
-    assert began is not None
-    assert outage.last == (began, began + 2.5)
-    assert [(line["log_level"], line["event"]) for line in lines] == [
-        ("warning", "lost"),
-        ("info", "found"),
-    ]
-    assert lines[-1]["after_s"] == 2.5
-
-
-def test_a_trouble_that_lasts_is_a_warning_every_few_minutes(hand: HandClock) -> None:
-    outage = Outage(logger("test"), begins="lost", ends="found")
-    with capture_logs() as lines:
-        for minute in range(12):
-            outage.goes_on(minute=minute)
-            hand.advance(60.0)
-
-    warned = [line["minute"] for line in lines if line["log_level"] == "warning"]
-    assert warned == [0, 5, 10]
 
 
 def test_what_was_noted_longest_ago_makes_room() -> None:
@@ -416,51 +162,6 @@ def test_nothing_is_left_to_drop() -> None:
 
     assert recent.drop_oldest()
     assert not recent.drop_oldest()
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        *[(BOOL, word, True) for word in ("1", "t", "T", "true", "TRUE", "True")],
-        *[(BOOL, word, False) for word in ("0", "f", "F", "false", "FALSE", "False")],
-        (INT32, "-2147483648", -(2**31)),
-        (INT32, "2147483647", 2**31 - 1),
-        (INT32, "+5", 5),
-        (LEVEL, "4", 4),
-        (FLOAT, "20", 20.0),
-        (FLOAT, "-.5e1", -5.0),
-        (DURATION, "1h2m3.5s", timedelta(hours=1, minutes=2, seconds=3.5)),
-        (STRINGS, "", ()),
-        (STRINGS, "a,b", ("a", "b")),
-        (STRINGS, "a,,b,", ("a", "", "b", "")),
-        (STRINGS, " a, b", (" a", " b")),
-        (NUMBERS, "", ()),
-        (NUMBERS, "29,23", (29, 23)),
-        (GATES, "A=true, B=false,,C=1", {"A": True, "B": False, "C": True}),
-        (GATES, "", {}),
-        (LEVELS, "node*=4,kube=2", (("node*", 4), ("kube", 2))),
-        (QUANTITY, "0", 0),
-        (QUANTITY, "64Ki", 65536),
-        (
-            CERTIFICATES,
-            "a.crt,a.key",
-            (NamedCertificate(cert_file="a.crt", key_file="a.key"),),
-        ),
-        (
-            CERTIFICATES,
-            "a.crt,a.key:*.a.example, b.example",
-            (
-                NamedCertificate(
-                    cert_file="a.crt", key_file="a.key", names=("*.a.example", "b.example")
-                ),
-            ),
-        ),
-        *[(VERSION, text, text) for text in ("true", "false", "raw", "v1.36.3", "v1.2.3-rc.1")],
-        (VERSION, "1", "true"),
-    ],
-)
-def test_reads(kind: Kind[Any], text: str, value: object) -> None:
-    assert kind.parse(text) == value
 
 
 @pytest.mark.parametrize(
@@ -491,51 +192,12 @@ def test_refuses(kind: Kind[Any], text: str) -> None:
         kind.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "text"),
-    [
-        (BOOL, False, "false"),
-        (FLOAT, 20.0, "20"),
-        (FLOAT, 0.5, "0.5"),
-        (DURATION, timedelta(hours=12), "12h0m0s"),
-        (STRINGS, (), "[]"),
-        (NUMBERS, (29, 23), "[29,23]"),
-        (GATES, {"B": True, "A": False}, "A=false,B=true"),
-        (LEVELS, (("node*", 4),), "node*=4"),
-        (ADDRESS, ADDRESS.parse("::"), "::"),
-        (CERTIFICATES, CERTIFICATES.parse("a,b:c,d"), "[a,b:c,d]"),
-        (CERTIFICATES, CERTIFICATES.parse("a,b"), "[a,b]"),
-    ],
-)
-def test_writes(kind: Kind[Any], value: object, text: str) -> None:
-    assert kind.write(value) == text
-
-
 KNOWN = (
     Gate(name="Early", default=False, stage="ALPHA", help="Something new."),
     Gate(name="Tried", default=True, stage="BETA", help="Something tried."),
     Gate(name="Settled", default=True, stage="GA", help="Here to stay.", locked=True),
     Gate(name="Fixed", default=False, stage="ALPHA", help="Not ready.", locked=True),
 )
-
-
-@pytest.mark.parametrize(
-    ("settings", "enabled"),
-    [
-        pytest.param({}, {"Tried", "Settled"}, id="defaults"),
-        pytest.param(
-            {"AllAlpha": True, "AllBeta": False}, {"Early", "Settled"}, id="a group spares locked"
-        ),
-        pytest.param(
-            {"Early": False, "AllAlpha": True}, {"Tried", "Settled"}, id="its own wins over a group"
-        ),
-        pytest.param({"Settled": True}, {"Tried", "Settled"}, id="locked to what it is"),
-    ],
-)
-def test_settings_change_gates(settings: dict[str, bool], enabled: set[str]) -> None:
-    gates = Gates(KNOWN, settings)
-
-    assert {gate.name for gate in KNOWN if gates.enabled(gate.name)} == enabled
 
 
 def test_all_faults_are_told_at_once() -> None:
@@ -545,11 +207,6 @@ def test_all_faults_are_told_at_once() -> None:
     assert "cannot set feature gate Settled to false, feature is locked to true" in str(
         raised.value
     )
-
-
-def test_asking_for_an_unknown_gate_is_a_programming_error() -> None:
-    with pytest.raises(KeyError):
-        Gates(KNOWN).enabled("Nope")
 
 
 @pytest.fixture
@@ -577,33 +234,6 @@ async def url(authority: pki.Authority) -> AsyncIterator[str]:
         yield f"https://localhost:{server.sockets[0].getsockname()[1]}"
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_authorities_are_read_when_they_are_needed(
-    known: bool,
-    url: str,
-    authority: pki.Authority,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nobody = tmp_path / "none.pem"
-    nobody.write_bytes(b"")
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file if known else nobody))
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
-    context = wire._context()
-    context.set_alpn_protocols(["http/1.1"])
-    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", context)
-    assert context.cert_store_stats()["x509_ca"] == 0
-
-    async with ClientSession() as session:
-        if known:
-            async with session.get(url) as response:
-                assert await response.text() == "http/1.1"
-        else:
-            with pytest.raises(ClientConnectorCertificateError) as caught:
-                await session.get(url)
-            assert wire.reason(caught.value).startswith("certificate verify failed: ")
-
-
 def test_the_daemon_starts_without_the_machines_authorities() -> None:
     program = (
         "import ccm.__main__; from aiohttp import connector;"
@@ -615,16 +245,6 @@ def test_the_daemon_starts_without_the_machines_authorities() -> None:
 
     assert done.stdout == b"TrustOnUse 0\n"
     assert "set_default_verify_paths" not in vars(ssl.SSLContext), "others load as ever"
-
-
-def test_it_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
-    ours, pythons = wire._context(), ssl.create_default_context()
-    for name in (
-        *("verify_flags", "verify_mode", "check_hostname", "options", "minimum_version"),
-        "keylog_filename",
-    ):
-        assert getattr(ours, name) == getattr(pythons, name), name
 
 
 def key(host: str = "127.0.0.1") -> ConnectionKey:

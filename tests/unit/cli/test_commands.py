@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,12 +19,10 @@ from hypothesis import strategies as st
 
 import ccm
 from ccm import cli
-from ccm.app.options import names
 from ccm.app.options.argv import UsageError
 from ccm.cli import command, completion, doctor, explain, orphans, plan, rollout
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.doctor import Refused, examination, outlook, reach
 from ccm.doctor.case import Result, warn
 from ccm.gardener import rolloutstatus
@@ -128,33 +125,6 @@ def test_a_wrong_line_is_refused_with_the_fault(
     assert fault in told.err
 
 
-def test_each_line_is_read(tmp_path: Path) -> None:
-    config, authority = tmp_path / "config.yaml", tmp_path / "ca.pem"
-    config.write_text(
-        "apiVersion: cloudcontrollermanager.config.k8s.io/v1alpha1\n"
-        "kind: CloudControllerManagerConfiguration\n"
-        "KubeCloudShared:\n  ClusterCIDR: 10.9.0.0/16\n  ClusterName: blue\n"
-    )
-    authority.write_bytes(b"pem")
-
-    words = f"--config={config} --cluster-name=red -o json --timeout=3s --as=me"
-    examined = doctor.read([*words.split(), "--controllers=*,-route"])
-    assert examined.own["timeout"].total_seconds() == 3.0
-    assert (examined.own["output"], examined.own["as"]) == ("json", "me")
-    options = examined.options
-    assert (options.cluster_cidr, options.cluster_name) == ("10.9.0.0/16", "red")
-    assert ROUTE not in names.enabled(options.controllers)
-    explained = explain.read([f"--ca={authority}", "svc", "--address=[::1]:1", "default/web"])
-    assert explained.words == ("svc", "default/web")
-    assert {explain.kind_of(word) for word in ("svc", "service", "services")} == {"service"}
-    for words, target in (
-        (f"status {WEB}", ("status", "web")),
-        ("pause mcd web", ("pause", "web")),
-        ("undo machinedeployments/web", ("undo", "web")),
-    ):
-        assert rollout.target(rollout.read(words.split()).words) == target
-
-
 # --- what is printed ----------------------------------------------------------------------------
 
 
@@ -180,14 +150,6 @@ def test_json_means_the_same_and_is_printable(text: str) -> None:
 
     assert is_harmless(out.getvalue())
     assert json.loads(out.getvalue()) == {text: [text]}
-
-
-def test_letters_of_all_languages_stay() -> None:
-    out = io.StringIO()
-
-    command.show(out, ["größe 大小 ✓"])
-
-    assert out.getvalue() == "größe 大小 ✓\n"
 
 
 def stub(value: Any) -> Callable[..., Any]:
@@ -297,20 +259,6 @@ def test_the_exit_status_of_a_plan_tells_the_result(
         assert capsys.readouterr().err == "kube-ccm plan: no kubeconfig is given\n" * 2
 
 
-def test_a_plan_is_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "forecast_of", stub(CHANGES))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    screen, plain = Screen(), io.StringIO()
-
-    for out in (screen, plain):
-        plan.run(["--cloud-provider=sim"], out=out)
-
-    green, yellow, red = "\x1b[32m", "\x1b[33m", "\x1b[31m"
-    assert [line[:5] for line in screen.getvalue().splitlines()[1:4]] == [green, yellow, red]
-    assert "\x1b" not in plain.getvalue()
-
-
 # --- doctor -------------------------------------------------------------------------------------
 
 
@@ -339,48 +287,6 @@ def test_on_a_terminal_progress_is_shown_and_taken_away(
     assert "".join(seen.display).strip() == ""
     assert not seen.cursor.hidden
     assert "\x1b[1;31mfail\x1b[0m  kubeconfig: " in out.getvalue()
-
-
-def test_without_rich_or_colours_the_words_are_the_same(
-    nowhere: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    painted, refused, plain, screen = Screen(), Screen(), Screen(), Screen()
-    doctor.run([], out=painted)
-    with monkeypatch.context() as patches:
-        patches.setenv("NO_COLOR", "1")
-        doctor.run([], out=refused)
-
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.setattr("sys.stderr", screen)
-    doctor.run([], out=plain)
-
-    assert "\x1b[" in painted.getvalue()
-    assert refused.getvalue() == plain.getvalue()
-    assert plain.getvalue() == re.sub(r"\x1b\[[0-9;]*m", "", painted.getvalue())
-    assert screen.getvalue() == ""
-
-
-def test_a_kubeconfig_is_found_as_kubectl_finds_it(
-    nowhere: None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def found() -> str:
-        assert cli.main(["doctor", "-o", "json"]) == 1
-        told = capsys.readouterr()
-        assert told.err == ""
-        document = json.loads(told.out)
-        assert document["healthy"] is False
-        (check,) = (one for one in document["checks"] if one["check"] == "kubeconfig")
-        return str(check["found"])
-
-    assert "no kubeconfig is given" in found()
-    (tmp_path / ".kube").mkdir()
-    (tmp_path / ".kube" / "config").write_text("{}")
-    assert found() == f"{tmp_path}/.kube/config: current-context: is not set"
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "other"))
-    assert found() == f"{tmp_path}/other: no such file"
 
 
 # --- orphans ------------------------------------------------------------------------------------

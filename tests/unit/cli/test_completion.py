@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import pty
 import select
@@ -16,7 +15,7 @@ import pytest
 
 from ccm import cli
 from ccm.app.machines.commands import COMMANDS
-from ccm.app.options import FLAGS, PROGRAM
+from ccm.app.options import PROGRAM
 from ccm.cli import __main__ as commands
 from ccm.cli import completion
 from ccm.cli.completion import NO_FILES, NO_SPACE, Option, Place
@@ -33,40 +32,11 @@ def options(here: Place) -> dict[str, Option]:
     return {option.names[0]: option for option in here.options}
 
 
-def test_the_daemon_has_every_flag_that_help_shows() -> None:
-    shown = {f"--{flag.name}" for flag in FLAGS.values() if not flag.deprecated}
-
-    assert completion.DAEMON == PROGRAM
-    assert set(options(place(f"/usr/bin/{PROGRAM}"))) == shown
-
-
 def test_the_commands_for_machines_alone_have_their_own_flags() -> None:
     assert set(completion.DAEMONS) == {PROGRAM, *COMMANDS}
     for name, command in COMMANDS.items():
         shown = {f"--{flag.name}" for flag in command.flags.values() if not flag.deprecated}
         assert set(options(place(name))) == shown
-
-
-def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
-    daemon = set(options(place(PROGRAM)))
-
-    assert set(options(place("kube-ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
-
-
-def test_every_command_is_there_with_what_it_does() -> None:
-    told = place("kube-ccm").words
-
-    assert set(told) == {
-        *("sandbox", "providers", "doctor", "plan", "explain", "orphans", "new-provider"),
-        "rollout",
-        "completion",
-    }
-    assert all(told.values())
-
-
-def test_explain_begins_with_a_kind_of_object() -> None:
-    kinds = {"node", "service", "machine", "machineset", "machinedeployment"}
-    assert set(place("kube-ccm", "explain").words) == kinds
 
 
 @pytest.mark.parametrize(
@@ -81,25 +51,6 @@ def test_providers_are_those_that_the_registry_knows(before: list[str], last: st
     offered, _ = offer(place(*before), before[-1], last)
 
     assert list(offered) == sorted(registry.available())
-
-
-def test_an_argparse_tree_is_read_as_it_is() -> None:
-    parser = argparse.ArgumentParser(prog="tool")
-    commands = parser.add_subparsers()
-    one = commands.add_parser("one", help="the first")
-    one.add_argument("--fast", action="store_true", help="hurry. Not always.")
-    one.add_argument("-m", "--mode", choices=("a", "b"))
-    one.add_argument("--log-file")
-    one.add_argument("what", choices=("x", "y"))
-
-    assert completion.place(parser, ["tool"]).words == {"one": "the first"}
-    here = completion.place(parser, ["tool", "one"])
-
-    fast, mode, file = here.options[1:]
-    assert tuple(here.words) == ("x", "y")
-    assert (fast.names[0], fast.needs_value, fast.help) == ("--fast", False, "hurry")
-    assert (mode.names[1], mode.needs_value, tuple(mode.words)) == ("-m", True, ("a", "b"))
-    assert file.is_file
 
 
 @pytest.mark.parametrize(

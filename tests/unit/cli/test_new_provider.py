@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,8 +12,6 @@ import ccm
 from ccm import cli
 from ccm.cli import new_provider
 from ccm.cloud import SDK_VERSION
-
-RUFF = Path(sys.executable).parent / "ruff"
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -119,46 +115,3 @@ def test_the_package_has_the_name_everywhere(
     assert "class BlueSkyInstances(" in written["ccm_blue_sky/instances.py"]
     assert f'sdk="{SDK_VERSION}"' in written["ccm_blue_sky/__init__.py"]
     assert f"kube-ccm:{ccm.__version__}\n" in written["Dockerfile"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "parts"),
-    [
-        ([], []),
-        (["--load-balancer"], ["load_balancer"]),
-        (["--routes"], ["routes"]),
-        (["--load-balancer", "--routes"], ["load_balancer", "routes"]),
-    ],
-)
-def test_the_package_has_the_parts_that_are_asked_for(
-    flags: list[str], parts: list[str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "new"
-
-    assert cli.main(["new-provider", "nimbus", f"--folder={folder}", *flags]) == 0
-
-    written = files_of(folder)
-    files = {"load_balancer": "ccm_nimbus/balancers.py", "routes": "ccm_nimbus/routes.py"}
-    assert [part for part, file in files.items() if file in written] == parts
-    offers = re.findall(r'^        "(\w+)",$', written["ccm_nimbus/__init__.py"], re.MULTILINE)
-    assert offers == ["instances", "inventory", *parts, "machines"]
-    fields = re.findall(r"^            (\w+)=", written["ccm_nimbus/__init__.py"], re.MULTILINE)
-    assert set(offers) <= set(fields)
-    marked = [place for place, text in written.items() if re.search("^@(if .*|end)@$", text, re.M)]
-    assert marked == []
-
-
-@pytest.mark.parametrize("load_balancer", [False, True], ids=["", "load balancers"])
-@pytest.mark.parametrize("routes", [False, True], ids=["", "routes"])
-@pytest.mark.parametrize("name", ["x", "acme", "acme-ccm-acme", "w" * new_provider.NAME_LENGTH])
-def test_under_every_name_it_is_in_good_style(
-    name: str, routes: bool, load_balancer: bool, tmp_path: Path
-) -> None:
-    folder = tmp_path / "new"
-    new_provider.write(name, folder, load_balancer=load_balancer, routes=routes)
-
-    for words in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
-        told = subprocess.run(
-            [RUFF, *words], cwd=folder, capture_output=True, text=True, check=False
-        )
-        assert told.returncode == 0, told.stdout

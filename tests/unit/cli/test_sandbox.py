@@ -22,12 +22,6 @@ def _no_assets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sandbox.ASSETS_VARIABLE, raising=False)
 
 
-def test_without_arguments_it_is_five_nodes_for_as_long_as_you_like() -> None:
-    assert read() == settings.Settings(
-        node_names=("node-0001", "node-0002", "node-0003", "node-0004", "node-0005")
-    )
-
-
 def test_every_argument_arrives() -> None:
     words = ["--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep"]
     read_ = read(*words, "--picture", "demo.svg")
@@ -40,13 +34,6 @@ def test_every_argument_arrives() -> None:
         keep=True,
         picture=Path("demo.svg").absolute(),
     )
-
-
-def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
-    assert read().services == 2
-    assert read("--services", "0").services == 0
-    assert read("--cloud-provider", "sim").services == 0
-    assert read("--cloud-provider", "sim", "--services", "3").services == 3
 
 
 def test_a_provider_that_has_a_fake_gets_it_unless_its_cloud_is_named(tmp_path: Path) -> None:
@@ -65,23 +52,6 @@ def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read().routes
     assert not read("--cloud-provider", "sim").routes
     assert read("--cloud-provider", "sim", "--routes").routes
-
-
-def test_another_provider_brings_its_own_names_and_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Paths hold when a process starts elsewhere."""
-    (tmp_path / "c").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(sandbox.ASSETS_VARIABLE, "bin")
-
-    read_ = read("--cloud-provider", "sim", "--cloud-config", "c", "--node-names", "vm-1, vm-2.a")
-
-    assert read_.node_names == ("vm-1", "vm-2.a")
-    assert read_.provider == settings.Provider(name="sim", config=tmp_path / "c")
-    assert read_.assets == tmp_path / "bin"
-    former = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
-    assert former == read_
 
 
 CLASS = "kind: MachineClass\nmetadata: {name: small}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -11,20 +10,16 @@ from typing import Any
 import pytest
 
 from ccm.cloud import (
-    Cloud,
     Credentials,
     GardenerRequest,
     GetVolumeIDsRequest,
     Identity,
     ListMachinesRequest,
-    MachineInfo,
-    MachineRecord,
     MachineRequest,
     MigrationRequest,
     errors,
     from_gardener,
 )
-from ccm.cloud.machines import found, known
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 SECRET = Credentials({"token": b"secret"})
@@ -93,21 +88,6 @@ class Origin:
         }
 
 
-async def test_what_the_driver_is_handed_is_what_the_origin_hands_it() -> None:
-    origin = Origin()
-
-    await from_gardener(origin).create_machine(STARTED)
-
-    ((_, asked),) = origin.asked
-    assert asked.machine is not None
-    assert asked.machine.metadata.name == "m-1"
-    assert asked.machine.status.last_known_state == "step 2"
-    assert asked.machine_class.metadata.name == "workers"
-    assert asked.machine_class.provider_spec == {"size": "big"}
-    assert asked.secret.data == {"token": b"secret", "userData": b"#!"}
-    assert "secret" not in repr(asked).replace("secret=", "")
-
-
 async def test_a_vm_whose_creation_was_not_answered_is_found() -> None:
     origin = Origin()
     driver = from_gardener(origin)
@@ -134,69 +114,6 @@ async def test_without_a_recorded_creation_a_name_says_nothing() -> None:
     assert (origin.vms, origin.asked) == ({"m-1": "acme://theirs"}, [])
 
 
-@pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
-async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
-    listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
-
-    records = await from_gardener(listed).list_machines(
-        ListMachinesRequest(cluster="c1", pool="workers", provider_spec={}, credentials=SECRET)
-    )
-
-    marks = Identity(cluster="", pool="workers", name="m-1", uid="")
-    assert records == [MachineRecord(identity=marks, info=MachineInfo(provider_id="acme://0"))]
-    assert found(records, WHO) is None
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text", "state"),
-    [
-        (OriginError("full", code=8), errors.ResourceExhausted, "full", None),
-        (OriginError("full", code="ResourceExhausted"), errors.ResourceExhausted, "full", None),
-        (OriginError("full", code=Code.QUOTA), errors.ResourceExhausted, "full", None),
-        (
-            OriginError("machine codes error: code = [Unavailable] message = [busy]"),
-            errors.Unavailable,
-            "busy",
-            None,
-        ),
-        (
-            OriginError("half", code=14, last_known_state="nic"),
-            errors.Unavailable,
-            "half",
-            "nic",
-        ),
-        (
-            OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"}),
-            errors.Uninitialized,
-            "half",
-            None,
-        ),
-        (OriginError("odd", code=4711), errors.Internal, "OriginError: odd", None),
-        (errors.Aborted("ours"), errors.Aborted, "ours", None),
-        (ValueError("x"), errors.Internal, "ValueError: x", None),
-    ],
-    ids=repr,
-)
-async def test_errors_are_understood(
-    error: Exception, kind: type[errors.CloudError], text: str, state: str | None
-) -> None:
-    def fail(_: object) -> None:
-        raise error
-
-    with pytest.raises(errors.CloudError) as raised:
-        await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(STARTED)
-
-    assert (type(raised.value), str(raised.value)) == (kind, text)
-    assert known(raised.value).last_known_state == state
-    assert (known(raised.value).provider_id == "a://1") == (kind is errors.Uninitialized)
-
-
-@pytest.mark.parametrize("method", ["create_machine", "initialize_machine", "get_machine_status"])
-async def test_what_a_driver_lacks_is_unimplemented(method: str) -> None:
-    with pytest.raises(errors.Unimplemented, match=f"no {method}"):
-        await getattr(from_gardener(object()), method)(STARTED)
-
-
 async def test_volumes_are_named() -> None:
     specs = [{"csi": {"volumeHandle": "v-1"}}]
 
@@ -212,17 +129,6 @@ async def test_a_listing_that_is_none_is_a_fault() -> None:
         await from_gardener(broken).list_machines(
             ListMachinesRequest(cluster="c1", pool="p", provider_spec={}, credentials=SECRET)
         )
-
-
-@pytest.mark.parametrize(
-    ("declared", "accepted"), [((), ["acme"]), (("gold", "silver"), ["gold", "silver"])]
-)
-def test_which_providers_of_a_class_it_accepts(
-    declared: tuple[str, ...], accepted: list[str]
-) -> None:
-    driver = from_gardener(SimpleNamespace(), provider_names=declared)
-
-    assert list(Cloud(name="acme", machines=driver).machine_providers) == accepted
 
 
 async def test_a_migration_is_the_drivers_own() -> None:

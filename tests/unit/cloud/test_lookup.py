@@ -10,25 +10,20 @@ import pytest
 from ccm.cloud import (
     Cloud,
     CloudError,
-    FailedPrecondition,
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
     NotFound,
     Power,
-    RetryAfter,
     Unavailable,
     Unimplemented,
     Zone,
     address,
-    errors,
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import (
     GONE,
-    PACE_S,
-    PATIENCE_S,
     PAUSE_S,
     RUNNING,
     InstanceLookup,
@@ -36,7 +31,7 @@ from ccm.cloud.lookup import (
 )
 from ccm.model import Node
 from ccm.testing.builders import node
-from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.testing.clock import advance, settle
 from tests.support.fakecloud import FakeCloud, FakeStateCloud
 
 A3 = (
@@ -62,12 +57,6 @@ def wrapped(cause: CloudError) -> Exception:
     return error
 
 
-UNCLEAR = [
-    wrapped(NotFound("gone")),
-    Unavailable("down"),
-    Unimplemented("cannot"),
-    ValueError("odd"),
-]
 """Errors that are no absence, whatever they are about."""
 
 
@@ -107,88 +96,12 @@ async def test_old_interface_falls_back_to_names_for_each_question() -> None:
     )
 
 
-async def test_both_failures_are_told_and_the_second_decides_the_class() -> None:
-    fake = Stubborn(v2=False, error=RetryAfter("busy", seconds=9))
-    asking = lookup(fake)
-
-    for _ in range(3):
-        with pytest.raises(RetryAfter) as caught:
-            await asking.addresses(WITH_ID)
-        assert str(caught.value) == "addresses: by provider ID: busy; by name: busy"
-        assert caught.value.seconds == 9
-        assert caught.value.__cause__ is fake.error
-
-    assert str(fake.error) == "busy"
-
-
-@pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
-@pytest.mark.parametrize("error", [*UNCLEAR, NotFound("gone"), TimeoutError()], ids=repr)
-async def test_an_error_about_existence_is_never_an_absence(
-    ask: Callable[..., Awaitable[object]], error: Exception
-) -> None:
-    """Nor does it reach the caller as NotFound through the old interface."""
-    with pytest.raises(CloudError) as caught:
-        await ask(lookup(old(exists_error=error)), WITH_ID)
-
-    assert not isinstance(caught.value, NotFound)
-    if isinstance(error, NotFound):
-        assert isinstance(caught.value, FailedPrecondition)
-        assert str(caught.value) == "existence of fake://12345 is unclear: gone"
-
-
-@pytest.mark.parametrize("error", [Unimplemented("x"), wrapped(Unimplemented("x"))])
-@pytest.mark.parametrize("v2", [True, False])
-async def test_a_cloud_that_cannot_tell_power_has_running_instances(
-    v2: bool, error: Exception
-) -> None:
-    fake = FakeCloud(v2=v2, exists=True, shutdown=True, shutdown_error=error)
-
-    assert await lookup(fake).state(WITH_ID) == RUNNING
-
-
-@pytest.mark.parametrize("v2", [True, False])
-async def test_any_other_error_about_power_is_passed_on(v2: bool) -> None:
-    fake = FakeCloud(v2=v2, exists=True, shutdown_error=NotFound("raced"))
-
-    with pytest.raises(NotFound):
-        await lookup(fake).state(WITH_ID)
-
-
-@pytest.mark.parametrize("v2", [True, False])
-@pytest.mark.parametrize("exists", [True, False])
-async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool) -> None:
-    fake = FakeCloud(v2=v2, exists=exists)
-
-    assert await lookup(fake).confirmed_gone(WITH_ID) is not exists
-    assert fake.calls == ["instance-exists" if v2 else "instance-exists-by-provider-id"]
-
-
 @pytest.mark.parametrize(
     "ask", [InstanceLookup.addresses, InstanceLookup.state, InstanceLookup.metadata]
 )
 async def test_a_cloud_without_instances_says_so(ask: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(Unimplemented):
         await ask(InstanceLookup(Handle(Cloud(name="bare"))), WITH_ID)
-
-
-@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-@pytest.mark.parametrize("question", ["metadata", "addresses", "state"])
-async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
-    v2: bool, question: str
-) -> None:
-    fake = FakeCloud(v2=v2, exists=True, addresses=[address("InternalIP", "10.0.0.1")])
-    handle = Handle(fake.cloud())
-    lookup, bare, other = InstanceLookup(handle), node("a"), node("b", provider_id="fake://b")
-    for each in (bare, other):
-        await getattr(lookup, question)(each)
-    assert [lookup.confirmed(bare), lookup.confirmed(other)] == [True, False]
-
-    handle.swap(fake.cloud())
-    assert not lookup.confirmed(bare)
-
-    await getattr(lookup, question)(bare)
-    lookup.forget(bare)
-    assert not lookup.confirmed(bare)
 
 
 MAX_AGE_S = 30.0
@@ -236,35 +149,6 @@ async def waiting(inventory: SharedInventory, listings: Listings) -> asyncio.Tas
     return asked
 
 
-async def test_a_listing_is_used_until_it_is_too_old() -> None:
-    listings = Listings()
-    inventory = shared(listings)
-
-    for _ in range(3):
-        assert await inventory.find(known("a"), single_requests=5)
-    await advance(MAX_AGE_S - 0.001)
-    assert await inventory.find(known("b"), single_requests=1)
-    assert listings.fetched == 1
-    await advance(0.001)
-    assert await inventory.find(known("b"), single_requests=5)
-    assert listings.fetched == 2
-
-
-async def test_the_age_counts_from_the_beginning_of_the_listing() -> None:
-    """Who asked before it began gets its answer; a later question needs a younger one."""
-    listings = Listings()
-    inventory = shared(listings)
-    asked = await waiting(inventory, listings)
-    await advance(MAX_AGE_S)
-    assert await inventory.find(known("b"), single_requests=5) is None
-    listings.free.set()
-    assert await asked
-    assert listings.fetched == 1
-
-    assert await inventory.find(known("a"), single_requests=5)
-    assert listings.fetched == 2
-
-
 async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> None:
     listings = Listings(["a", "b", "c"])
     inventory = shared(listings)
@@ -279,72 +163,6 @@ async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> N
     assert await inventory.find(node("stranger"), single_requests=5) is None
     assert listings.fetched == 1
     assert await inventory.find(node("b"), single_requests=5)
-    assert listings.fetched == 2
-
-
-async def test_nodes_that_have_their_id_or_are_gone_are_not_remembered() -> None:
-    inventory = shared(Listings())
-    for name in ("a", "b"):
-        inventory.note(None, node(name))
-    inventory.note(node("a"), known("a"))
-    inventory.note(node("b"), None)
-
-    assert not inventory._without_id_since
-
-
-async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
-    listings = Listings()
-    listings.records.append(record("twin", provider_id="fake://1"))
-    listings.records.append(record("twin", provider_id="fake://2"))
-    inventory = shared(listings)
-    for name in ("a", "twin"):
-        inventory.note(None, node(name))
-
-    by_name = await inventory.find(node("a"), single_requests=5)
-    assert by_name is not None
-    assert by_name.name == "a"
-    assert await inventory.find(node("twin"), single_requests=5) is None
-    by_id = await inventory.find(node("twin", provider_id="fake://2"), single_requests=5)
-    assert by_id is listings.records[-1]
-
-
-async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
-    inventory = shared(Listings())
-
-    assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
-
-
-@pytest.mark.parametrize(
-    ("population", "waiting", "listed"),
-    [
-        (2, 1, False),
-        (2, 2, True),
-        (100, 2, False),
-        (100, 3, True),
-        (5000, 100, False),
-        (0, 2, True),
-    ],
-)
-async def test_the_first_listing_is_worth_it_if_more_requests_wait_than_pages(
-    population: int, waiting: int, listed: bool
-) -> None:
-    listings = Listings()
-
-    await shared(listings, population=population).find(known("a"), single_requests=waiting)
-
-    assert listings.fetched == int(listed)
-
-
-async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
-    listings = Listings(requests=3)
-    inventory = shared(listings)
-    for name in ("a", "b", "a"):
-        await inventory.find(known(name), single_requests=9)
-    await advance(MAX_AGE_S)
-
-    await inventory.find(known("a"), single_requests=3)
-    assert listings.fetched == 1
-    await inventory.find(known("a"), single_requests=4)
     assert listings.fetched == 2
 
 
@@ -364,53 +182,6 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     assert listings.fetched == 2
 
 
-async def test_a_failed_listing_falls_back_and_pauses() -> None:
-    listings = Listings()
-    inventory = shared(listings)
-    listings.error = errors.Unavailable("down")
-
-    answers = await asyncio.gather(
-        *(inventory.find(known("a"), single_requests=50) for _ in range(10))
-    )
-    listings.error = None
-
-    assert answers == [None] * 10
-    await advance(PAUSE_S - 0.001)
-    assert await inventory.find(known("a"), single_requests=50) is None
-    assert listings.fetched == 1
-    await advance(0.001)
-    assert await inventory.find(known("a"), single_requests=50)
-
-
-async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() -> None:
-    listings = Listings()
-    inventory = shared(listings)
-    first, second = [await waiting(inventory, listings) for _ in range(2)]
-
-    first.cancel()
-    await settle()
-    assert first.cancelled()
-    listings.free.set()
-
-    assert await second
-    assert listings.fetched == 1
-
-
-async def test_closing_ends_a_listing_under_way() -> None:
-    listings = Listings()
-    inventory = shared(listings)
-    before = asyncio.all_tasks()
-    waiter = await waiting(inventory, listings)
-    assert len(asyncio.all_tasks() - before) == 2
-
-    waiter.cancel()
-    await inventory.close()
-    await inventory.close()
-    await settle()
-
-    assert asyncio.all_tasks() == before
-
-
 def listing(size: int, *, requests: int = 1, kind: type[FakeCloud] = FakeStateCloud) -> FakeCloud:
     """A cloud of that many instances, which its listing tells with so many requests."""
     records = [record(str(number)) for number in range(size)]
@@ -428,22 +199,6 @@ def lookup_of(cloud: FakeCloud, *, population: int) -> InstanceLookup:
     return InstanceLookup(handle, inventory)
 
 
-@pytest.mark.parametrize("kind", [FakeCloud, FakeStateCloud])
-async def test_one_suspect_among_five_thousand_costs_two_requests_at_most(
-    kind: type[FakeCloud],
-) -> None:
-    """Pass after pass: a listing would take a hundred pages."""
-    cloud = listing(5000, requests=100, kind=kind)
-    lookup = lookup_of(cloud, population=5000)
-
-    for _ in range(20):
-        before = len(cloud.calls)
-        assert await lookup.state(known("17"), waiting=1) == RUNNING
-        assert "list-instances" not in cloud.calls
-        assert len(cloud.calls) - before <= 2
-        await advance(5)
-
-
 async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None:
     cloud = listing(10)
     lookup = lookup_of(cloud, population=10)
@@ -453,52 +208,3 @@ async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None
     cloud.exists = False
     assert await lookup.state(known("newborn"), waiting=10) == GONE
     assert await lookup.state(known("3"), waiting=10) == RUNNING
-
-
-async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
-    cloud = listing(10)
-    lookup = lookup_of(cloud, population=10)
-    assert await lookup.state(known("3"), waiting=10) == RUNNING
-    assert await lookup.metadata(known("3"), waiting=10) == InstanceMetadata(provider_id="fake://3")
-    cloud.exists = False
-
-    assert await lookup.confirmed_gone(known("3"))
-    assert cloud.calls == ["list-instances", "instance-exists"]
-
-
-@pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
-async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
-    inventory = shared(Listings(["a", "b", "a"]))
-    inventory.note(None, asked)
-
-    assert await inventory.find(asked, single_requests=100) is None
-    assert await inventory.find(known("b"), single_requests=100) is not None
-
-
-async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
-    """After a while a waiter asks for its own node, and the listing goes on for the others."""
-    listings = Listings()
-    inventory = shared(listings)
-
-    assert await (await waiting(inventory, listings)) is None
-
-    assert elapsed_s() == PATIENCE_S
-    await inventory.close()
-
-
-async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
-    """A node comes every 10 ms and is asked about at once; each waits for a shared listing."""
-    fresh = [node(str(number)) for number in range(300)]
-    listings = Listings((each.name for each in fresh), requests=2)
-    inventory = shared(listings)
-
-    async def come(new: Node, after_s: float) -> object:
-        await asyncio.sleep(after_s)
-        inventory.note(None, new)
-        return await inventory.find(new, single_requests=9)
-
-    answers = await asyncio.gather(*(come(new, n / 100) for n, new in enumerate(fresh)))
-
-    assert None not in answers
-    assert listings.fetched == 4
-    assert elapsed_s() <= 2.99 + PACE_S

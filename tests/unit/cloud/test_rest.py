@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gzip
 import ssl
-import time
-import tracemalloc
-import zlib
 from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
-from aiohttp import connector, web
+from aiohttp import connector
 
-from ccm.base import clock, redact, tasks, wire
-from ccm.base.backoff import RETRY_AFTER_LIMIT_S
+from ccm.base import clock, tasks, wire
 from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
@@ -70,81 +62,6 @@ def opened(url: str, **settings: Any) -> Any:
     return rest.open_client(f"{url}/api", refusal=refusal, codes=CODES, **settings)
 
 
-async def test_a_request_goes_below_the_url_with_our_credentials(
-    server: proxy.Server, client: RestClient
-) -> None:
-    server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}, status=201))
-
-    assert await client.get("/items/a%2Fb", Item, {"page": "1"}) == Item("a")
-    assert await client.send("POST", "/items", Item("b"), Item) == Item("b")
-
-    asked, sent = server.seen
-    assert asked.target == "/api/items/a%2Fb?page=1"
-    assert asked.headers["Authorization"] == "Bearer hunter2"
-    assert (sent.method, sent.json) == ("POST", {"name": "b"})
-    kinds = [one.headers.get("Content-Type") for one in server.seen]
-    assert kinds == [None, "application/json"]
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "kind"),
-    [
-        (400, "", errors.InvalidArgument),
-        (401, "", errors.Unauthenticated),
-        (403, "", errors.PermissionDenied),
-        (403, "full", errors.ResourceExhausted),
-        (404, "", errors.Unknown),
-        (404, "absent", errors.NotFound),
-        (404, "no disk", errors.DiskNotFound),
-        (503, "no disk", errors.Unavailable),
-        (409, "", errors.Aborted),
-        (409, "busy", errors.RetryAfter),
-        (418, "odd", errors.Unknown),
-        (429, "full", errors.RetryAfter),
-        (500, "absent", errors.Unavailable),
-        (503, "", errors.Unavailable),
-        (504, "", errors.DeadlineExceeded),
-        (200, "", errors.Unknown),
-        (302, "absent", errors.Unknown),
-    ],
-)
-async def test_status_and_words_make_the_class(
-    server: proxy.Server,
-    client: RestClient,
-    status: int,
-    code: str,
-    kind: type[errors.CloudError],
-) -> None:
-    server.will(proxy.says([code, "why"], status=status))
-
-    with pytest.raises(errors.CloudError) as caught:
-        await client.request("DELETE", "/items/a")
-
-    assert type(caught.value) is kind
-    said = f" {code}: why" if code else ""
-    assert str(caught.value) == f"DELETE /items/a: HTTP {status}{said}"
-
-
-async def test_an_error_has_headers_and_body_of_the_answer(
-    server: proxy.Server, client: RestClient
-) -> None:
-    server.will(
-        proxy.says(["busy", "why"], status=409, X_Request_Id="r-1"),
-        proxy.sends(b"x" * (rest.REFUSAL_LIMIT + 1), status=500),
-    )
-
-    found: list[Any] = []
-    for _ in range(2):
-        with pytest.raises(errors.CloudError) as caught:
-            await client.request("DELETE", "/items/a")
-        found.append(caught.value.refusal)
-
-    said, long = found
-    assert (said.code, said.message, said.body) == ("busy", "why", b'["busy", "why"]')
-    assert said.headers["x-request-id"] == "r-1"
-    assert (long.code, long.body) == ("", b"x" * rest.REFUSAL_LIMIT)
-
-
 async def test_an_error_keeps_few_headers(server: proxy.Server, client: RestClient) -> None:
     many = {f"X_{number}": "v" * 1000 for number in range(40)}
     server.will(proxy.says(["full", "why"], status=403, **many))
@@ -154,88 +71,6 @@ async def test_an_error_keeps_few_headers(server: proxy.Server, client: RestClie
 
     assert isinstance(caught.value.refusal, Refusal)
     assert sum(map(len, caught.value.refusal.headers.values())) <= rest.REFUSAL_LIMIT
-
-
-@pytest.mark.parametrize(
-    ("told", "seconds"),
-    [
-        ("17", 17.0),
-        ("86400", RETRY_AFTER_LIMIT_S),
-        ("9" * 400, rest.RETRY_AFTER_S),
-        (timedelta(minutes=3), 180.0),
-        (timedelta(hours=1), RETRY_AFTER_LIMIT_S),
-        (timedelta(hours=-1), 0.0),
-        (f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT", rest.RETRY_AFTER_S),
-        ("Mon, 01 Jan 2024 00:00:00", rest.RETRY_AFTER_S),
-        ("soon", rest.RETRY_AFTER_S),
-        ("", rest.RETRY_AFTER_S),
-    ],
-    ids=[
-        *("seconds", "a day", "without end", "date", "far date", "past", "no year"),
-        *("no zone", "odd", "none"),
-    ],
-)
-async def test_a_rate_limit_says_when_to_come_back(
-    server: proxy.Server, client: RestClient, told: str | timedelta, seconds: float
-) -> None:
-    text = told if isinstance(told, str) else format_datetime(clock.now() + told)
-    server.will(proxy.says({}, status=429, Retry_After=text))
-
-    with pytest.raises(errors.RetryAfter) as caught:
-        await client.request("GET", "/items")
-
-    assert caught.value.seconds == pytest.approx(seconds, abs=30)
-
-
-async def test_what_a_cloud_quotes_is_shown_without_secrets(
-    server: proxy.Server, client: RestClient
-) -> None:
-    server.will(proxy.says(["bad", "'hunter2' and password=swordfish are refused"], status=401))
-
-    with pytest.raises(errors.Unauthenticated) as caught:
-        await client.request("GET", "/items")
-
-    text = f"bad: '{redact.MASK}' and password={redact.MASK} are refused"
-    assert str(caught.value) == f"GET /items: HTTP 401 {text}"
-
-
-def _endless(status: int) -> proxy.Answer:
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(status=status)
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            for _ in range(512):
-                await response.write(b" " * (1 << 20))
-        return response
-
-    return answer
-
-
-def _bomb(encoding: str) -> proxy.Answer:
-    packed = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
-    body = b"".join(packed.compress(bytes(1 << 20)) for _ in range(256)) + packed.flush()
-    return proxy.sends(body, Content_Encoding=encoding)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [_endless(200), _endless(500), _bomb("gzip"), _bomb("deflate")],
-    ids=["endless", "endless-error", "gzip", "deflate"],
-)
-async def test_an_answer_without_end_is_given_up_at_the_limit(
-    server: proxy.Server, client: RestClient, answer: proxy.Answer
-) -> None:
-    server.will(answer, proxy.says({"name": "a"}))
-    tracemalloc.start()
-    try:
-        with pytest.raises(errors.Unknown, match=rf"^GET /items: .* {rest.ANSWER_LIMIT} bytes"):
-            await client.get("/items", Item)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-    assert peak < 2 * rest.ANSWER_LIMIT
-    assert await client.get("/items", Item) == Item("a")
 
 
 async def test_a_provider_may_raise_the_limit_and_an_answer_may_reach_it(
@@ -252,21 +87,6 @@ async def test_a_provider_may_raise_the_limit_and_an_answer_may_reach_it(
                 else:
                     with pytest.raises(errors.Unknown):
                         await client.get("/items", Item)
-
-
-@pytest.mark.parametrize("status", [200, 409])
-@pytest.mark.parametrize(
-    "body",
-    [b'{"name": "\xff"}', b'{"name": "a", "x": ' + b"[" * 100_000, b'["\xff", ""]', b"[" * 100_000],
-    ids=lambda value: repr(value)[:24],
-)
-async def test_an_answer_that_cannot_be_decoded_is_an_error_of_the_cloud(
-    server: proxy.Server, client: RestClient, body: bytes, status: int
-) -> None:
-    server.will(proxy.sends(body, status=status))
-
-    with pytest.raises(errors.Aborted if status == 409 else errors.Unknown, match="GET /items: "):
-        await client.get("/items", Item)
 
 
 @pytest.mark.parametrize(
@@ -293,40 +113,6 @@ async def test_an_authorization_that_no_header_can_carry_is_refused(
     assert server.seen == []
 
 
-async def test_a_token_is_known_as_long_as_its_client(server: proxy.Server) -> None:
-    async with opened(server.url, authorization="Bearer of-two-clients"):
-        async with opened(server.url, authorization="Bearer of-two-clients"):
-            pass
-        assert redact.words("of-two-clients") == redact.MASK
-
-    assert redact.words("of-two-clients") == "of-two-clients"
-
-
-async def test_a_secret_too_short_to_be_looked_for_everywhere_is_masked_too(
-    server: proxy.Server,
-) -> None:
-    server.will(proxy.says(["bad", "'tiny' is refused"], status=401))
-    async with opened(server.url, authorization="Bearer tiny") as client:
-        with pytest.raises(errors.Unauthenticated) as caught:
-            await client.request("GET", "/items")
-
-    assert "tiny" not in str(caught.value)
-
-
-async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) -> None:
-    async def hang(_: object) -> Any:
-        await asyncio.sleep(60)
-
-    server.will(hang, proxy.cuts, proxy.cuts)
-    async with opened(server.url, timeout_s=0.3) as client:
-        with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
-            await client.request("GET", "/items")
-        with pytest.raises(
-            errors.Unavailable, match=f"GET /items: no answer from {server.url}/api: Ser"
-        ):
-            await client.request("GET", "/items")
-
-
 async def test_credentials_in_a_url_beside_others_are_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="a user or a password; leave them out") as caught:
         async with opened("http://u:hunter2@127.0.0.1:1"):
@@ -344,27 +130,6 @@ async def test_nothing_is_sent_without_a_lease_that_holds(
         await client.request("DELETE", "/items/a")
 
     assert server.seen == []
-
-
-async def test_a_listing_is_read_to_its_end(server: proxy.Server, client: RestClient) -> None:
-    server.will(
-        proxy.says({"names": ["a"], "next": "2"}), proxy.says({"names": ["b"], "next": None})
-    )
-
-    pages = await client.pages("/items", Page, {"limit": "1"}, after=after)
-
-    assert [page.names for page in pages] == [["a"], ["b"]]
-    targets = [one.target for one in server.seen]
-    assert targets == ["/api/items?limit=1", "/api/items?limit=1&cursor=2"]
-
-
-async def test_a_listing_that_goes_in_circles_is_refused(
-    server: proxy.Server, client: RestClient
-) -> None:
-    server.will(*(proxy.says({"names": [], "next": one}) for one in ("2", "3", "2")))
-
-    with pytest.raises(errors.Unknown, match="never ends"):
-        await client.pages("/items", Page, {}, after=after)
 
 
 @pytest.mark.virtual_time
@@ -385,19 +150,6 @@ async def test_a_quota_never_lets_more_through_in_any_period(
     assert min(gaps) >= 0.1
 
 
-async def test_requests_wait_for_the_quota(server: proxy.Server) -> None:
-    quota = QuotaLimiter(calls=5, period_s=0.05)
-    async with opened(server.url, quota=quota, connections=1) as client:
-
-        async def call(_number: int) -> None:
-            await client.request("GET", "/items")
-
-        began = time.monotonic()
-        await tasks.bounded(range(12), call, limit=12, name="call")
-
-    assert time.monotonic() - began >= 2 * 0.05
-
-
 @pytest.mark.parametrize(("calls", "period_s"), [(0, 1.0), (1, 0.0)])
 def test_a_quota_without_room_is_refused(calls: int, period_s: float) -> None:
     with pytest.raises(ValueError, match="quota"):
@@ -415,20 +167,6 @@ class Listener:
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
         self.heard.append((status, headers.get("RateLimit-Remaining", "")))
-
-
-async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
-    server.will(
-        proxy.says({}, RateLimit_Remaining="7"),
-        proxy.says({}, status=429, RateLimit_Remaining="0"),
-    )
-    quota = Listener()
-    async with opened(server.url, quota=quota) as client:
-        await client.request("GET", "/items")
-        with pytest.raises(errors.RetryAfter):
-            await client.request("GET", "/items")
-
-    assert quota.heard == [(200, "7"), (429, "0")]
 
 
 async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
@@ -451,24 +189,6 @@ async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
 async def forward(server: proxy.Server) -> AsyncIterator[forwardproxy.ForwardProxy]:
     async with forwardproxy.serving(server.port) as forward:
         yield forward
-
-
-async def test_requests_go_through_the_proxy_of_the_environment(
-    server: proxy.Server, forward: forwardproxy.ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", f"http://us:hunter3@127.0.0.1:{forward.port}")
-    server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}))
-    async with opened("http://cloud.test:81") as client:
-        assert await client.get("/items/a", Item) == Item("a")
-        assert await client.get("/items/b", Item) == Item("b")
-    async with opened(server.url) as client:  # loopback
-        await client.request("GET", "/items")
-
-    url = "GET http://cloud.test:81/api/items"
-    assert forward.asked == [f"{url}/a", f"{url}/b"]
-    assert "Proxy-Authorization: Basic dXM6aHVudGVyMw==" in forward.heads[0]
-    assert server.seen[0].headers["Authorization"] == "Bearer hunter2"
-    assert len(server.seen) == 3
 
 
 @pytest.mark.parametrize("given", ["Bearer hunter2", "an authorizer"])
@@ -559,19 +279,3 @@ async def test_a_refused_request_is_made_once_more_with_other_credentials(
     assert [one.json for one in server.seen[:2]] == [{"name": "a"}] * 2
     assert len(given.refusals) == 2
     assert "third-one" not in str(caught.value)
-
-
-async def test_no_credentials_at_all(server: proxy.Server) -> None:
-    async with opened(server.url, authorization=Renewing("")) as client:
-        await client.request("GET", "/items")
-
-    assert "Authorization" not in server.seen[0].headers
-
-
-async def test_a_quoted_secret_of_the_moment_is_masked(server: proxy.Server) -> None:
-    server.will(proxy.says(["odd", "you said only-this-once"], status=400))
-    async with opened(server.url, authorization=Renewing("only-this-once")) as client:
-        with pytest.raises(errors.InvalidArgument) as caught:
-            await client.request("GET", "/items")
-
-    assert "only-this-once" not in str(caught.value)

@@ -14,11 +14,9 @@ from ccm.cloud import (
     PortStatus,
     Service,
     Status,
-    default_load_balancer_name,
     has_load_balancer_finalizer,
     health_check_path_port,
     is_allow_all,
-    load_balancer_name,
     load_balancer_source_ranges,
     load_balancer_status,
     load_balancer_status_equal,
@@ -206,11 +204,3 @@ def test_a_status_of_what_a_cloud_says() -> None:
         )
     )
     assert Status.from_ingress([]) == Status()
-
-
-def test_the_default_name() -> None:
-    given = service(uid="0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9")
-
-    assert default_load_balancer_name(given) == "a0a1b2c3d4e5f60718293a4b5c6d7e8f"
-    assert default_load_balancer_name(given) == load_balancer_name(given.uid)
-    assert len(default_load_balancer_name(given)) == 32

@@ -62,40 +62,6 @@ async def test_equal_credentials_share_a_client_and_all_are_closed_in_the_end() 
         await ask(sessions, "a")
 
 
-async def test_the_first_of_many_opens_it() -> None:
-    clients = Clients(opening_s=1.0)
-
-    async with Sessions(clients) as sessions:
-        assert await asyncio.gather(*(ask(sessions, "a") for _ in range(5))) == ["a"] * 5
-
-        assert clients.opened == 1
-
-
-async def test_one_that_does_not_open_is_tried_anew() -> None:
-    clients = Clients()
-
-    async with Sessions(clients) as sessions:
-        clients.fault = Unavailable("down")
-        with pytest.raises(Unavailable):
-            await ask(sessions, "a")
-        assert len(sessions) == 0
-        clients.fault = None
-
-        assert await ask(sessions, "a") == "a"
-
-
-async def test_a_cancelled_opening_is_taken_over() -> None:
-    clients = Clients(opening_s=1.0)
-
-    async with Sessions(clients) as sessions:
-        first, second = (asyncio.ensure_future(ask(sessions, "a")) for _ in range(2))
-        await asyncio.sleep(0.5)
-        first.cancel()
-
-        assert await second == "a"
-        assert clients.open == ["a"]
-
-
 async def test_what_was_not_used_for_long_is_closed() -> None:
     clients = Clients()
 
@@ -108,21 +74,6 @@ async def test_what_was_not_used_for_long_is_closed() -> None:
         await ask(sessions, "b")
 
         assert clients.open == ["b"]
-
-
-async def test_with_new_credentials_the_old_client_goes() -> None:
-    clients = Clients()
-
-    async with Sessions(clients) as sessions:
-        for pool in ("p1", "p2"):
-            await ask(sessions, "old", pool=pool)
-        await ask(sessions, "new", pool="p1")
-        assert sorted(clients.open) == ["new", "old"], "p2 has it still"
-        async with sessions.of(secret("old"), pool="p2"):
-            await ask(sessions, "new", pool="p2")
-            assert sorted(clients.open) == ["new", "old"], "it is in use"
-
-        assert clients.open == ["new"]
 
 
 async def test_their_number_is_bounded() -> None:

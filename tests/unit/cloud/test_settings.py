@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ccm import cloud
-from ccm.base import files, redact
+from ccm.base import redact
 from ccm.cloud import (
     Aborted,
     CloudError,
@@ -113,24 +113,6 @@ def faults(text: bytes | str) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_every_type_is_read() -> None:
-    assert read(GOOD) == Config(
-        url="http://x",
-        api_token="some-token",
-        retries=5,
-        share=1.5,
-        verify=True,
-        timeout=timedelta(seconds=90),
-        zone=Zone.SOUTH,
-        cache=Path("/var/cache/x"),
-        pins=["first-pin", "second-pin"],
-        ports=8,
-        balancers=Balancers(size="large", private_networks=(IPv4Network("10.0.0.0/8"),)),
-        images={"base": Image(name="debian", pin="third-pin")},
-        extra={"a": [1]},
-    )
-
-
 def test_every_fault_comes_in_one_message() -> None:
     told = faults(
         """
@@ -177,23 +159,6 @@ def test_no_secret_is_shown_or_logged() -> None:
     assert "Image(name='debian', pin=[redacted])" in repr(found)
 
 
-def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
-    told = " ".join(faults("url: http://x\napiToken: 8421709\npins: hunter-222"))
-
-    assert "8421709" not in told
-    assert "hunter-222" not in told
-
-
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("out-of-a-file\n")
-    context = cloud.Context(config=f"url: http://x\ntokenFile: {file}".encode())
-
-    assert context.settings(Config).api_token == "out-of-a-file"
-    assert context.followed == {file: files.signature(file)}
-    assert "out-of-a-file" not in redact.words("it is out-of-a-file")
-
-
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -230,31 +195,6 @@ def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
         assert isinstance(read(msgspec.json.encode(values), "JSON"), Config)
 
 
-def test_the_table_tells_what_is_declared() -> None:
-    assert settings.table(Config) == [
-        Setting(name="url", kind="text", required=True, help="Where the API is."),
-        Setting(name="apiToken", kind="secret", help="For the API."),
-        Setting(
-            name="tokenFile",
-            kind="text",
-            help="A file that holds apiToken instead; followed when it changes.",
-        ),
-        Setting(name="retries", kind="whole number, at least 0", default="3", help="How often."),
-        Setting(name="share", kind="number, at least 0.5", help="Of the load."),
-        Setting(name="verify", kind="true or false", default="true"),
-        Setting(name="timeout", kind="duration", default="1m0s"),
-        Setting(name="zone", kind="north or south", default="north"),
-        Setting(name="cache", kind="file"),
-        Setting(name="pins", kind="secret", help="For nothing."),
-        Setting(name="ports", kind="whole number", help="Two."),
-        Setting(name="balancers.size", kind="large or small", default="small"),
-        Setting(name="balancers.privateNetworks", kind="list of IPv4Network"),
-        Setting(name="images.*.name", kind="text", required=True),
-        Setting(name="images.*.pin", kind="secret", help="Opens it."),
-        Setting(name="extra", kind="any"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("declared", "kind", "default"),
     [
@@ -282,31 +222,6 @@ class Named(cloud.Settings, frozen=True, kw_only=True, rename="upper"):
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
         return ["FAST has no ZONE"] if values["fast"] and values["zone"] else []
-
-
-def test_settings_may_come_from_the_environment(tmp_path: Path) -> None:
-    file = tmp_path / "key"
-    file.write_text("k\n")
-    environ = {"KEY_FILE": str(file), "FAST": "T", "COUNT": "7", "ZONE": "", "PATH": "/bin"}
-    given = cloud.Context(environ=environ)
-
-    assert given.settings(Named, environment=True) == Named(key="k", fast=True, count=7)
-    over = cloud.Context(environ=environ, config=b"COUNT: 8\nFAST: false")
-    assert over.settings(Named, environment=True) == Named(key="k", fast=False, count=8)
-    with pytest.raises(cloud.ConfigError, match="KEY is missing"):
-        given.settings(Named)
-
-
-def test_contradictions_are_told_with_all_other_faults() -> None:
-    given = cloud.Context(environ={"FAST": "1", "COUNT": "x", "ZONE": "z"})
-
-    with pytest.raises(cloud.ConfigError) as caught:
-        given.settings(Named, environment=True)
-
-    first, count, last = caught.value.faults
-    assert first.startswith("KEY is missing")
-    assert count.startswith("COUNT is 'x'")
-    assert last == "FAST has no ZONE"
 
 
 class Inner(cloud.Settings, frozen=True, kw_only=True):
@@ -369,19 +284,6 @@ WRONG: list[tuple[Any, object, str, list[object]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("read", "default", "wanted", "value"),
-    [(*one, value) for *one, values in WRONG for value in values],
-    ids=lambda each: getattr(each, "__name__", str(each)[:20]),
-)
-def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value: object) -> None:
-    fields = Fields({"n": value})
-
-    assert read(fields, "n", default) == default
-    with pytest.raises(ConfigError, match=f"must be {wanted}"):
-        fields.done()
-
-
 BAD = [
     ("YAML", b"a: [1, 2", "line 1"),
     ("YAML", b"a: b\n\tc: d\n", "line 2, column 1: found character '\\t' that cannot start any"),
@@ -422,34 +324,6 @@ def test_bad_input_is_told_by_its_place(form: str, config: bytes, place: str | N
     assert text.startswith(f"/etc/acme.conf is not valid {form}: ")
     assert (place or "") in text
     assert "\n" not in text
-
-
-@pytest.mark.parametrize("form", ["YAML", "JSON"])
-@pytest.mark.parametrize("config", [b"[1]", b"3", b'"x"'])
-def test_what_is_no_mapping_is_refused(form: str, config: bytes) -> None:
-    with pytest.raises(ConfigError, match="cloud config must be a mapping of names to values"):
-        FORMATS[form](Context(config=config))
-
-
-@pytest.mark.parametrize(
-    ("form", "config"),
-    [
-        ("YAML", b"token: hunter2: oops\n"),
-        ("YAML", b"token: *hunter2\n"),
-        ("YAML", b"token: !hunter2 x\n"),
-        ("YAML", b'token: "hunter2\n'),
-        ("JSON", b'{"token": hunter2}'),
-        ("TOML", b"token = hunter2\n"),
-        ("INI", b"token = hunter2\n"),
-        ("INI", b"[acme]\ntoken hunter2\n"),
-        ("INI", b"[acme\nhunter2\n"),
-    ],
-)
-def test_a_secret_on_a_bad_line_is_not_shown(form: str, config: bytes) -> None:
-    with pytest.raises(ConfigError) as caught:
-        FORMATS[form](Context(config=config))
-
-    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -533,18 +407,6 @@ class Api:
         return msgspec.json.encode(found)
 
 
-async def test_fields_outside_the_model_are_read_when_asked_for() -> None:
-    web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
-    node = {"metadata": {"uid": "uid-n"}, "status": {"images": []}}
-    api = Api(namespaces__default__services__web=web, nodes__n=node)
-    context = Context(clients=api)
-    assert api.clients == []
-
-    assert await context.whole(builders.service()) == web
-    assert await context.whole(builders.node("n")) == node
-    assert len(api.clients) == 1, "each client has a rate of its own"
-
-
 @pytest.mark.parametrize(
     ("clients", "error"),
     [
@@ -561,19 +423,3 @@ async def test_an_object_that_cannot_be_read_is_no_absence(
 ) -> None:
     with pytest.raises(error):
         await Context(clients=clients).whole(builders.node("n"))
-
-
-@pytest.mark.parametrize(
-    "about", [builders.service(), builders.node("n1")], ids=["Service", "Node"]
-)
-def test_a_provider_warns_of_what_it_serves_all_the_same(about: Any) -> None:
-    told: list[tuple[Any, ...]] = []
-
-    class Sink:
-        def event(self, *facts: Any) -> None:
-            told.append(facts)
-
-    Context(events=Sink()).warn(about.reference, "TypeUnconfigured", "it is small")
-    Context().warn(about.reference, "TypeUnconfigured", "there is no cluster that could hear it")
-
-    assert told == [(about.reference, "Warning", "TypeUnconfigured", "it is small")]

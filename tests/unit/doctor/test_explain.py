@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.app import health as daemon
 from ccm.app import options
 from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import Rate, address, errors
@@ -29,7 +28,6 @@ from ccm.runtime.deletions import Held
 from ccm.testing.apiserver import kinds
 from ccm.testing.builders import node, service, uninitialized_taint
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import DEFINITIONS
 from tests.unit.controllers.memory_server import FragileServer
 from tests.unit.doctor.stuck import Stuck
 
@@ -111,14 +109,6 @@ def test_the_controllers_state_is_the_cause(
     assert then in said
 
 
-@pytest.mark.parametrize("kind", [*errors.POLICY, errors.CloudError, KeyError])
-def test_each_class_of_error_has_advice(kind: type[Exception]) -> None:
-    last = Last(ago_s=9.0, kind=kind.__name__, text="why")
-    works = msgspec.structs.replace(WORKS, last=last)
-
-    assert judge(of_n1(answering(leads=True, accounts=[works]))).advice
-
-
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
@@ -164,16 +154,6 @@ def test_the_table_has_calls_and_the_newest_warning() -> None:
     ):
         assert part in said
     assert document(subject, judge(subject)).daemon is answer
-
-
-def test_the_error_of_a_call_that_a_controller_takes_for_an_outcome() -> None:
-    call = CallSaid(verb="create_route", state="NotFound", ago_s=5.0, text="no subnet")
-    works = Account(controller="cloud-node-lifecycle-controller")
-    ready = node("n1", provider_id="fake://n1", ready="True")
-
-    found = judge(of_n1(answering(leads=True, accounts=[works], calls=[call]), ready))
-
-    assert "NotFound: no subnet, 5 s ago" in found.said
 
 
 # --- which daemon is asked ----------------------------------------------------------------------
@@ -510,33 +490,6 @@ async def test_many_services_are_missing_from_a_new_list() -> None:
 
         said = await stuck.says("service", "default/shop-3")
         assert "what belongs to it stays: services_missing" in said
-
-
-@pytest.mark.virtual_time
-async def test_a_machine_that_was_deleted_with_its_crd() -> None:
-    stuck = Stuck()
-    stuck.ready_class()
-    stuck.lived()
-    async with stuck.leading():
-        await advance(5)
-        stuck.server.drop(f"{DEFINITIONS}/machines.{names.GROUP}")
-        await advance(60)
-
-        said = await stuck.says("machine", M0)
-        assert "deleted together with their CustomResourceDefinition" in said
-        assert "kube-ccm/allow-deletion=true" in said
-
-
-@pytest.mark.virtual_time
-async def test_before_its_definitions_there_is_no_controller() -> None:
-    stuck = Stuck()
-    for name in ("machines", "machineclasses"):
-        stuck.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
-    async with stuck.leading():
-        await advance(60)
-
-        answer = daemon.about("machine", M0, stuck.chosen, stuck.vitals)
-        assert list(answer.accounts) == []
 
 
 @pytest.mark.virtual_time

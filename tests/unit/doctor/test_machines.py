@@ -14,7 +14,6 @@ from ccm.doctor import machines, rights
 from ccm.doctor.case import Case, Finding, Verdict
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden, KubeError
-from ccm.machines import reasons
 from ccm.machines.tokens import GRANT
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
@@ -58,17 +57,6 @@ async def each(world: World, *flags: str) -> list[Finding]:
     return found
 
 
-async def test_all_is_well(world: World) -> None:
-    settled(world)
-    world.machine("m1")
-
-    assert [(one.verdict, one.found) for one in await each(world)] == [
-        (Verdict.OK, "2 Machines, none is in trouble"),
-        (Verdict.OK, "VMs can be made of 1 MachineClass"),
-        (Verdict.OK, "1 VM, each belongs to a Machine or to another cluster"),
-    ]
-
-
 async def test_classes_that_want_bootstrap_tokens_without_the_right_to_write_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,15 +86,6 @@ async def test_nobody_wants_machines(world: World) -> None:
             "no Machines are wanted: --controllers names no machine controller",
         )
     assert world.driver.calls.total() == 0
-
-
-async def test_crds_that_stay(world: World) -> None:
-    found = await machines.crds(case(world))
-
-    assert (found.verdict, found.found) == (
-        Verdict.OK,
-        "4 CustomResourceDefinitions, none is being deleted",
-    )
 
 
 async def test_a_crd_that_is_being_deleted(world: World) -> None:
@@ -149,20 +128,6 @@ async def test_the_definitions_are_missing() -> None:
     )
 
 
-@pytest.mark.parametrize("phase", ["CrashLoopBackOff", "Failed", "Unknown"])
-async def test_machines_in_trouble(world: World, phase: str) -> None:
-    settled(world, phase=phase)
-    settled(world, "m1")
-
-    found = await machines.machines(case(world))
-
-    assert (found.verdict, found.found) == (
-        Verdict.WARN,
-        "1 of 2 Machines is in trouble: default/m0",
-    )
-    assert found.details == (f"default/m0: {phase}: so it is",)
-
-
 async def test_a_deletion_that_fails(world: World) -> None:
     settled(world)
     world.server.drop(f"{BASE}/machines/m0")
@@ -170,26 +135,6 @@ async def test_a_deletion_that_fails(world: World) -> None:
     world.server.patch(f"{BASE}/machines/m0/status", {"status": status})
 
     assert (await machines.machines(case(world))).verdict is Verdict.WARN
-
-
-async def test_classes_of_which_no_vm_can_be_made(world: World) -> None:
-    world.machine_class("large")
-    world.machine_class(
-        "tiny",
-        secretRef={"name": "small", "namespace": "default"},
-        status={
-            "conditions": [
-                {"type": reasons.CONDITION_SPEC_VALID, "status": "False", "message": "no such size"}
-            ]
-        },
-    )
-
-    found = await machines.classes(case(world))
-
-    assert (found.verdict, found.found) == (Verdict.FAIL, "no VM can be made of large, tiny")
-    assert [line.partition(":")[0] for line in found.details] == ["large", "tiny"]
-    assert "Secret default/large" in found.details[0]
-    assert "no such size" in found.details[1]
 
 
 async def test_a_class_of_another_provider(world: World) -> None:
@@ -214,35 +159,6 @@ async def test_a_machine_whose_vm_is_gone(world: World) -> None:
         Verdict.FAIL,
         "1 Machine without VM: default/m0 (fake:///m0)",
     )
-
-
-@pytest.mark.parametrize("answer", [None, errors.Unavailable("x"), errors.Unimplemented("x")])
-async def test_a_vm_that_a_listing_lacks_is_asked_for(world: World, answer: Any) -> None:
-    settled(world)
-    world.driver.hides = {"fake:///m0"}
-    world.driver.faults = {"get_machine_status": answer} if answer else {}
-
-    assert (await machines.vms(case(world))).verdict is Verdict.OK
-
-
-@pytest.mark.parametrize(
-    ("cluster", "said"),
-    [
-        (CLUSTER, "1 VM of this cluster without Machine: fake:///x (x)"),
-        ("", "1 VM without any marker: fake:///x (x)"),
-        ("theirs", ""),
-    ],
-    ids=["ours", "nobodys", "theirs"],
-)
-async def test_a_vm_without_machine(world: World, cluster: str, said: str) -> None:
-    settled(world)
-    world.driver.add(Identity(cluster=cluster, pool="small", name="x", uid="u"))
-
-    found = await machines.vms(case(world))
-
-    assert found.verdict is (Verdict.WARN if said else Verdict.OK)
-    assert found.found == (said or "2 VMs, each belongs to a Machine or to another cluster")
-    assert found.advice if said else not found.advice
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from typing import Any
 
 import pytest
 
 from ccm.app import options
-from ccm.base import clock
 from ccm.doctor import Refused, outlook, provider
 from ccm.doctor.case import Case, Finding, Verdict
 from ccm.doctor.examination import CHECKS
 from ccm.kube import errors
 from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Forecast, Subject, Told
-from ccm.planning.timeloop import hurrying
 
 GONE = [
     Change(subject=Subject("Node", "", "n1"), action=Action.DELETE, what="Node", after_s=5),
@@ -84,25 +79,6 @@ async def test_the_finding(
     assert told.found.startswith(text)
 
 
-async def test_one_that_takes_too_long_is_no_failure(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    case.limit_s = 0.1
-    told = await found(case, monkeypatch, hang)
-
-    assert told.verdict is Verdict.SKIP
-    assert "takes the time it needs" in told.found
-    assert await asyncio.to_thread(ended.wait, 5.0)
-
-
 @pytest.mark.parametrize(
     ("error", "check", "text"),
     [
@@ -130,22 +106,6 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
     assert refused.value.check == check
 
 
-async def test_its_way_to_the_api_server_only_reads(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-
-    async def opened(case: Case) -> None:
-        seen.append(case.reads_only)
-        raise Refused("")
-
-    monkeypatch.setattr(provider, "opened", opened)
-    with pytest.raises(Refused):
-        await outlook.forecast_of(case.options, {}, case=case)
-
-    assert seen == [True]
-
-
 async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,17 +129,3 @@ async def test_a_defect_of_ours_is_not_hidden(case: Case, monkeypatch: pytest.Mo
     monkeypatch.setattr(provider, "opened", opened)
     with pytest.raises(ZeroDivisionError):
         await outlook.forecast_of(case.options, {})
-
-
-async def test_work_apart_skips_waiting_and_each_sees_its_own_time() -> None:
-    """The clock of the one before is put back before the next begins."""
-
-    async def work() -> tuple[int, str]:
-        began = clock.monotonic()
-        with hurrying():
-            await asyncio.sleep(3600)
-        return round(clock.monotonic() - began), threading.current_thread().name
-
-    began = time.monotonic()
-    assert {await outlook.apart(work) for _ in range(40)} == {(3600, "outlook")}
-    assert time.monotonic() - began < 3600

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from ccm.app import machinecontrollers, options
-from ccm.app.clients import counts_deletions
-from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
+from ccm.app.machines.commands import COMMANDS, Command
 from ccm.app.options import migration
 from ccm.app.options.names import MANIFESTS as CONTROLLERS
 from ccm.doctor import rbac
@@ -22,7 +21,6 @@ from ccm.doctor.case import Case, Finding, User, Verdict
 from ccm.doctor.rights import Need, bootstrap_tokens, needs
 from ccm.gardener.names import GROUP
 from ccm.kube.errors import Forbidden, NotFound
-from ccm.machines import flags as gardener
 from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -76,30 +74,6 @@ def test_the_shipped_rules_are_what_is_needed() -> None:
     assert len(rules(wanted)) == len(wanted)
 
 
-def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
-    wanted = needs(given(OWN_ACCOUNTS))
-    component = ("components", "service-account-credentials", "rbac.yaml")
-
-    ours = rules(need for need in wanted if not need.account)
-
-    assert ours <= granted("rbac.yaml") | granted(*component)
-    assert {need.account for need in wanted} == {
-        "",
-        "node-controller",
-        "service-controller",
-        "route-controller",
-    }
-
-
-def test_for_machines_a_component_grants_the_rest() -> None:
-    wanted = needs(given(f"--controllers=*,{MACHINES}"))
-    tokens = granted("components", "bootstrap-tokens", "rbac.yaml")
-
-    rest = rules(wanted) - rules(needs(given())) - tokens
-    assert rest == granted("components", "machines", "rbac.yaml")
-    assert tokens == rules(need for need in wanted if need.optional)
-
-
 @pytest.mark.parametrize(
     ("flags", "resource", "verb"),
     [
@@ -116,12 +90,6 @@ def test_what_is_turned_off_needs_nothing(flags: list[str], resource: str, verb:
 
     assert asked(needs(given()))
     assert not asked(needs(given(*flags)))
-
-
-def test_each_need_names_all_its_users() -> None:
-    (patch,) = (one for one in needs(given()) if str(one) == "patch nodes/status")
-
-    assert patch.users == ("cloud-node-controller", "node-route-controller")
 
 
 def test_the_names_of_lease_and_record_follow_the_flags() -> None:
@@ -150,12 +118,6 @@ def test_without_endpoints_no_right_to_review_callers_is_needed() -> None:
 # --- the commands for machines ------------------------------------------------------------------
 
 
-def of_command(*words: str) -> list[Need]:
-    found = MACHINE_CONTROLLER.read(["--cloud-provider=sim", *words])
-    assert not isinstance(found, str)
-    return needs(found)
-
-
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_the_files_are_what_is_needed(command: Command) -> None:
     """If not: `python -m ccm.doctor.rbac`."""
@@ -168,65 +130,6 @@ def test_every_controller_of_machines_knows_that_there_may_be_two_clusters() -> 
 
     assert len(theirs) == len(MACHINES.split(","))
     assert [one.name for one in theirs if one.roles is not machinecontrollers._roles] == []
-
-
-def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> None:
-    found = rbac.needed(MACHINE_CONTROLLER)
-    control, target = (
-        {need.resource for need in found[role]} for role in (gardener.CONTROL, gardener.TARGET)
-    )
-
-    wide = [str(need) for need in found[gardener.CONTROL] if need.namespace != "default"]
-    assert wide == [f"get customresourcedefinitions/machines.{GROUP}"]
-    assert control >= {"machines", "leases", "events"}
-    assert not {"nodes", "nodes/status"} & control
-    assert not {"machines", "leases", "events"} & target
-    assert {need.namespace for need in found[gardener.TARGET]} == {""}
-    tokens = {(need.verb, need.resource, need.namespace) for need in found[rbac.TOKENS]}
-    assert tokens == {(verb, "secrets", "kube-system") for verb in ("create", "patch", "delete")}
-
-
-def test_without_a_target_no_cluster_is_joined_and_the_namespace_is_the_mark() -> None:
-    found = of_command("--control-kubeconfig=c", "--target-kubeconfig=none", "--namespace=shoot")
-
-    assert {need.cluster for need in found} == {""}
-    assert sorted(str(need) for need in found if need.namespace != "shoot") == [
-        "create events in default",
-        f"get customresourcedefinitions/machines.{GROUP}",
-        "patch events in default",
-    ]
-    assert "get namespaces in shoot" in map(str, found)
-
-
-def test_where_machines_are_in_kube_system_both_clusters_are_asked_for_their_secrets() -> None:
-    flags = ("--control-kubeconfig=c", "--target-kubeconfig=t", "--namespace=kube-system")
-    found = of_command(*flags)
-
-    creates = [need for need in found if (need.verb, need.resource) == ("create", "secrets")]
-    assert {need.cluster for need in creates} >= {"target"}
-    assert {need.cluster for need in found if need.resource == "machines"} == {""}
-
-
-@pytest.mark.parametrize(
-    ("words", "clusters", "counts"),
-    [
-        ([], {""}, True),
-        (["--controllers=machine"], {""}, False),
-        (["--controllers=*,machine", "--control-kubeconfig=c"], {"", "control"}, True),
-        (["--controllers=*,machine", "--target-kubeconfig=t"], {"", "control", "target"}, True),
-        (["--controllers=machine", "--control-kubeconfig=c"], {"", "control"}, False),
-    ],
-)
-def test_what_the_daemon_needs_where(words: list[str], clusters: set[str], counts: bool) -> None:
-    chosen = given(*words)
-    found = needs(chosen)
-
-    assert {need.cluster for need in found} == clusters
-    assert counts_deletions(chosen) is counts
-    assert any(need.resource == "configmaps" for need in found) is counts
-    events = {need.cluster for need in found if need.resource == "events"}
-    assert events == clusters - {"target"}
-    assert not any(need.account for need in found if need.cluster)
 
 
 # --- the right to create bootstrap tokens -------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,14 +10,13 @@ import pytest
 
 from ccm.gardener import decoding, names
 from ccm.gardener import types as documents
-from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS
+from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.kube import decode
 from ccm.kube.resources import Kind
-from ccm.machines import classes, reasons, replicas
-from ccm.machines.replicas import DEFAULT_PRIORITY
+from ccm.machines import classes, reasons
 from ccm.model import ObjectMeta, Secret
 from ccm.model import names as kubernetes
-from ccm.model.machines import Machine, MachineSet, Phase
+from ccm.model.machines import Machine, MachineSet
 
 META = {
     "name": "m",
@@ -57,51 +55,6 @@ def secret(**data: bytes) -> Secret:
     return Secret(metadata=ObjectMeta(name="s", namespace="default"), data=data)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "field", "seconds"),
-    [
-        ("", "", None),
-        ("", "90s", 90.0),
-        ("1h", "90s", 3600.0),
-        ("", "soon", None),
-        ("soon", "90s", None),
-    ],
-)
-def test_the_creation_timeout(annotation: str, field: str, seconds: float | None) -> None:
-    notes = {names.ANNOTATION_CREATION_TIMEOUT: annotation}
-    assert machine({"creationTimeout": field}, annotations=notes).creation_timeout_s == seconds
-
-
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        ({"kind": "MachineClass", "name": "small"}, "small"),
-        ({"kind": "OldClass", "name": "small"}, ""),
-        ({"name": "small"}, ""),
-        ({}, ""),
-    ],
-)
-def test_only_one_kind_of_class_counts(reference: dict[str, str], name: str) -> None:
-    assert machine({"class": reference}).class_name == name
-
-
-def test_odd_values_make_no_trouble() -> None:
-    metadata = {"labels": {"a": 1, "b": None}, "annotations": "none"}
-    found = machine(
-        {"nodeTemplate": {"metadata": metadata}, "nodeConditions": " A, ,B "},
-        {"currentStatus": {"phase": "Dancing", "lastUpdateTime": "yesterday"}},
-        annotations={names.ANNOTATION_MARKED: "yesterday"},
-    )
-
-    assert (found.node_labels, found.node_annotations) == ({"a": "1"}, {})
-    assert found.unhealthy_conditions == ("A", "B")
-    assert (found.phase, found.status.since, found.marked) == (Phase.FOREIGN, None, None)
-    assert not replicas.member(found, None, {"name": "web"}, annotation="").is_labeled
-    assert machine_set(metadata={"annotations": {names.ANNOTATION_SCALER_TIME: "x"}}).scaled is None
-    assert decoding.annotations_of(machine_set().template.source) == {"a": "1"}
-    assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
-
-
 def test_a_secret_shows_nothing_that_it_holds() -> None:
     assert repr(secret(key=b"hunter2")) == "Secret(default/s: key)"
 
@@ -122,42 +75,6 @@ def test_a_secret_of_another_namespace_is_refused() -> None:
     found = resolved({"secretRef": {"name": "one", "namespace": "elsewhere"}}, one=secret(key=b"1"))
 
     assert (len(found.faults), len(found.credentials)) == (1, 0)
-
-
-def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
-    def version(spec: str, key: bytes, **metadata: Any) -> tuple[str, ...]:
-        given = {
-            "metadata": META | metadata,
-            "providerSpec": {"size": spec},
-            "secretRef": {"name": "s"},
-        }
-        return resolved(given, s=secret(key=key)).version
-
-    assert version("a", b"1") == version("a", b"1", resourceVersion="8", finalizers=["x"])
-    assert len({version("a", b"1"), version("b", b"1"), version("a", b"2")}) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        *[("1", 1), ("-5", -5), ("+5", 5)],
-        *[(text, DEFAULT_PRIORITY) for text in ("", "x", "-", "--1", " 1", "1_0", "²", "٣")],
-        ("-" + "9" * 5000, DEFAULT_PRIORITY),
-    ],
-)
-def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
-    found = machine(annotations={names.ANNOTATION_PRIORITY: text})
-
-    assert found.priority == expected
-
-
-@pytest.mark.parametrize("seconds", [2**31, 2**63, 10**400, -(10**400)])
-def test_no_number_of_seconds_is_out_of_range(seconds: int) -> None:
-    """No moment is so far away; `timedelta` and `float` would raise."""
-    found = decoding.limited_s(seconds)
-
-    assert abs(found) == 2**31 - 1
-    assert (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=found)).year in (1957, 2094)
 
 
 @pytest.mark.parametrize(
@@ -196,50 +113,6 @@ def test_what_makes_a_set_unusable(spec: Any, expected: str) -> None:
 
     assert (found[:1] or ("",))[0].startswith(expected)
     assert bool(found) is bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("has", "template", "expected"),
-    [
-        ({}, {}, None),
-        ({"drainTimeout": "1m"}, {"drainTimeout": "1m"}, None),
-        ({"drainTimeout": "1m"}, {}, {"drainTimeout": None}),
-        (
-            {"disableHealthTimeout": True},
-            {"disableHealthTimeout": False},
-            {"disableHealthTimeout": False},
-        ),
-        ({"nodeConditions": "A"}, {"nodeConditions": "A,B"}, {"nodeConditions": "A,B"}),
-        ({"providerID": "x"}, {}, None),
-        ({"class": {"kind": "K", "name": "old"}}, {"class": {"kind": "K", "name": "new"}}, None),
-        ({}, {"class": {"kind": "K", "name": "new"}}, {"class": {"kind": "K"}}),
-        (
-            {"nodeTemplate": {"metadata": {"labels": {"a": "1", "b": "2"}}}},
-            {"nodeTemplate": {"metadata": {"labels": {"a": "3"}, "annotations": {"c": "4"}}}},
-            {
-                "nodeTemplate": {
-                    "metadata": {"labels": {"a": "3", "b": None}, "annotations": {"c": "4"}}
-                }
-            },
-        ),
-        (
-            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}}}},
-            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}, "creationTimestamp": None}}},
-            None,
-        ),
-        (
-            {"nodeTemplate": {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}},
-            {},
-            {"nodeTemplate": None},
-        ),
-    ],
-)
-def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
-    found = CODEC.push_patch(machine(spec=has), machine_set(template={"spec": template}))
-
-    assert (found or {}).get("spec") == expected
-    if found is not None:
-        assert found["metadata"] == {"uid": "u", "resourceVersion": "7"}
 
 
 @pytest.mark.parametrize("kind", [MACHINE_SETS, MACHINE_DEPLOYMENTS], ids=lambda kind: kind.plural)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from ccm.base import redact
-from ccm.kube import config, credentials
+from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
-from ccm.kube.credentials import Credential, TlsSettings
-from ccm.kube.errors import NoCredentials
 from tests.unit.kube.proxy import CERTS
 
 V1 = "client.authentication.k8s.io/v1"
@@ -66,34 +62,6 @@ def write(tmp_path: Path) -> Any:
 
 async def _header(found: ClusterConfig) -> str | None:
     return (await found.credentials.current()).header
-
-
-async def test_a_pod_finds_its_server(account: Path) -> None:
-    found = config.load(environ=POD, service_account=account)
-
-    assert found.server == "https://10.0.0.1:443"
-    assert found.namespace == "kube-system"
-    assert found.disable_compression
-    assert found.tls.authorities == (account / "ca.crt").read_bytes()
-    assert list(found.files) == [account / "token", account / "ca.crt"]
-    assert await _header(found) == "Bearer pod-token"
-
-
-def test_a_pod_may_have_an_ipv6_server_and_no_namespace(account: Path) -> None:
-    (account / "namespace").unlink()
-    environ = {**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}
-
-    found = config.load(environ=environ, service_account=account)
-
-    assert (found.server, found.namespace) == ("https://[fd00::1]:443", "default")
-
-
-@pytest.mark.parametrize("missing", sorted(POD))
-def test_outside_a_cluster_a_kubeconfig_is_needed(account: Path, missing: str) -> None:
-    environ = {name: value for name, value in POD.items() if name != missing}
-
-    with pytest.raises(ConfigError, match="KUBERNETES_SERVICE_HOST"):
-        config.load(environ=environ, service_account=account)
 
 
 @pytest.mark.parametrize("content", [None, "", "\n", "two lines\nno", "caf\xe9"])
@@ -164,29 +132,6 @@ def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[
     assert found.tls.certificate is not None
     assert found.tls.certificate.chain == (CERTS / "client-a.pem").read_bytes()
     assert {path.name for path in found.files} == files
-
-
-def test_the_clusters_settings_are_honoured(write: Any) -> None:
-    settings = {
-        "tls-server-name": "apiserver.test",
-        "disable-compression": True,
-        "certificate-authority-data": _data("authority-one.pem"),
-        "extensions": [{"name": "minikube", "extension": {}}],
-    }
-
-    found = config.load(write(cluster=settings))
-
-    authorities = (CERTS / "authority-one.pem").read_bytes()
-    assert found.tls == TlsSettings(authorities=authorities, server_name="apiserver.test")
-    assert found.disable_compression
-
-
-def test_verification_can_be_switched_off(write: Any) -> None:
-    assert config.load(write(cluster={"insecure-skip-tls-verify": True})).tls.insecure
-
-
-def test_a_master_overrides_the_kubeconfigs_server(write: Any) -> None:
-    assert config.load(write(), "https://other:1/").server == "https://other:1"
 
 
 @pytest.mark.parametrize(
@@ -307,87 +252,3 @@ async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path:
         "config": {"audience": "people"},
         "certificate-authority-data": authority,
     }
-
-
-async def test_a_failing_exec_plugin_is_never_replaced_by_nobody(write: Any) -> None:
-    found = config.load(write(user=_exec(command="false")))
-
-    with pytest.raises(NoCredentials, match="code 1"):
-        await found.credentials.current()
-
-
-async def test_files_are_merged_and_the_first_current_context_counts(write: Any) -> None:
-    first = write(user={"token": "first"}, context={"namespace": "one"}, name="a", label="one")
-    second = write(user={"token": "second"}, context={"namespace": "two"}, name="b", label="two")
-
-    found = config.load(f"{first}:/does/not/exist:{second}")
-
-    assert found.namespace == "one"
-    assert await _header(found) == "Bearer first"
-    assert found.source == f"{first} (context 'one')"
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "no such file"),
-        ("", "is not a kubeconfig: it must be a mapping with clusters"),
-        ("{", "is not valid YAML: line 1, column 2: expected the node content, but found '<stream"),
-        ("a: 1\nb: 2\na: 3", "is not valid YAML: a is given twice, again in line 3"),
-        ("token: *hunter2", r"line 1, column 8: found undefined alias \(not shown\)"),
-        ("just text", "is not a kubeconfig: it must be a mapping with clusters"),
-        ("[]", "is not a kubeconfig: it must be a mapping with clusters"),
-        (
-            "clusters: 5",
-            "is not a kubeconfig: clusters must be a list of mappings, each with a name",
-        ),
-        ("users: [u]", "is not a kubeconfig: users must be a list of mappings, each with a name"),
-        (json.dumps({"contexts": []}), "current-context: is not set"),
-        (json.dumps({"current-context": "x"}), "context 'x' does not exist"),
-        (json.dumps({"current-context": "x", "contexts": [{"context": {}}]}), "kubeconfig"),
-        (
-            json.dumps({"current-context": "x", "contexts": [{"name": "x", "context": "y"}]}),
-            "must be a mapping",
-        ),
-        ("\udcff", "is not valid YAML: byte 0 is not UTF-8"),
-    ],
-)
-def test_a_file_that_is_no_kubeconfig_is_one_clear_message(
-    tmp_path: Path, content: str | None, words: str
-) -> None:
-    path = tmp_path / "kubeconfig"
-    if content is not None:
-        path.write_bytes(content.encode(errors="surrogateescape"))
-
-    with pytest.raises(ConfigError, match=words) as caught:
-        config.load(str(path))
-
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "secret", ["x" * 300_000, "hunter2\nX-Admin: 1"], ids=lambda value: repr(value)[:24]
-)
-def test_a_credential_that_no_header_can_carry_is_refused(secret: str) -> None:
-    with pytest.raises(ValueError, match=r"one line .* has") as caught:
-        credentials.bearer(secret)
-
-    assert "hunter2" not in str(caught.value)
-
-
-def test_a_credential_is_not_printed() -> None:
-    assert "never-shown" not in repr(credentials.bearer("never-shown"))
-
-
-@pytest.mark.parametrize(
-    ("made", "secret"),
-    [
-        (lambda: credentials.bearer("opaque-token"), "opaque-token"),
-        (lambda: credentials.basic("me", "hunter22"), "hunter22"),
-    ],
-    ids=["bearer", "basic"],
-)
-def test_the_log_never_shows_a_credential(made: Callable[[], Credential], secret: str) -> None:
-    sent = str(made().header)
-
-    assert redact.words(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2

@@ -11,16 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
-from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.events import COMBINED_PREFIX, QUEUE_SIZE, Correlator, EventRecorder, Verdict, stamped
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.testing.clock import START, advance, elapsed_s
-from tests.support.watches import api_error, refused
+from tests.support.watches import api_error
 
 pytestmark = pytest.mark.virtual_time
 
@@ -78,69 +76,12 @@ async def sink(request: pytest.FixtureRequest) -> AsyncIterator[Sink]:
     await cancel_and_join(task)
 
 
-async def test_an_event_about_a_node_is_created_in_the_default_namespace(sink: Sink) -> None:
-    sink.recorder.event(NODE, "Normal", "Synced", "Node synced successfully")
-    await advance(0)
-    (event,) = sink.events.values()
-    assert re.fullmatch(r"node-1\.[0-9a-f]{16}", event.name)
-    assert int(event.name.partition(".")[2], 16) == int(clock.now().timestamp()) * 10**9
-    assert event.namespace == "default"
-    assert event.involved_object == NODE
-    assert (event.type, event.reason) == ("Normal", "Synced")
-    assert event.message == "Node synced successfully"
-    assert event.source.component == event.reporting_component == sink.component
-    assert event.count == 1
-    assert event.first_timestamp == event.last_timestamp == "2026-01-01T00:00:00Z"
-
-
-async def test_a_repeated_event_is_patched(sink: Sink) -> None:
-    sink.recorder.event(NODE, "Normal", "Synced", "again")
-    await advance(7)
-    sink.recorder.event(NODE, "Normal", "Synced", "again")
-    await advance(0)
-    assert [verb for _, verb in sink.requests] == ["create", "patch"]
-    assert sink.patches == [
-        {"count": 2, "lastTimestamp": "2026-01-01T00:00:07Z", "message": "again"}
-    ]
-
-
-async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sink) -> None:
-    sink.recorder.event(NODE, "Normal", "Synced", "again")
-    await advance(0)
-    sink.events.clear()
-    sink.recorder.event(NODE, "Normal", "Synced", "again")
-    await advance(0)
-    assert [verb for _, verb in sink.requests] == ["create", "patch", "create"]
-    (event,) = sink.events.values()
-    assert event.count == 2
-
-
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])
 async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str, sink: Sink) -> None:
     sink.recorder.event(ObjectReference(kind="Node", name=name), "Normal", "R", "m")
     await advance(0)
     (written,) = sink.events
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", written)
-
-
-async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
-    sink.fault = lambda verb: refused()
-    sink.recorder.event(NODE, "Normal", "R", "m")
-    await advance(300)
-    at = [moment for moment, _ in sink.requests]
-    assert len(at) == 12
-    assert 0 < at[1] < 10
-    assert [later - at[1] for later in at[1:]] == pytest.approx([10.0 * n for n in range(11)])
-    assert sink.count("undelivered") == 1
-
-
-@pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
-async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
-    sink.fault = lambda verb: api_error(status)
-    sink.recorder.event(NODE, "Normal", "R", "m")
-    await advance(300)
-    assert len(sink.requests) == 1
-    assert sink.count("rejected") == 1
 
 
 async def test_a_full_queue_drops_and_counts_without_waiting(sink: Sink) -> None:
@@ -157,33 +98,6 @@ async def test_spam_is_left_out_and_counted(sink: Sink) -> None:
     assert len(sink.requests) == 25
     assert sink.count("spam") == 5
     assert sink.count("counted") == 24
-
-
-async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> None:
-    sink.recorder.event(NODE, "Normal", "A", "m")
-    assert await sink.recorder.flush(5)
-    assert len(sink.events) == 1
-    sink.fault = lambda verb: refused()
-    sink.recorder.event(NODE, "Normal", "B", "m")
-    started = elapsed_s()
-    assert not await sink.recorder.flush(5)
-    assert elapsed_s() - started == 5
-
-
-async def test_one_event_that_fails_unexpectedly_costs_no_other(sink: Sink) -> None:
-    defects: list[Exception] = [RuntimeError("a defect")]
-    sink.fault = lambda verb: defects.pop() if defects else None
-
-    with capture_logs() as lines:
-        sink.recorder.event(NODE, "Normal", "First", "one")
-        sink.recorder.event(NODE, "Normal", "Second", "two")
-        await advance(0)
-
-    assert [event.reason for event in sink.events.values()] == ["Second"]
-    assert sink.count("undelivered") == 1
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == [
-        "an event could not be written"
-    ]
 
 
 class Stream:
@@ -245,16 +159,6 @@ def test_one_object_gets_25_events_and_then_one_per_five_minutes() -> None:
     # Those that were left out are counted too.
     assert stream.expect().event.count == 32
     assert stream.send() is None
-
-
-def test_what_the_server_answered_is_counted_on() -> None:
-    stream = Stream()
-    first = stream.expect()
-    renamed = Event(metadata=ObjectMeta(name="renamed"), count=7, first_timestamp="x")
-    stream.correlator.written(first.key, renamed)
-    second = stream.expect()
-    assert (second.event.name, second.event.count) == ("renamed", 8)
-    assert second.event.first_timestamp == "x"
 
 
 def test_only_the_most_recent_keys_are_remembered() -> None:

@@ -147,15 +147,6 @@ async def test_a_failing_program_is_an_error(
         await ExecPlugin(_settings(tmp_path, **changes)).current()
 
 
-async def test_a_programs_words_lose_their_secrets_before_they_are_cut(tmp_path: Path) -> None:
-    failing = "import sys; print('token=' + 'q' * 400, file=sys.stderr); sys.exit(3)"
-
-    with pytest.raises(NoCredentials) as caught:
-        await ExecPlugin(_settings(tmp_path, args=("-c", failing))).current()
-
-    assert str(caught.value).endswith("code 3: token=[redacted]")
-
-
 async def test_a_failing_renewal_after_a_rejection_changes_nothing(
     hand: HandClock, tmp_path: Path
 ) -> None:
@@ -169,31 +160,6 @@ async def test_a_failing_renewal_after_a_rejection_changes_nothing(
 
     assert renewed == [False, False, True]
     assert [line["log_level"] for line in lines] == ["warning", "info"]
-
-
-@pytest.mark.parametrize("gives_up", ["in time", "while it starts", "while it runs"])
-async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, gives_up: str) -> None:
-    # A child holds the program's outputs: who waits for them to close waits a minute.
-    note = tmp_path / "pids"
-    script = f"sleep 60 & echo $$ $! > {note}; wait"
-    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
-    timeout_s = 1.0 if gives_up == "in time" else 60.0
-    plugin = ExecPlugin(settings, timeout_s=timeout_s)
-    waiting = asyncio.create_task(plugin.current())
-
-    if gives_up == "in time":
-        with pytest.raises(NoCredentials, match="no answer in 1 s"):
-            await waiting
-    else:
-        while gives_up == "while it runs" and not _noted(note):
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    for pid in _noted(note):
-        await _gone(pid)
 
 
 async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:

@@ -15,23 +15,18 @@ from ccm.kube.informer import Informer, Informers, Reflector, Settings, Store
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node, Service
 from ccm.testing.builders import service
-from ccm.testing.clock import advance, elapsed_s
+from ccm.testing.clock import advance
 from tests.support.watches import (
-    LISTED,
     STEADY,
     Recorder,
     Server,
     Step,
     added,
-    api_error,
     bookmark,
     deleted,
-    first_page,
-    malformed,
     modified,
     node,
     page,
-    refused,
     running,
 )
 
@@ -63,116 +58,6 @@ def initial(*objects: Node, version: int) -> list[Step]:
     return [*(added(obj) for obj in objects), bookmark(version, end=True)]
 
 
-async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
-    server = Server(
-        watches=[[*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]]
-    )
-    async with following(server, LISTED) as (reflector, sink):
-        assert sink.completed == [0]
-        assert reflector.version == "7"
-        await advance(2)
-        assert sink.upserts == ["a@3", "b@5", "a@9"]
-        first, second = server.calls
-        assert (first.verb, first.version, first.initial) == ("watch", "", True)
-        assert 300 <= first.timeout_s <= 600
-        assert (second.verb, second.version, second.initial) == ("watch", "9", False)
-
-
-@pytest.mark.parametrize("status", [400, 422])
-async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
-    server = Server(
-        watches=[api_error(status), [2.0, api_error(410)], [FOREVER]],
-        lists=[
-            first_page([node("a", 1)], 5),
-            page([node("b", 2)], 5),
-            page([node("a", 1)], 9),
-        ],
-    )
-    async with following(server, LISTED) as (_, sink):
-        assert sink.completed == [0]
-        await advance(60)
-        assert [(call.token, call.limit) for call in server.of("list")] == [
-            ("", 500),
-            ("more", 500),
-            ("", 500),
-        ]
-        assert server.versions == ["", "5", "9"]
-        assert [call.initial for call in server.of("watch")] == [True, False, False]
-        assert sink.removed == [("b", None)]
-
-
-CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
-
-
-@pytest.mark.parametrize(
-    ("watch", "listed_at"),
-    [([added(node("a", 1)), FOREVER], 10), (CHATTER, 60)],
-    ids=["and falls silent", "and chatters"],
-)
-async def test_a_server_that_ignores_watch_list_is_listed(
-    watch: list[Step], listed_at: float
-) -> None:
-    server = Server(watches=[watch], lists=[page([node("a", 200)], 200)])
-    async with following(server, LISTED) as (_, sink):
-        await advance(listed_at - 0.1)
-        assert sink.completed == []
-        await advance(0.2)
-        assert sink.completed == [listed_at]
-        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
-
-
-async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
-    server = Server()
-    cut = errors.Unreachable("reset", kind="reset")
-    server.watches = [
-        [*initial(node("a", 1), node("b", 2), version=3), api_error(410)],
-        [added(node("a", 1)), cut],
-        initial(node("a", 1), node("c", 5), version=6),
-    ]
-    async with following(server, LISTED) as (_, sink):
-        await advance(1)
-        assert sink.removed == []
-        await advance(5)
-        assert sink.removed == [("b", None)]
-        assert set(sink.objects) == {"a", "c"}
-
-
-async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
-    server = Server(
-        lists=[page([], 10)],
-        watches=[
-            [added(node("a", 11)), 5.0],
-            [5.0, bookmark(20)],
-            [5.0, errors.Unreachable("reset", kind="reset")],
-            [FOREVER],
-        ],
-    )
-    async with following(server, PAGES) as (_, sink):
-        await advance(60)
-        assert server.versions == ["10", "11", "20", "20"]
-        assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
-        assert len(server.of("list")) == 1
-        assert sink.upserts == ["a@11"]
-
-
-@pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
-async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
-    server = Server(
-        lists=[
-            page([node("a", 1), node("b", 2), node("c", 3)], 10),
-            page([node("a", 1), node("b", 12), node("d", 13)], 20),
-        ]
-    )
-    gone = api_error(410)
-    server.watches = [gone if as_status else [3.0, gone]]
-    async with following(server, PAGES) as (reflector, sink):
-        await advance(10)
-        assert sink.removed == [("c", None)]
-        assert set(sink.objects) == {"a", "b", "d"}
-        assert reflector.version == "20"
-        assert reflector.trouble_since is None
-
-
 async def test_a_version_that_the_server_has_not_reached_leads_to_a_new_list() -> None:
     """As after a restore of etcd."""
     server = Server(lists=[page([], 10), page([], 4)])
@@ -182,116 +67,6 @@ async def test_a_version_that_the_server_has_not_reached_leads_to_a_new_list() -
     async with following(server, PAGES):
         await advance(5)
         assert server.versions == ["10", "4"]
-
-
-@pytest.mark.parametrize(
-    ("watches", "pauses"),
-    [
-        ([refused()] * 10, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30]),
-        ([*[refused()] * 3, [130.0, bookmark(11), refused()]], [0.8, 1.6, 3.2, 130.8]),
-    ],
-    ids=["without end", "short again after two quiet minutes"],
-)
-async def test_failures_back_off_and_watches_resume(
-    watches: list[Any], pauses: list[float]
-) -> None:
-    server = Server(lists=[page([], 10)], watches=[*watches])
-    async with following(server, PAGES):
-        await advance(200)
-        assert gaps(server) == pytest.approx(pauses)
-        assert set(server.versions[:-1]) == {"10"}
-
-
-async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
-    server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
-    async with following(server, PAGES) as (_, sink):
-        await advance(30)
-        assert server.versions == ["10", "10", "10", "90"]
-        assert sink.removed == [("a", None)]
-
-
-async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
-    server = Server(
-        watches=[
-            [
-                *initial(node("a", 1), node("b", 2), version=3),
-                malformed("a", 8),
-                2.0,
-                api_error(410),
-            ],
-            [
-                malformed("a", 8, "ADDED"),
-                *initial(node("c", 9), version=10),
-                malformed("c", 11, "DELETED"),
-                2.0,
-            ],
-        ]
-    )
-    async with following(server, LISTED) as (reflector, sink):
-        assert reflector.version == "8"
-        await advance(4)
-        assert sink.removed == [("b", None), ("c", None)]
-        assert set(sink.objects) == {"a"}
-        assert reflector.version == "11"
-
-
-async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
-    server = Server(
-        lists=[
-            page([node("a", 1), node("b", 1), node("c", 1)], 10),
-            page([node("a", 1)], 20, malformed=["b"]),
-        ],
-        watches=[api_error(410)],
-    )
-    async with following(server, PAGES) as (_, sink):
-        await advance(2)
-        assert set(sink.objects) == {"a", "b"}
-        assert sink.removed == [("c", None)]
-
-
-@pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
-async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
-    settings: Settings,
-) -> None:
-    server = Server()
-    both = [node("a", 1), node("b", 1)]
-    if settings is PAGES:
-        server.lists = [page(both, 10), page([node("a", 1)], 20, malformed=[""])]
-        server.watches = [api_error(410)]
-    else:
-        server.watches = [
-            [*initial(*both, version=10), api_error(410)],
-            [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
-        ]
-    async with following(server, settings) as (reflector, sink):
-        await advance(2)
-        assert reflector.version == "20"
-        assert set(sink.objects) == {"a", "b"}
-        assert sink.removed == []
-
-
-async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
-    server = Server(
-        watches=[
-            [
-                *initial(node("a", 1), node("b", 2), version=5),
-                *(malformed(key, 6) for key in ("a", "b", "c")),
-                1.0,
-                modified(node("a", 7)),
-                malformed("b", 8, "DELETED"),
-                1.0,
-                api_error(410),
-            ],
-            [malformed("d", 9, "ADDED"), *initial(node("a", 7), version=9), FOREVER],
-        ]
-    )
-    async with following(server, LISTED) as (reflector, sink):
-        assert reflector.undecodable == {"a", "b", "c"}
-        assert set(sink.objects) == {"a", "b"}
-        await advance(1)
-        assert reflector.undecodable == {"c"}
-        await advance(10)
-        assert reflector.undecodable == {"d"}
 
 
 PAGED = Settings(watch_list=False)
@@ -333,12 +108,6 @@ def informer_of(server: Server, **options: Any) -> Informer[Node]:
     return Informer(server, resource="nodes", rng=random.Random(1), **options)
 
 
-async def test_waiting_for_the_first_content_has_a_deadline() -> None:
-    with pytest.raises(TimeoutError, match="nodes"):
-        await informer_of(Server()).wait_synced(30)
-    assert elapsed_s() == 30
-
-
 async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
     server = Server(
         watches=[
@@ -362,35 +131,6 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
         assert listener.heard[1:] == ["add b@3", "update a@1->4", "delete b@5"]
         assert informer.last_contact is not None
         assert informer.trouble_since is None
-
-
-async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
-    server = Server(
-        lists=[
-            page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
-            page([node("same", 1), node("changed", 12), node("new", 13)], 20),
-        ],
-        watches=[api_error(410)],
-    )
-    informer = informer_of(server, settings=PAGED)
-    listener = listen(informer)
-    async with running(informer.run()):
-        listener.heard.clear()
-        await advance(5)
-        assert listener.heard == ["update changed@2->12", "add new@13", "miss gone@3"]
-
-
-async def test_a_failing_handler_stops_nobody() -> None:
-    server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
-    informer = informer_of(server, settings=PAGED)
-
-    def broken(obj: Node, initial: bool) -> None:
-        raise RuntimeError(obj.name)
-
-    informer.add_handler(name="broken", on_add=broken)
-    listener = listen(informer)
-    async with running(informer.run()):
-        assert listener.heard == ["add a@1 initial", "add b@2 initial"]
 
 
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:

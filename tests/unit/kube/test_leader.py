@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import timedelta, timezone
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest_asyncio
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
-from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LeaseLock, LostLease, new_identity
+from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LeaseLock
 from ccm.model.meta import ObjectReference
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import START, START_S, advance, elapsed_s, settle
@@ -123,68 +122,6 @@ def status() -> float | None:
     return REGISTRY.get_sample_value("leader_election_master_status", {"name": NAME})
 
 
-async def test_the_first_replica_leads_at_once_and_renews_with_single_writes(
-    server: Cluster,
-) -> None:
-    replica = server.start()
-    await advance(10)
-    assert replica.work.began == 0
-    assert server.calls[:2] == [(0, "get"), (0, "create")]
-    assert server.calls[2:] == [(float(at), "update") for at in (2, 4, 6, 8, 10)]
-    assert replica.elector.holder == "baz"
-    assert status() == 1
-    assert replica.recorder.events == [("Lease", "Normal", "LeaderElection", "baz became leader")]
-    await ended(replica)
-    assert status() == 0
-    assert replica.recorder.events[-1][-1] == "baz stopped leading"
-
-
-async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: Cluster) -> None:
-    replica = server.start(tidy_up_s=30)
-    replica.parting_s = 1.0
-    await advance(5)
-    replica.task.cancel()
-    await advance(29)
-    assert server.spec.holder_identity == "baz"
-    assert replica.leads
-    await advance(2)
-    assert replica.task.cancelled()
-    assert replica.work.ended == 35
-    assert not replica.lost
-    # What must be done before a successor leads: after the work and the last event.
-    assert replica.parting == [(35, "baz", 2)]
-    assert server.spec.holder_identity == ""
-    renewals = [at for at, verb in server.calls if verb == "update"]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
-    assert max(gaps) <= 2
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        errors.Unreachable("connection refused", kind="refused"),
-        errors.from_response(500, {}, b"<html>"),
-        3600.0,
-    ],
-    ids=["refused", "500", "hanging"],
-)
-async def test_without_a_renewal_leading_ends_at_the_deadline(
-    fault: Exception | float, server: Cluster
-) -> None:
-    replica = server.start()
-    await advance(4.5)
-    written = server.lease
-    server.fault = lambda verb: fault
-    await advance(9.4)
-    assert replica.leads
-    await advance(0.2)
-    assert isinstance(await replica.result(), LostLease)
-    assert replica.work.ended == pytest.approx(14.0)
-    assert replica.parting == []
-    assert server.lease is written
-    assert status() == 0
-
-
 @pytest.mark.parametrize("fault", [None, KeyError("broken")], ids=["returns", "fails"])
 async def test_work_that_ends_by_itself_gives_the_lease_back(
     fault: Exception | None, server: Cluster
@@ -212,60 +149,6 @@ async def test_a_release_that_hangs_is_given_up(server: Cluster) -> None:
     assert replica.work.ended == 1
 
 
-async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:
-    replica = server.start()
-    standby = server.start("standby")
-    await advance(10)
-    replica.may_release = False
-    replica.task.cancel()
-    await advance(14.9)
-    assert replica.task.cancelled()
-    assert server.spec.holder_identity == "baz"
-    assert server.verbs.count("update") == 5
-    assert not standby.leads
-    await advance(0.2)
-    assert standby.leads
-
-
-async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) -> None:
-    replica = server.start(tidy_up_s=5)
-    await advance(3)
-    server.hold("bing")
-    await advance(1.1)
-    assert replica.lost == [4]
-    await advance(5)
-    fault = await replica.result()
-    assert isinstance(fault, LostLease)
-    assert "bing holds it" in str(fault)
-    assert replica.work.ended == 9
-    assert replica.lost == [4]
-    assert server.spec.holder_identity == "bing"
-    assert replica.elector.holder == "bing"
-
-
-async def test_a_standby_leads_as_soon_as_the_lease_is_given_back(server: Cluster) -> None:
-    first = server.start("first")
-    await advance(1)
-    second, third = server.start("second"), server.start("third")
-    await advance(30)
-    first.task.cancel()
-    await settle()
-    assert first.task.cancelled()
-    assert [second.leads, third.leads].count(True) == 1
-    assert elapsed_s() == 31
-    assert server.spec.lease_transitions == 1
-
-
-async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out(server: Cluster) -> None:
-    server.hold("bing", duration_s=15)
-    replica = server.start()
-    await advance(7)
-    server.hold("bing", duration_s=15)
-    await advance(60)
-    assert replica.work.began == pytest.approx(22, abs=0.01)
-    assert replica.elector.holder == "baz"
-
-
 async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: Cluster) -> None:
     leader = server.start("first")
     await advance(1)
@@ -276,58 +159,6 @@ async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: 
     assert "get" not in server.verbs
     assert leader.leads
     assert not standby.leads
-
-
-async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Cluster) -> None:
-    server.watch_works = False
-    leader = server.start("first")
-    await advance(1)
-    standby = server.start("second")
-    await advance(100)
-    reads = [at for at, verb in server.calls if verb == "get"][1:]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
-    assert min(gaps) >= 2.0
-    assert max(gaps) < 4.4
-    assert max(gaps) - min(gaps) > 0.5
-    leader.task.cancel()
-    await advance(4.4)
-    assert standby.leads
-
-
-async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluster) -> None:
-    server.hold("bing")
-    replica = server.start()
-    await advance(3)
-    written = server.lease
-    replica.task.cancel()
-    await settle()
-    assert replica.task.cancelled()
-    assert server.lease is written
-    assert replica.recorder.events == []
-
-
-@pytest.mark.parametrize("watch", [True, False])
-async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
-    server: Cluster, watch: bool
-) -> None:
-    server.watch_works = watch
-    server.hold("")
-    replica = server.start()
-
-    def carried_out_without_an_answer(verb: str) -> float | None:
-        if verb != "update":
-            return None
-        server.hold("baz")
-        server.fault = lambda verb: None
-        return 3600.0
-
-    server.fault = carried_out_without_an_answer
-    await settle()
-    replica.task.cancel()
-    await settle()
-    assert replica.task.cancelled()
-    assert server.spec.holder_identity == ""
-    assert replica.work.began is None
 
 
 async def test_only_a_leader_that_missed_its_own_end_is_unhealthy(server: Cluster) -> None:
@@ -341,28 +172,6 @@ async def test_only_a_leader_that_missed_its_own_end_is_unhealthy(server: Cluste
     assert NAME in problem
     await ended(replica)
     assert replica.elector.check(now + 3600) is None
-
-
-async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
-    rng = random.Random(7)
-
-    def fault(verb: str) -> Exception | float | None:
-        return rng.choice([None, None, None, 1.0, 6.0, errors.Unreachable("reset", kind="reset")])
-
-    server.fault = fault
-    terms = 0
-    replicas = [server.start(f"replica-{number}") for number in range(3)]
-    for second in range(600):
-        await advance(1)
-        working = [r for r in replicas if r.work.began is not None and r.work.ended is None]
-        assert len(working) <= 1
-        for number, replica in enumerate(replicas):
-            if replica.task.done():
-                terms += 1
-                replicas[number] = server.start(f"replica-{number}-{second}")
-        if second % 50 == 49:
-            rng.choice(replicas).task.cancel()
-    assert terms > 3
 
 
 def config(**changes: float | str) -> LeaderElectionConfig:
@@ -389,51 +198,8 @@ def case(row: str, *arranged: Any, held: bool, verb: str, transitions: int) -> A
     return pytest.param(arranged, held, verb, transitions, marks=mark)
 
 
-BRIEF = {"holder": "bing", "duration_s": 3}
-BING = {"holder": "bing"}
-RELEASED = {"holder": "", "transitions": 4}
 FULL = {"holder": "", "transitions": 2**31 - 1}
 OURS = {"holder": "baz", "transitions": 7}
-
-
-@pytest.mark.parametrize(
-    ("arranged", "held", "last_verb", "transitions"),
-    [
-        case("01", held=True, verb="create", transitions=0),
-        case("02", {"holder": ""}, held=True, verb="update", transitions=1),
-        case("03", BRIEF, 3, held=True, verb="update", transitions=1),
-        case("04", BING, 3600, held=True, verb="update", transitions=1),
-        case("05", BING, 0, RELEASED, held=True, verb="update", transitions=5),
-        case("06", BING, held=False, verb="get", transitions=0),
-        # One more would be too many for the API rival, and no daemon could ever lead.
-        case("05", FULL, held=True, verb="update", transitions=2**31 - 1),
-        case("07", BRIEF, 2, BRIEF, 2, held=False, verb="get", transitions=0),
-        case("08", OURS, held=True, verb="update", transitions=7),
-        # The record says how long others wait.
-        case("03", BING | {"duration_s": 60}, 60, held=True, verb="update", transitions=1),
-        case("06", BING | {"duration_s": 60}, 59.9, held=False, verb="get", transitions=0),
-    ],
-)
-async def test_one_try(
-    rival: Contested,
-    arranged: Sequence[Any],
-    held: bool,
-    last_verb: str,
-    transitions: int,
-) -> None:
-    for step in arranged:
-        if isinstance(step, dict):
-            rival.hold(**step)
-        else:
-            assert not await rival.lock.attempt()
-            await advance(step)
-
-    assert await rival.lock.attempt() is held
-
-    assert rival.verbs[-1] == last_verb
-    assert rival.spec.holder_identity == ("baz" if held else "bing")
-    assert rival.spec.lease_transitions == transitions
-    assert rival.lock.is_ours is held
 
 
 @pytest.mark.row("daemon-lease-10")
@@ -491,19 +257,6 @@ async def test_each_renewal_counts_however_soon_it_comes(rival: Contested) -> No
     assert rival.lock.observed_at == first + 1
 
 
-async def test_losing_a_race_is_a_conflict(rival: Contested) -> None:
-    rival.hold("")
-
-    def overtaken(verb: str) -> None:
-        if verb == "update":
-            rival.hold("bing")
-
-    rival.fault = overtaken
-    with pytest.raises(errors.Conflict):
-        await rival.lock.attempt()
-    assert not rival.lock.in_doubt
-
-
 @pytest.mark.row("daemon-lease-14")
 async def test_release_empties_the_holder_and_keeps_the_transitions(rival: Contested) -> None:
     rival.hold("baz", transitions=3)
@@ -537,20 +290,6 @@ async def test_release_survives_a_short_outage(rival: Contested) -> None:
     assert rival.spec.holder_identity == ""
 
 
-async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read(
-    rival: Contested,
-) -> None:
-    rival.hold("")
-    lost = errors.Unreachable("reset", kind="reset")
-    rival.fault = lambda verb: lost if verb == "update" else None
-    with pytest.raises(errors.Unreachable):
-        await rival.lock.attempt()
-    assert rival.lock.in_doubt
-    rival.fault = lambda verb: None
-    assert await rival.lock.attempt()
-    assert not rival.lock.in_doubt
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -565,16 +304,3 @@ async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read(
 def test_contradicting_terms_are_refused(changes: dict[str, float | str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         config(**changes)
-
-
-@pytest.mark.parametrize(("deadline_s", "timeout_s"), [(10, 5), (1.5, 1)])
-def test_requests_about_the_lease_get_half_the_deadline(
-    deadline_s: float, timeout_s: float
-) -> None:
-    assert config(renew_deadline_s=deadline_s, retry_period_s=0.5).request_timeout_s == timeout_s
-
-
-def test_identities_differ_between_processes_of_one_host() -> None:
-    first, second = new_identity("host-1"), new_identity("host-1")
-    assert first != second
-    assert re.fullmatch(r"host-1_[0-9a-f-]{36}", first)

@@ -87,14 +87,6 @@ async def test_bytes_go_both_ways_and_each_connection_has_its_own() -> None:
     assert kubelet.tokens == ["Bearer who-i-am"] * 2
 
 
-async def test_the_kubelets_words_about_an_error_are_kept() -> None:
-    async with api_server(Kubelet().of_api_server) as config, way(config, 1) as forward:
-        assert await said(forward) == b""
-
-    (trouble,) = forward.troubles
-    assert trouble.startswith("cannot connect to 1: ")
-
-
 async def test_a_refusal_is_the_api_servers_own() -> None:
     async def refuse(_request: web.Request) -> web.StreamResponse:
         return web.json_response({}, status=403)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
-from ccm.base.credentials import KeyPair
 from ccm.kube import errors, serviceaccount
 from ccm.kube.client import Client
-from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, TlsSettings, bearer
+from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.serviceaccount import ServiceAccount
 from ccm.model.times import format_time
 from tests.handclock import HandClock
@@ -40,21 +36,6 @@ def sent(server: Server) -> list[tuple[str, str]]:
     return [(seen.method, seen.target) for seen in server.seen]
 
 
-async def test_a_token_is_asked_for_once_with_our_own_credentials(
-    server: Server, account: ServiceAccount, hand: HandClock
-) -> None:
-    server.will(token(hand, "theirs"))
-
-    found = await asyncio.gather(*(account.current() for _ in range(3)))
-
-    assert {one.header for one in found} == {"Bearer theirs"}
-    (seen,) = server.seen
-    assert (seen.method, seen.target) == ("POST", TOKEN)
-    assert seen.headers["Authorization"] == "Bearer our-own"
-    assert seen.json["spec"] == {"expirationSeconds": 3600}
-    assert account.user == "system:serviceaccount:kube-system:node-controller"
-
-
 async def test_what_does_not_exist_is_made(
     server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
@@ -72,21 +53,6 @@ async def test_what_does_not_exist_is_made(
         ("POST", TOKEN),
     ]
     assert server.seen[1].json["metadata"]["name"] == "node-controller"
-
-
-@pytest.mark.parametrize(("life_s", "kept_s"), [(3600, 2880), (60, 480)], ids=["hour", "short"])
-async def test_a_new_token_is_asked_for_when_most_of_its_life_is_over(
-    server: Server, account: ServiceAccount, hand: HandClock, life_s: float, kept_s: float
-) -> None:
-    server.will(token(hand, "first", life_s), token(hand, "second", life_s))
-
-    await account.current()
-    hand.advance(kept_s - 2)
-    kept = (await account.current()).header
-    hand.advance(3)
-    renewed = (await account.current()).header
-
-    assert (kept, renewed) == ("Bearer first", "Bearer second")
 
 
 async def test_a_token_that_cannot_be_renewed_stays_in_use(
@@ -145,17 +111,3 @@ async def test_a_rejected_token_is_replaced_once(
 
     assert answers == [True, True]
     assert len(server.seen) == 2
-
-
-def test_our_own_certificate_is_left_out() -> None:
-    certificate = KeyPair(chain=b"chain", key=b"key")
-    ours = ClusterConfig(
-        server="https://host",
-        credentials=Fixed(),
-        tls=TlsSettings(authorities=b"ca", certificate=certificate),
-    )
-    theirs = Fixed(bearer("theirs"))
-
-    acting = serviceaccount.acting_as(ours, theirs)
-
-    assert acting == replace(ours, credentials=theirs, tls=TlsSettings(authorities=b"ca"))

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import sys
-import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,15 +13,12 @@ from aiohttp import web
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.base.lease_guard import LeaseGuard
-from ccm.base.metrics import REGISTRY
-from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors, transport
 from ccm.kube.connections import CONCURRENCY
 from ccm.kube.credentials import Credential, Fixed, TlsSettings
 from ccm.kube.transport import Transport
 from tests.handclock import HandClock
-from tests.shifted import advance
 from tests.unit.kube.proxy import (
     CERTS,
     Answer,
@@ -35,139 +27,11 @@ from tests.unit.kube.proxy import (
     cuts,
     no_answer,
     refuses,
-    says,
     sends,
     serve,
     server_context,
     streams,
 )
-
-
-def _metric(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(name, labels) or 0.0
-
-
-async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
-    below_a_path = f"{server.url}/clusters/one/"
-    async with connect(below_a_path, credentials=Fixed(credentials.bearer("t"))) as transport:
-        body = await transport.do(
-            "PATCH",
-            "/api/v1/nodes/a%2Fb",
-            query={"fieldSelector": "metadata.name=a,b c", "force": "true"},
-            body=b'{"x": 1}',
-            content_type="application/merge-patch+json",
-        )
-
-    assert body == b"{}"
-    seen = server.seen[0]
-    assert seen.method == "PATCH"
-    query = "fieldSelector=metadata.name%3Da%2Cb%20c&force=true"
-    assert seen.target == f"/clusters/one/api/v1/nodes/a%2Fb?{query}"
-    assert seen.body == b'{"x": 1}'
-    assert seen.headers["Authorization"] == "Bearer t"
-    assert seen.headers["Content-Type"] == "application/merge-patch+json"
-    assert seen.headers["Accept"] == "application/json"
-    assert seen.headers["User-Agent"] == "ccm/1.0 (linux/amd64) kubernetes/abc1234"
-
-
-@pytest.mark.parametrize(("disabled", "expected"), [(True, "identity"), (False, "gzip")])
-async def test_compression_is_asked_for_unless_disabled(
-    server: Server, disabled: bool, expected: str
-) -> None:
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        if request.headers["Accept-Encoding"] == "identity":
-            return web.Response(body=b"plain")
-        return web.Response(body=gzip.compress(b"plain"), headers={"Content-Encoding": "gzip"})
-
-    server.will(answer)
-
-    async with connect(server.url, disable_compression=disabled) as transport:
-        body = await transport.do("GET", "/")
-
-    assert body == b"plain"
-    assert server.seen[0].headers["Accept-Encoding"] == expected
-
-
-async def test_nothing_is_sent_that_nobody_gave(server: Server) -> None:
-    server.will(says({}, Set_Cookie="a=b"))
-
-    await server.transport.do("GET", "/")
-    await server.transport.do("GET", "/")
-
-    assert not {"Authorization", "Content-Type", "Cookie"} & {*server.seen[1].headers}
-
-
-async def test_every_answer_tells_the_time_at_the_server(server: Server) -> None:
-    server.will(says({}, Date="Mon, 23 Nov 2026 10:00:00 GMT"))
-
-    await server.transport.do("GET", "/")
-
-    told = datetime(2026, 11, 23, 10, tzinfo=UTC)
-    assert timedelta(0) <= server.transport.clock.now() - told < timedelta(minutes=1)
-
-
-async def test_no_proxy_of_the_environment_is_used(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await server.transport.do("GET", "/")
-    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    await server.transport.do("GET", "/")
-
-    assert len(server.seen) == 2
-
-
-async def test_429_with_retry_after_is_repeated_once_after_that_time(
-    hand: HandClock, server: Server
-) -> None:
-    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-    host = server.url.removeprefix("http://")
-    await server.transport.do("PATCH", "/x", body=b"{}")
-
-    assert hand.naps == [1]
-    assert [seen.body for seen in server.seen] == [b"{}", b"{}"]
-    assert _metric("rest_client_requests_total", code="429", method="PATCH", host=host) == 1
-    assert _metric("rest_client_requests_total", code="200", method="PATCH", host=host) == 1
-    retries = _metric("rest_client_request_retries_total", code="200", verb="PATCH", host=host)
-    assert retries == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "status", "headers"),
-    [
-        ("GET", 503, {}),
-        ("PATCH", 429, {}),
-        ("PATCH", 500, {}),
-        ("PUT", 409, {"Retry_After": "1"}),
-        ("GET", 302, {"Location": "/elsewhere"}),
-    ],
-)
-async def test_other_answers_are_final(
-    hand: HandClock,
-    server: Server,
-    method: str,
-    status: int,
-    headers: dict[str, str],
-) -> None:
-    server.will(refuses(status, "Whatever", **headers))
-
-    with pytest.raises(errors.ApiError) as caught:
-        await server.transport.do(method, "/x")
-
-    assert caught.value.status == status
-    assert hand.naps == []
-    assert len(server.seen) == 1
-
-
-async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Server) -> None:
-    server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
-
-    with pytest.raises(errors.ServerError) as caught:
-        await server.transport.do("GET", "/x")
-
-    assert caught.value.retry_after == 2
-    assert len(server.seen) == 11
-    assert hand.naps == [2] * 10
 
 
 @pytest.mark.usefixtures("hand")
@@ -178,35 +42,6 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
         await server.transport.do("POST", "/x", retry=False)
 
     assert len(server.seen) == 1
-
-
-async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
-    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-    limiter = TokenBucket(qps=0.1, burst=1)
-    await server.transport.do("PATCH", "/x", limiter=limiter)
-
-    assert hand.naps == [1, pytest.approx(9)]
-
-
-async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -> None:
-    server.will(cuts, cuts)
-
-    assert await server.transport.do("GET", "/x") == b"{}"
-
-    assert set(hand.naps) <= {1.0}
-    assert len(server.seen) == 3
-
-
-@pytest.mark.usefixtures("hand")
-async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
-    server.will(cuts)
-    host = server.url.removeprefix("http://")
-
-    with no_answer("reset"):
-        await server.transport.do("PATCH", "/x", body=b"{}")
-    assert len(server.seen) == 1
-    failed = _metric("rest_client_requests_total", code="<error>", method="PATCH", host=host)
-    assert failed == 1
 
 
 async def test_a_slow_answer_times_out(server: Server) -> None:
@@ -268,37 +103,12 @@ async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
     assert server.seen == []
 
 
-async def test_durations_and_sizes_are_counted(server: Server) -> None:
-    server.will(sends(b"12345"))
-    host = server.url.removeprefix("http://")
-    await server.transport.do("POST", "/x", body=b"abc")
-
-    labels = {"verb": "POST", "host": host}
-    assert _metric("rest_client_request_duration_seconds_count", **labels) == 1
-    assert _metric("rest_client_rate_limiter_duration_seconds_count", **labels) == 1
-    assert _metric("rest_client_request_size_bytes_sum", **labels) == 3
-    assert _metric("rest_client_response_size_bytes_sum", **labels) == 5
-
-
 def governing(seconds: float) -> LeaseGuard:
     """The fence of this test."""
     made = LeaseGuard()
     made.extend(clock.monotonic() + seconds)
     made.govern()
     return made
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_nothing_is_changed_without_a_lease_that_holds(server: Server, method: str) -> None:
-    """But for the Lease itself; whoever only asks changes nothing."""
-    governing(0)
-
-    with no_answer("timeout"):
-        await server.transport.do(method, "/change")
-    await server.transport.do("GET", "/read")
-    await server.transport.do(method, "/lease", urgent=True)
-
-    assert [seen.path for seen in server.seen] == ["/read", "/lease"]
 
 
 async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: HandClock) -> None:
@@ -316,34 +126,6 @@ async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: H
     with no_answer("timeout"):
         await server.transport.do("PATCH", "/turn", limiter=limiter)
     assert len(server.seen) == 1
-
-
-@pytest.mark.shifted_time
-async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
-    """Not before, however often it is renewed meanwhile."""
-
-    async def slow(_: web.BaseRequest) -> web.StreamResponse:
-        arrived.set()
-        await go_on.wait()
-        return web.Response(body=b"{}")
-
-    arrived, go_on = asyncio.Event(), asyncio.Event()
-    server.will(slow, slow)
-    lease = governing(10)
-    change = asyncio.create_task(server.transport.do("PATCH", "/renewed"))
-    await arrived.wait()
-    lease.extend(clock.monotonic() + 600)
-    await advance(15)
-    go_on.set()
-    assert await change == b"{}"
-    go_on.clear()
-
-    arrived.clear()
-    change = asyncio.create_task(server.transport.do("PATCH", "/lost"))
-    await arrived.wait()
-    lease.lapse()
-    with no_answer("timeout"):
-        await change
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -419,17 +201,6 @@ async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> N
         await _read(server.transport)
 
 
-async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
-    """The number of connections has no limit, so watches never starve the writes."""
-    server.will(*[streams(b"one\n", hold=True)] * 120)
-
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(120):
-            lines = await stack.enter_async_context(server.transport.stream("/", idle_timeout_s=20))
-            assert await anext(lines) == b"one"
-        assert await server.transport.do("PATCH", "/x", timeout_s=5) == b"{}"
-
-
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -466,29 +237,6 @@ async def _talking(line: Line) -> AsyncIterator[Transport]:
         yield transport
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_what_meets_the_end_of_a_kept_connection_is_sent_again(method: str) -> None:
-    """A renewal of the Lease does not fail because the server closes what was idle."""
-    line = Line(OK, b"", OK)
-    async with _talking(line) as transport:
-        await transport.do("GET", "/first")
-        assert await transport.do(method, "/x", urgent=True) == b"{}"
-
-    assert line.heads[1:] == [f"{method} /x HTTP/1.1"] * 2
-    assert line.connections == 2
-
-
-@pytest.mark.parametrize("method", ["PATCH", "POST"])
-async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None:
-    line = Line(OK, b"", OK)
-    async with _talking(line) as transport:
-        await transport.do("GET", "/first")
-        with no_answer("reset"):
-            await transport.do(method, "/x")
-
-    assert line.heads[1:] == [f"{method} /x HTTP/1.1"]
-
-
 async def test_one_connection_serves_requests_one_after_the_other() -> None:
     line = Line(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + OK, OK, OK)
     async with _talking(line) as transport:
@@ -496,17 +244,6 @@ async def test_one_connection_serves_requests_one_after_the_other() -> None:
 
     assert answers == [b"{}"] * 3
     assert line.connections == 1
-
-
-async def test_what_was_not_read_to_its_end_is_never_taken_for_the_next_answer(
-    server: Server,
-) -> None:
-    server.will(streams(b"of the first", hold=True), sends(b"of the second"))
-
-    with no_answer("timeout"):
-        await server.transport.do("PATCH", "/first", timeout_s=0.1)
-
-    assert await server.transport.do("PATCH", "/second") == b"of the second"
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\0"])
@@ -539,75 +276,6 @@ async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        _trusting("authority-one", server_name="apiserver.test"),
-        TlsSettings(insecure=True),
-    ],
-    ids=["by its name", "any on demand"],
-)
-async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
-    async with _secured(tls=settings) as server:
-        assert await server.transport.do("GET", "/") == b"{}"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        _trusting("authority-two"),
-        _trusting("authority-one", server_name="other.test"),
-        TlsSettings(),
-        TlsSettings(authorities=b"none"),
-        TlsSettings(
-            insecure=True,
-            certificate=KeyPair(chain=_client("client-a").chain, key=_client("client-b").key),
-        ),
-    ],
-    ids=[
-        "another authority",
-        "another name",
-        "none of the system's",
-        "no certificates",
-        "the key of another certificate",
-    ],
-)
-async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
-    async with _secured(tls=settings) as server:
-        with no_answer("tls"):
-            await server.transport.do("GET", "/")
-
-    assert server.seen == []
-
-
-async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() -> None:
-    go_on = asyncio.Event()
-
-    async def two_lines(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"one\n")
-        await go_on.wait()
-        await response.write(b"two\n")
-        return response
-
-    settings = _trusting("authority-one", certificate=_client("client-a"))
-    async with _secured("authority-one", tls=settings) as server:
-        transport = server.transport
-        server.will(two_lines)
-        async with transport.stream("/watch", idle_timeout_s=10) as lines:
-            first = await anext(lines)
-            await transport.do("GET", "/early")
-            rotated = _trusting("authority-one", certificate=_client("client-b"))
-            transport.adopt(replace(transport.config, tls=rotated))
-            await transport.do("GET", "/late")
-            go_on.set()
-            second = await anext(lines)
-
-    assert (first, second) == (b"one", b"two")
-    assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
-
-
 class _Changing:
     """Credentials whose certificate is replaced by the test."""
 
@@ -633,40 +301,8 @@ async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on
     assert server.peers == ["daemon-a", "daemon-b"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
-def test_a_key_never_touches_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-
-    credentials.build_context(TlsSettings(certificate=_client("client-a")))
-
-
 def test_a_key_is_not_printed() -> None:
     assert "PRIVATE" not in repr(TlsSettings(certificate=_client("client-a")))
 
 
 BUSY = 2 * CONCURRENCY
-
-
-async def test_an_urgent_request_waits_behind_nobody() -> None:
-    held = asyncio.Event()
-    open_now = 0
-
-    async def slow(request: web.BaseRequest) -> web.StreamResponse:
-        nonlocal open_now
-        open_now += 1
-        if request.path != "/lease":
-            await held.wait()
-        open_now -= 1
-        return web.json_response({})
-
-    async with serve() as server, connect(server.url) as transport:
-        server.will(*[slow] * (BUSY + 1))
-        others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
-        while open_now < CONCURRENCY:
-            await asyncio.sleep(0)
-
-        assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
-
-        assert open_now < BUSY, "the others went in although all slots were taken"
-        held.set()
-        await asyncio.gather(*others)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccm.base.metrics import REGISTRY
 from ccm.kube.workqueue import ShutDown, WorkQueue
-from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.testing.clock import advance, elapsed_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -25,26 +25,6 @@ def queue() -> Queue:
 
 def metric(suffix: str) -> float | None:
     return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": "measured"})
-
-
-async def take_all(queue: Queue) -> list[str]:
-    taken = []
-    while len(queue):
-        key = await queue.get()
-        taken.append(key)
-        queue.done(key)
-    return taken
-
-
-async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
-    first = asyncio.create_task(queue.get())
-    second = asyncio.create_task(queue.get())
-    await settle()
-    queue.add("a")
-    first.cancel()
-    assert await asyncio.wait_for(second, 1) == "a"
-    assert first.cancelled()
-    queue.done("a")
 
 
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
@@ -65,35 +45,6 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queu
         await queue.get()
     await advance(10)
     assert len(queue) == 0
-
-
-async def test_metrics_count_as_in_client_go() -> None:
-    queue = Queue("measured")
-    queue.add("a")
-    queue.add("a")
-    queue.add("b")
-    assert metric("depth") == 2
-    assert metric("adds_total") == 2
-    await advance(3)
-    await queue.get()
-    await advance(2)
-    await queue.get()
-    assert metric("depth") == 0
-    assert metric("queue_duration_seconds_sum") == 8
-    assert metric("unfinished_work_seconds") == 2
-    await advance(1)
-    assert metric("unfinished_work_seconds") == 4
-    assert metric("longest_running_processor_seconds") == 3
-    queue.add("a")
-    assert metric("depth") == 1
-    queue.done("a")
-    queue.done("b")
-    assert metric("work_duration_seconds_sum") == 4
-    assert metric("longest_running_processor_seconds") == 0
-    queue.add_after("c", 0)
-    queue.add_after("d", 5)
-    assert metric("retries_total") == 2
-    queue.shut_down()
 
 
 STEPS = st.lists(
@@ -144,52 +95,3 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
         for key, moment in asked_at.items():
             assert began_at[key] >= moment, "an addition was lost"
         queue.shut_down()
-
-
-BACKGROUND = {"background": True}
-
-
-@pytest.mark.parametrize("lane", [{}, BACKGROUND], ids=["foreground", "background"])
-async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
-    """However fast keys come back to one lane, the other has its turn."""
-    queue.add("other", background=not lane)
-    for key in "abcdef":
-        queue.add(key, **lane)
-    assert "other" in (await take_all(queue))[:4]
-
-
-async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> None:
-    can_spare = False
-    queue = Queue("apart", can_spare=lambda: can_spare)
-    for key in "ab":
-        queue.add(key)
-        assert await queue.get() == key
-        queue.set_apart(key, True)
-        queue.add(key)
-        queue.done(key)
-    queue.add("c")
-    assert await queue.get() == "c"
-    waiting = asyncio.create_task(queue.get())
-    await settle()
-    assert not waiting.done()
-    can_spare = True
-    queue.done("c")
-    assert await waiting == "a"
-    queue.set_apart("a", False)
-    queue.add("a")
-    queue.done("a")
-    assert await take_all(queue) == ["a", "b"]
-
-
-async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(
-    queue: Queue,
-) -> None:
-    for key in (*(f"crowd/{n}" for n in range(100)), *(f"small/{n}" for n in range(6)), "b/1"):
-        queue.add(key)
-
-    found = [await queue.get() for _ in range(12)]
-
-    assert [key for key in found if not key.startswith("crowd")] == [
-        *("small/0", "b/1", *(f"small/{n}" for n in range(1, 6)))
-    ]
-    assert [at for at, key in enumerate(found) if key.startswith("crowd")] == [3, 8, 9, 10, 11]

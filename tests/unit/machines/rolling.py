@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
-from ccm.machines import bounds, progress, rollout
+from ccm.machines import bounds, rollout
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member, PopulatedSet, deletion_order, is_called
 from ccm.machines.settings import Names, Settings
 from ccm.model import ObjectMeta
@@ -330,9 +330,3 @@ def deployment(**fields: object) -> MachineDeployment:
         metadata=ObjectMeta(name="web", uid="web"), replicas=3, template=Template(essence="a")
     )
     return structs.replace(found, **fields)
-
-
-def is_done(game: Game) -> bool:
-    """Whether the status says that all is as it should be."""
-    said = game.deployment.status.condition(progress.PROGRESSING)
-    return said is not None and said.reason == progress.DONE

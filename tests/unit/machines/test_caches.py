@@ -7,15 +7,14 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
 from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.freeze import Looks
-from ccm.gardener import crds, names
-from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener import names
+from ccm.gardener.codec import CODEC, MACHINES
 from ccm.kube.informer import Informers
 from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
 from ccm.machines.caches import Caches, Target
@@ -26,7 +25,6 @@ from ccm.testing.clock import advance
 from tests.unit.controllers import machines
 from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
 from tests.unit.controllers.memory_server import MemoryServer
-from tests.unit.doctor.stuck import Stuck
 
 pytestmark = pytest.mark.virtual_time
 
@@ -151,29 +149,3 @@ async def test_a_marker_that_is_given_is_not_asked_for() -> None:
         path.startswith(NAMESPACES + "/kube-system") and "secrets" not in path
         for _, path in two.target.server.requests
     )
-
-
-@pytest.mark.parametrize("name", ["machineset", "machinedeployment", "machineovershoot"])
-async def test_sets_and_deployments_are_waited_for_by_those_that_need_them(name: str) -> None:
-    world = Stuck()
-    world.ready_class()
-    missing = [one for one in crds.DEFINITIONS if one.kind in (MACHINE_SETS, MACHINE_DEPLOYMENTS)]
-    for one in missing:
-        world.server.drop(f"{machines.DEFINITIONS}/{one.kind.plural}.{names.GROUP}")
-
-    def follows() -> bool:
-        assert world.vitals.informers is not None
-        return any(one.resource == "machinesets" for one in world.vitals.informers.all)
-
-    with capture_logs() as lines:
-        async with world.leading(controllers=f"machine,machineclass,{name}"):
-            world.machine()
-            await advance(60)
-            assert (world.phase(), follows()) == ("Pending", False)
-            for one in missing:
-                world.server.put(machines.DEFINITIONS, dict(crds.manifest(one)))
-            await advance(60)
-            assert follows()
-
-    (told,) = [line for line in lines if "wait for what they need" in line["event"]]
-    assert "has no machinesets" in told["error"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from ccm.machines import health, reasons
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
 from ccm.machines.settings import Settings, effective
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
-from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
+from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeSpec, NodeStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -142,18 +141,6 @@ def test_every_pair_is_in_the_table_or_refused() -> None:
     assert [pair for pair, edge in TABLE.items() if pair[0] is edge.after] == []
 
 
-@pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
-def test_what_a_look_finds_is_in_the_table(phase: Phase, kind: str) -> None:
-    """However long it has lasted."""
-    for seconds in (0.0, 1e6):
-        found = health.look(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
-        if found.cause is not None:
-            assert (phase, found.cause) in TABLE
-            outcome = health.changed(machine(phase), NODES[kind], found.cause, at(seconds), RULES)
-            assert outcome.status is not None
-            assert outcome.status.phase is TABLE[phase, found.cause].after
-
-
 @pytest.mark.row("machine-phase-05")
 def test_a_machine_of_which_nobody_saw_a_node() -> None:
     running = machine(Phase.RUNNING)
@@ -173,31 +160,6 @@ def test_a_phase_that_nobody_knows(kind: str) -> None:
     assert (found.cause, found.after_s) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("phase", "since_s", "after_s", "limit_s"),
-    [
-        pytest.param(Phase.PENDING, 0, 1200, 1200, id="pending"),
-        pytest.param(Phase.UNKNOWN, 0, 600, 600, id="unknown"),
-        pytest.param(
-            Phase.PENDING, 1500, CONFIRM_S, 1500 + CONFIRM_S, id="pending-before-we-began"
-        ),
-        pytest.param(Phase.UNKNOWN, 900, CONFIRM_S, 900 + CONFIRM_S, id="unknown-before-we-began"),
-        pytest.param(Phase.UNKNOWN, 200, 400, 600, id="its-time-goes-on"),
-    ],
-)
-def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float) -> None:
-    """Counted from when it began; and at least a minute of it under our eyes."""
-    spell = seen(phase, since_s=since_s)
-
-    def found(seconds: float) -> tuple[Cause | None, float | None]:
-        looked = health.look(machine(phase), NODES["sick"], spell, at(seconds), RULES)
-        return looked.cause, looked.after_s
-
-    assert found(since_s) == (None, after_s + 1)
-    assert found(limit_s - 1) == (None, 2)
-    assert found(limit_s) == (Cause.LATE, None)
-
-
 @pytest.mark.row("machine-phase-15")
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.UNKNOWN])
 @pytest.mark.parametrize("jumped_s", [-7200.0, 7200.0], ids=["back", "forth"])
@@ -210,31 +172,6 @@ def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
         return health.look(machine(phase), None, spoken, now, RULES).cause is Cause.LATE
 
     assert [late(1), late(599), late(1201)] == [False, False, True]
-
-
-def test_a_clock_that_jumps_between_two_phases() -> None:
-    """A machine whose VM took long to be made has no more time left than that."""
-    made = health.spell(machine(Phase.CRASH_LOOP), None, at(0))
-    now = at(1000, jumped_s=7200)
-    pending = structs.replace(
-        machine(Phase.PENDING), status=MachineStatus(phase=Phase.PENDING, since=now.wall)
-    )
-
-    spell = health.spell(pending, made, now)
-
-    assert health.look(pending, None, spell, now, RULES).after_s == 201
-
-
-def test_a_machine_made_anew_under_its_name_begins_anew() -> None:
-    old = seen(Phase.UNKNOWN)
-    new = structs.replace(
-        machine(),
-        metadata=ObjectMeta(name="m", uid="other"),
-        status=replace(machine().status, since=at(900).wall),
-    )
-
-    assert health.spell(new, old, at(900)).carried_s == 0
-    assert health.spell(new, old, at(900)).began_s == 900
 
 
 @pytest.mark.row("machine-phase-17")
@@ -266,14 +203,6 @@ def test_a_node_that_flaps() -> None:
     assert look(later, "well", 1101).cause is Cause.HEALTHY
 
 
-def test_while_nodes_could_not_be_seen_no_time_passed() -> None:
-    spell = health.restarted(seen(Phase.UNKNOWN, since_s=500), 1000)
-
-    assert health.look(machine(), None, spell, at(1001), RULES).after_s == 600
-    pending = health.restarted(seen(Phase.PENDING, since_s=500), 1000)
-    assert health.look(machine(Phase.PENDING), None, pending, at(1001), RULES).after_s == 1200
-
-
 @pytest.mark.row("machine-phase-11")
 def test_conditions_alone_are_written_now_and_then() -> None:
     running, told = machine(Phase.RUNNING), node(**WELL, MemoryPressure="True")
@@ -285,56 +214,6 @@ def test_conditions_alone_are_written_now_and_then() -> None:
     assert health.copied(running, node(Ready=""), spell, at(99), RULES)[0].status is None
     pending = machine(Phase.PENDING)
     assert health.copied(pending, told, seen(Phase.PENDING), at(0), RULES)[0].status is None
-
-
-def test_what_is_said_of_a_sick_node() -> None:
-    sick = node(Ready="False", DiskPressure="True", MemoryPressure="True")
-    found = [
-        health.changed(machine(phase), one, cause, at(0), RULES).status
-        for phase, one, cause in [
-            (Phase.RUNNING, sick, Cause.SICK),
-            (Phase.RUNNING, None, Cause.GONE),
-            (Phase.UNKNOWN, sick, Cause.LATE),
-            (Phase.PENDING, None, Cause.LATE),
-        ]
-    ]
-
-    assert [one.description for one in found if one is not None] == [
-        "Machine m is not healthy: node n has Ready=False, DiskPressure=True",
-        "Machine m is not healthy: its node object n is gone",
-        "Machine m has not been healthy for 10m0s: node n has Ready=False, DiskPressure=True",
-        "Machine m failed to join the cluster in 20m0s",
-    ]
-    assert [(one.state, one.timeout_active) for one in found if one is not None] == [
-        ("Processing", True),
-        ("Processing", True),
-        ("Failed", False),
-        ("Failed", False),
-    ]
-
-
-def test_a_node_that_is_gone_is_remembered_by_its_conditions() -> None:
-    found = health.changed(machine(Phase.RUNNING), None, Cause.GONE, at(0), RULES).status
-
-    assert found is not None
-    assert found.conditions == machine().status.conditions
-
-
-@pytest.mark.parametrize(
-    ("kind", "state", "wanted"),
-    [
-        (OperationType.CREATE, OperationState.PROCESSING, "joined the cluster in 1m30s"),
-        (OperationType.CREATE, OperationState.SUCCESSFUL, "re-joined the cluster"),
-        (OperationType.HEALTH_CHECK, OperationState.FAILED, "re-joined the cluster"),
-    ],
-)
-def test_joining_and_rejoining(kind: OperationType, state: OperationState, wanted: str) -> None:
-    status = MachineStatus(phase=Phase.PENDING, kind=kind.value, state=state.value)
-    outcome = health.changed(machine(status=status), NODES["well"], Cause.HEALTHY, at(90), RULES)
-
-    assert outcome.status is not None
-    assert outcome.status.description == f"Machine m successfully {wanted}"
-    assert outcome.joined is (wanted[0] == "j")
 
 
 # --- any order of things ----------------------------------------------------------------------

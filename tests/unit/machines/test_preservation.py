@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -25,7 +24,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = Settings(names=NAMES, cluster="ours")
 TAINT = Taint(key=names.TAINT_PRESERVED, effect="NoSchedule")
 WISH, LAST = names.ANNOTATION_PRESERVE, names.ANNOTATION_PRESERVED
-ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
 
 
 def notes(**wanted: str | None) -> dict[str, str]:
@@ -208,19 +206,6 @@ def test_preservation(
     assert given.node is None or given.node.spec.unschedulable
 
 
-@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED], ids=str)
-@pytest.mark.parametrize("minutes", [None, 60.0, -1.0])
-def test_whatever_is_wished_it_comes_to_rest(phase: Phase, minutes: float | None) -> None:
-    """In two passes: the second may find that a wish of the node is gone."""
-    for theirs, own, last, tainted, node in product(ANY, ANY, ANY, (False, True), (True, False)):
-        one = case(
-            theirs, own, last, phase=phase.value, minutes=minutes, tainted=tainted, node=node
-        )
-        one.pass_()
-        one.pass_()
-        assert one.pass_() == 0, (theirs, own, last, tainted, node)
-
-
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FAILED], ids=str)
 @pytest.mark.parametrize("wish", ["now", "when-failed", "auto-preserved"])
 def test_its_end_is_its_end(phase: Phase, wish: str) -> None:
@@ -235,24 +220,6 @@ def test_its_end_is_its_end(phase: Phase, wish: str) -> None:
             one.pass_(now=later)
         assert one.status.preserve_until is None
         assert (one.annotations.get(WISH), one.is_tainted()) == (None, False)
-
-
-@pytest.mark.parametrize("wish", [*ANY, "now"])
-def test_what_is_to_be_written_says_until_when_it_is_kept(wish: str | None) -> None:
-    one = case(wish)
-    failed = MachineStatus(phase=Phase.FAILED)
-
-    found = preservation.kept(one.machine(), failed, one.node, NOW, RULES)
-
-    kept = wish in ("now", "when-failed", "auto-preserved")
-    assert found == replace(failed, preserve_until=NOW + timedelta(hours=96) if kept else None)
-
-
-def test_the_moment_until_which_it_is_kept_stays() -> None:
-    one = case("when-failed", minutes=60)
-    failed = MachineStatus(phase=Phase.FAILED, preserve_until=one.status.preserve_until)
-
-    assert preservation.kept(one.machine(), failed, one.node, NOW, RULES) == failed
 
 
 @pytest.mark.row("machine-preserve-20")
@@ -283,15 +250,6 @@ def test_what_the_condition_says() -> None:
     one.status = replace(one.status, phase=Phase.RUNNING)
     one.pass_()
     assert said() == ("False", "Preservation stopped.", "")
-
-
-def test_who_preserves_it_is_said() -> None:
-    one = case(None, "auto-preserved", phase="Failed")
-    one.pass_()
-
-    found = one.condition()
-    assert found is not None
-    assert found.reason == "Preserved by MCM."
 
 
 @pytest.mark.row("machine-preserve-22")
@@ -329,10 +287,3 @@ def test_the_autoscaler(
     one.pass_()
     assert told(one) == after
     assert one.node.condition_status("Preserved") == "False"
-
-
-def test_a_front_that_preserves_nothing() -> None:
-    rules = replace(RULES, names=replace(RULES.names, preserve=""))
-    one = case("now", minutes=60)
-
-    assert preservation.decide(one.machine(), one.node, NOW, rules).action is Action.NOTHING

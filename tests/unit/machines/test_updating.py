@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from msgspec import structs
 
-from ccm.controllers.machine import plan
 from ccm.gardener.decoding import NAMES
 from ccm.machines import updating
 from ccm.machines.settings import Settings
@@ -95,42 +92,3 @@ def says(reason: str) -> Decision:
 )
 def test_what_follows(phase: Phase, labels: dict[str, str], reason: str, found: Decision) -> None:
     assert updating.decide(machine(phase), node(labels, reason), RULES) == found
-
-
-@row(3)
-def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
-    chosen = node(CHOSEN, NAMES.update_selected)
-    limited = machine(drain_timeout_s=60.0)
-
-    def force(one: Machine, seconds: float) -> bool:
-        return updating.drain_task(one, chosen, START + timedelta(seconds=seconds), RULES).force
-
-    assert (force(limited, 60), force(limited, 61)) == (False, True)
-    assert (force(machine(), 7200), force(machine(force_drain=True), 0)) == (False, True)
-    task = updating.drain_task(limited, chosen, START, RULES)
-    assert (task.terminating, task.cordon) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "matters"),
-    [
-        (node({}), node(CANDIDATE), True),
-        (node(CANDIDATE), node(CHOSEN), True),
-        (node(CHOSEN), node(CHOSEN | WELL), True),
-        (node(CHOSEN | ILL), node(CHOSEN | WELL), True),
-        (node(CHOSEN | WELL), node(CHOSEN | WELL), False),
-        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_selected), True),
-        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_waiting), False),
-    ],
-)
-@row(13)
-def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> None:
-    assert plan.node_matters(before, after, NAMES) is matters
-
-
-@row(14)
-def test_a_node_that_goes() -> None:
-    going = node(CHOSEN, NAMES.update_selected)
-    metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
-
-    assert updating.decide(machine(), structs.replace(going, metadata=metadata), RULES) == NOTHING

@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
 from ccm.app.persistence import PersistenceConfig
 from ccm.cloud import settings
-from ccm.cloud.settings import Fields
-from ccm.persistence import engine, registry
+from ccm.persistence import engine
 from ccm.persistence.file import FileConfig
 from ccm.persistence.kubesecrets import KubernetesConfig
 from ccm.persistence.memory import MemoryConfig
@@ -52,31 +47,6 @@ def table(name: str, struct: type[msgspec.Struct]) -> Iterator[str]:
         default = "required" if one.required else f"`{one.default}`" if one.default else ""
         cells = (f"`{one.name}`", one.kind, default, one.help)
         yield f"| {' | '.join(cells)} |"
-
-
-def test_tables_are_those_of_the_declarations() -> None:
-    assert GUIDE.read_text().partition(BEGIN)[2].partition(END)[0] == f"{tables()}\n\n"
-
-
-def examples() -> list[Any]:
-    texts = re.findall(r"^ *```yaml\n(.*?)^ *```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    return [yaml.safe_load(textwrap.dedent(text)) for text in texts]
-
-
-def test_examples_can_be_read() -> None:
-    """Each setting in them is one, whatever it names is not opened."""
-    found = examples()
-    assert len(found) == 4
-    for example in found:
-        config = example.get("persistence", {}).get("config", example)
-        stores = [(registry.OBJECTS, one) for one in config.get("instances", ())]
-        if secrets := config.get("secrets"):
-            stores.append((registry.SECRETS, secrets))
-        assert stores
-        for group, one in stores:
-            ((name, settings),) = one.items()
-            declared, _ = registry.load(name, group)
-            Fields(settings, where=name).read(declared)
 
 
 def test_every_metric_is_in_it() -> None:

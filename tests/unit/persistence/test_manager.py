@@ -7,13 +7,9 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
-from ccm.base import clock
-from ccm.base.metrics import REGISTRY
-from ccm.base.tasks import Group
 from ccm.persistence import errors
 from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Writer
@@ -21,7 +17,6 @@ from ccm.persistence.interface import GVK, ObjectKey, Stamped
 from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
-from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE, Ill, Troubled
 
@@ -77,87 +72,6 @@ async def rounds(number: int = 2) -> None:
     await asyncio.sleep(31 * number)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-async def test_life(count: int) -> None:
-    world = World()
-    async with world.opened(count) as manager:
-        key = await manager.put_object(thing(size=1))
-        await manager.put_object(thing(size=2))
-        await manager.put_object(thing("two"))
-        assert await manager.get_object(KIND, key) == thing(size=2)
-        assert len(await manager.get_all_objects(KIND)) == 2
-        await rounds()
-        assert await manager.get_object(KIND, key) == thing(size=2)
-
-        await manager.delete_object(KIND, key)
-        assert await manager.get_object(KIND, key) is None
-        assert await manager.get_all_objects(KIND) == [thing("two")]
-        await rounds()
-        assert world.counts()[:count] == [1] * count
-
-
-@pytest.mark.parametrize(
-    ("policy", "down", "works"),
-    [
-        ("any", 2, True),
-        ("any", 3, False),
-        ("majority", 1, True),
-        ("majority", 2, False),
-        ("all", 0, True),
-        ("all", 1, False),
-    ],
-)
-async def test_policies(policy: Any, down: int, works: bool) -> None:
-    world = World()
-    async with world.opened(policy=policy) as manager:
-        world.fail(*range(down))
-        if works:
-            await manager.put_object(thing())
-        else:
-            with pytest.raises(errors.BackendUnavailable, match="fewer than"):
-                await manager.put_object(thing())
-
-
-async def test_hanging_instance_does_not_hold_up_the_others() -> None:
-    world = World()
-    async with world.opened() as manager:
-        world.ills[0].well.clear()
-        began = clock.monotonic()
-        await manager.put_object(thing())
-        assert clock.monotonic() - began < 1
-
-
-async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
-    world, heard = World(), list[bool]()
-    async with world.opened(tell=heard.append) as manager:
-        world.fail(0, 1)
-        await rounds(3)
-        assert heard == []
-        world.fail(0, 1, 2)
-        await rounds(3)
-        assert heard == [False]
-        world.fail(0)
-        await rounds(3)
-        assert heard == [False, True]
-        assert await manager.may_create()
-
-
-async def test_fastest_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, if it cannot answer, the next one."""
-    world, asked = World(), list[int]()
-    async with world.opened() as manager:
-        key = await manager.put_object(thing())
-        await rounds()
-        for at, (member, latency) in enumerate(zip(manager.members, (0.3, 0.1, 0.2), strict=True)):
-            monkeypatch.setattr(member, "latency", AsyncMock(return_value=latency))
-            monkeypatch.setattr(member, "read", _noted(asked, at, member.read))
-        assert await manager.get_object(KIND, key) == thing()
-        assert asked == [1]
-        world.fail(1)
-        assert await manager.get_object(KIND, key) == thing()
-        assert asked == [1, 1, 2]
-
-
 def _noted(asked: list[int], at: int, read: Any) -> Any:
     async def noting(place: Place) -> Stamped | None:
         asked.append(at)
@@ -165,50 +79,6 @@ def _noted(asked: list[int], at: int, read: Any) -> Any:
         return found
 
     return noting
-
-
-async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is still on its way to the instance that is asked first."""
-    world, arrives = World(), asyncio.Event()
-    async with world.opened() as manager:
-        key = await manager.put_object(thing(size=1))
-        await rounds()
-        fastest = manager.members[0]
-        write = fastest.write
-
-        async def late(place: Place, copy: Stamped) -> None:
-            await arrives.wait()
-            await write(place, copy)
-
-        monkeypatch.setattr(fastest, "write", late)
-        monkeypatch.setattr(fastest, "latency", AsyncMock(return_value=0.0))
-        await manager.put_object(thing(size=2))
-        assert await manager.get_object(KIND, key) == thing(size=2)
-        arrives.set()
-        await manager.settled()
-        assert await manager.get_object(KIND, key) == thing(size=2)
-
-
-async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One instance is read before it, the next when even its mark is gone."""
-    world = World()
-    async with world.opened() as manager:
-        key = await manager.put_object(thing())
-        await manager.put_object(thing("two"))
-        await rounds()
-        first = manager.members[0]
-        read_all = first.read_all
-
-        async def slowly(kind: GVK) -> dict[Place, Stamped]:
-            found = await read_all(kind)
-            await manager.delete_object(KIND, key)
-            await manager.settled()
-            return found
-
-        monkeypatch.setattr(first, "read_all", slowly)
-        monkeypatch.setattr(first, "latency", AsyncMock(return_value=0.0))
-        assert await manager.get_all_objects(KIND) == [thing("two")]
-        assert world.counts() == [1, 1, 1]
 
 
 async def test_what_was_missed_is_made_up_for() -> None:
@@ -242,37 +112,6 @@ async def test_deleted_object_does_not_come_back(down: int) -> None:
         await rounds(4)
         assert world.counts() == [0, 0, 0]
         assert await manager.get_object(KIND, key) is None
-
-
-async def test_newest_wins_after_a_restart() -> None:
-    """Though the instance with the old copy is the faster one."""
-    world = World()
-    async with world.opened() as manager:
-        key = await manager.put_object(thing(size=1))
-        world.fail(0, 1)
-        await manager.put_object(thing(size=2))
-    async with world.opened() as manager:
-        assert await manager.get_object(KIND, key) == thing(size=2)
-        await rounds()
-        world.fail(2)
-        assert await manager.get_object(KIND, key) == thing(size=2)
-
-
-async def test_copy_of_one_that_is_down_is_not_lost() -> None:
-    """The only one that has the newest goes down, and comes back: nobody wrote over it."""
-    world = World()
-    async with world.opened() as manager:
-        key = await manager.put_object(thing(size=1))
-        await rounds()
-        world.fail(0, 1)
-        await manager.put_object(thing(size=2))
-        world.fail(0, 1, 2)
-        await rounds(2)
-        world.fail(2)
-        await rounds(3)
-        world.fail()
-        await rounds(3)
-        assert await manager.get_object(KIND, key) == thing(size=2)
 
 
 async def test_damaged_copy_is_replaced() -> None:
@@ -331,38 +170,6 @@ async def test_stale_leader_learns_it() -> None:
                 await old.put_object(thing(by="old"))
 
 
-async def test_lease_that_was_made_anew_does_not_end_the_daemon() -> None:
-    """Its count began at 0 again: storage refuses, and the daemon goes on without."""
-    world = World(epoch=5)
-    async with world.opened(1) as manager:
-        await manager.put_object(thing())
-    world.stores[0].open = _refuses(world.stores[0])  # type: ignore[method-assign]
-    world.epoch = 0
-    async with world.opened(1) as manager:
-        assert await manager.may_create()
-        with pytest.raises(errors.BackendUnavailable):
-            await manager.put_object(thing())
-
-
-def _refuses(store: MemoryStore) -> Any:
-    async def open_(claim: Any) -> None:
-        check_epoch(store._epoch, claim.epoch)
-
-    return open_
-
-
-async def test_writes_to_one_object_end_alike_everywhere() -> None:
-    world = World()
-    async with world.opened() as manager:
-        async with Group() as group:
-            for at in range(50):
-                group.start(manager.put_object(thing(size=at)), name=f"put-{at}")
-        await rounds()
-        key = ObjectKey("default/one")
-        found = [await member.read(Place(KIND, key)) for member in manager.members]
-        assert {one.obj["spec"]["size"] for one in found if one and one.obj} == {49}
-
-
 class Half:
     """A backend that somebody did not finish."""
 
@@ -416,43 +223,6 @@ async def fail(one: Instance) -> None:
     async with one.operation("put", PLACE):
         await asyncio.sleep(7)
         raise errors.BackendUnavailable("no")
-
-
-async def test_waiting_for_its_turn_counts() -> None:
-    one = instance()
-
-    async def put() -> None:
-        async with one.operation("put", PLACE):
-            await asyncio.sleep(1)
-
-    await asyncio.wait({asyncio.get_running_loop().create_task(put()) for _ in range(3)})
-
-    assert one.status.mean_persist_latency == pytest.approx(2.0)
-    assert len(one._turns._locks) == 0
-
-
-async def test_what_prometheus_is_told() -> None:
-    one = Instance("memory", "memory-00000000000000aa", MemoryStore(), deadline_s=60)
-
-    def told(name: str, **labels: str) -> float | None:
-        return REGISTRY.get_sample_value(
-            f"ccm_persistence_{name}", {"instance": one.name, **labels}
-        )
-
-    async with one.operation("put", PLACE):
-        await asyncio.sleep(2)
-    assert told("instance_up") == 1
-    with pytest.raises(errors.BackendUnavailable):
-        await fail(one)
-    one.corrupt()
-
-    put = {"backend": "memory", "operation": "put"}
-    assert told("operations_total", result="ok", **put) == 1
-    assert told("operations_total", result="BackendUnavailable", **put) == 1
-    assert told("operation_duration_seconds_sum", **put) == pytest.approx(9)
-    assert told("mean_persist_latency_seconds") == pytest.approx(2)
-    assert told("instance_up") == 0
-    assert told("corrupt_objects_total") == 1
 
 
 async def test_what_never_ends_is_ended() -> None:

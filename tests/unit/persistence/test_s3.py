@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import re
 import ssl
@@ -17,7 +16,6 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from ccm.cloud.settings import ConfigError, Fields
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import Writer
@@ -27,7 +25,6 @@ from ccm.testing.persistence_harness import overheard
 from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
-from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -174,28 +171,6 @@ def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvid
     return opened(store, writer=lambda: Writer(epoch=epoch))
 
 
-async def test_what_the_next_leader_deleted_stays_deleted(
-    bucket_url: str, config: S3Config
-) -> None:
-    """Though the former one saw it, and finds nothing in its place when it looks again."""
-    async with (
-        between(bucket_url) as proxy,
-        leads(through(proxy, config), 3) as old,
-        AsyncExitStack() as stack,
-    ):
-        key = await old.put_object(NAME, thing(size=1))
-
-        async def taken_over() -> None:
-            new = await stack.enter_async_context(leads(S3Store(config), 4))
-            await new.delete_object(NAME, KIND, key)
-
-        proxy.before = taken_over
-        with pytest.raises(errors.Fenced):
-            await old.put_object(NAME, thing(size=2))
-
-        assert await old.get_object(NAME, KIND, key) is None
-
-
 @pytest.mark.parametrize("epoch", [3, 4])
 async def test_what_was_written_in_the_place_of_a_deletion_stays(
     bucket_url: str, config: S3Config, epoch: int
@@ -241,33 +216,6 @@ async def test_nothing_goes_where_the_next_leader_may_be_about_to_write(
         assert await old.get_all_objects(NAME, KIND) == []
 
 
-@pytest.mark.parametrize("status", [503, 429])
-async def test_short_outage_is_waited_for(bucket_url: str, config: S3Config, status: int) -> None:
-    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
-        proxy.refuses, proxy.status = 2, status
-        await store.put_object(NAME, thing())
-
-        assert await store.get_all_objects(NAME, KIND) == [thing()]
-
-
-async def test_another_write_under_way(bucket_url: str, config: S3Config) -> None:
-    """The service tells of a conflict though nothing was written: it is looked at again."""
-    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
-        await store.put_object(NAME, thing(size=1))
-        proxy.conflicts = 1
-        key = await store.put_object(NAME, thing(size=2))
-        assert await store.get_object(NAME, KIND, key) == thing(size=2)
-        proxy.conflicts = 1
-        await store.put_versioned(NAME, thing("new"), expect=ABSENT)
-
-
-async def test_missing_bucket_is_told(bucket_url: str, config: S3Config) -> None:
-    gone = msgspec.structs.replace(config, bucket="no-such-bucket")
-    with pytest.raises(errors.BackendDead, match="no-such-bucket"):
-        async with opened(S3Store(gone)):
-            pass
-
-
 def test_plain_http_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match=r"not encrypted.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
@@ -276,31 +224,6 @@ def test_plain_http_is_refused() -> None:
     with overheard() as logged:
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
     assert "bucket is used without TLS" in logged()
-
-
-async def test_the_proxy_of_the_environment_is_used(
-    bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the rules of all our calls: not to loopback, and not for variables of the library's."""
-    async with forwardproxy.serving(int(bucket_url.rpartition(":")[2])) as proxy:
-        url = f"http://127.0.0.1:{proxy.port}"
-        monkeypatch.setenv("HTTP_PROXY", url)
-        away = msgspec.structs.replace(config, endpoint="http://192.0.2.1")
-        async with opened(S3Store(away)) as store:
-            await store.put_object(NAME, thing())
-        assert {one.split("/")[2] for one in proxy.asked} == {"192.0.2.1"}
-        proxy.heads.clear()
-
-        async with opened(S3Store(config)) as store:
-            assert await store.get_all_objects(NAME, KIND) == [thing()]
-        monkeypatch.setenv("NO_PROXY", "s3.test:80")
-        monkeypatch.setenv("ALL_PROXY", url)
-        named = msgspec.structs.replace(config, endpoint="http://s3.test")
-        with pytest.raises(errors.Unreachable, match="host is unknown"):
-            async with opened(S3Store(named)):
-                pass
-
-        assert proxy.heads == []
 
 
 async def test_a_metadata_service_is_asked_through_no_proxy(
@@ -330,71 +253,6 @@ def test_a_proxy_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         S3Store(S3Config(bucket="b-1"))
 
 
-async def test_nobody_answers(config: S3Config) -> None:
-    nobody = msgspec.structs.replace(config, endpoint="http://127.0.0.1:1")
-    with pytest.raises(errors.Unreachable, match="nobody answers there; see endpoint"):
-        async with opened(S3Store(nobody)):
-            pass
-
-
-async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_path: Path) -> None:
-    """With the right authority it works, with another one nothing is sent."""
-    ours, other = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "other")
-    async with between(bucket_url, ours.server("127.0.0.1")) as proxy:
-        strict = msgspec.structs.replace(config, endpoint=proxy.url, allow_insecure=False)
-        async with opened(S3Store(msgspec.structs.replace(strict, ca_file=ours.file))) as store:
-            key = await store.put_object(NAME, thing())
-            assert await store.get_object(NAME, KIND, key) == thing()
-        asked = proxy.puts
-        for ca_file in (other.file, None):
-            stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
-            with pytest.raises(
-                errors.Unreachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
-            ):
-                async with opened(stranger):
-                    pass
-        assert proxy.puts == asked
-
-
-async def test_encryption_is_asked_for(bucket_url: str, config: S3Config) -> None:
-    """With each PUT."""
-    async with between(bucket_url) as proxy:
-        strict = msgspec.structs.replace(config, server_side_encryption="AES256")
-        async with opened(through(proxy, strict)) as store:
-            await store.put_object(NAME, thing())
-        assert proxy.encryption == {"AES256"}
-
-
-async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
-    """What a kubelet mounts changes in its place; the next look reads it again."""
-    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
-        assert config.access_key_id_file is not None
-        config.access_key_id_file.write_text("another-access-key")
-        async with asyncio.timeout(DEADLINE_S):
-            while "another-access-key" not in proxy.keys:
-                await asyncio.sleep(0.01)
-        await store.put_object(NAME, thing())
-    assert proxy.keys == {"some-access-key", "another-access-key"}
-
-
-@pytest.mark.parametrize("files", [True, False])
-async def test_one_client_is_kept_while_nothing_changes(
-    monkeypatch: pytest.MonkeyPatch, config: S3Config, *, files: bool
-) -> None:
-    """Where no files are named, a new one would have to ask anew who the machine is."""
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "some-key")
-    none = {"access_key_id_file": None, "secret_access_key_file": None}
-    store = S3Store(config if files else msgspec.structs.replace(config, **none))
-    made = []
-    async with opened(store):
-        for _ in "ab":
-            made.append(store._bucket)
-            await store.probe()
-
-    assert made[0] is made[1]
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -415,9 +273,3 @@ async def test_wrong_files_are_named(
     with pytest.raises(errors.Unreachable, match=said):
         async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
-
-
-def test_unknown_encryption_is_named_with_those_there_are() -> None:
-    fields = Fields({"bucket": "b-1", "server_side_encryption": "AES"}, where="s3")
-    with pytest.raises(ConfigError, match=r"encryption is 'AES'.*AES256, aws:kms"):
-        fields.read(S3Config)

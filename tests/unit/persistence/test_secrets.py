@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,16 +12,14 @@ from typing import Any
 
 import pytest
 
-from ccm.base import redact
-from ccm.base.tasks import Group
 from ccm.persistence import errors, keyring
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
-from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
+from ccm.persistence.secrets import EncryptedSecretStore, RotationReport
 from ccm.persistence.store import Store
-from ccm.testing.persistence_harness import ELSEWHERE, overheard
+from ccm.testing.persistence_harness import overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -152,75 +148,6 @@ async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
         assert needle not in stored + said
 
 
-async def test_wrong_key() -> None:
-    store = MemoryStore()
-    async with sealed(store, OLD) as before:
-        key = await before.put_secret(NAME, "one", DATA)
-    async with sealed(store, NEW) as after:
-        with pytest.raises(errors.CorruptObject, match="which the ring lacks"):
-            await after.get_secret(NAME, key)
-
-
-async def test_swapped_secrets_do_not_open() -> None:
-    """A sealed value under another name is none, though all around it is healthy."""
-    inner = provider(MemoryStore())
-    store = EncryptedSecretStore(inner, [NEW])
-    await store.initialize(HERE)
-    one, two = [await store.put_secret(NAME, name, DATA) for name in ("one", "two")]
-    obj = await inner.get_object(NAME, SEALED, one)
-    assert obj is not None
-    obj["metadata"]["name"] = "two"
-    await inner.put_object(NAME, obj)
-
-    with pytest.raises(errors.CorruptObject, match="moved"):
-        await store.get_secret(NAME, two)
-    assert await store.get_secret(NAME, one) == DATA
-    await store.close()
-
-
-async def test_other_cluster_does_not_open_it() -> None:
-    ring, other = (EncryptedSecretStore(provider(MemoryStore()), [NEW]) for _ in "ab")
-    await ring.initialize(HERE)
-    await other.initialize(ELSEWHERE)
-    key = await ring.put_secret(NAME, "one", DATA)
-    obj = await ring._inner.get_object(NAME, SEALED, key)
-    await other._inner.put_object(NAME, obj)
-
-    with pytest.raises(errors.CorruptObject):
-        await other.get_secret(NAME, key)
-    await ring.close()
-    await other.close()
-
-
-@pytest.mark.parametrize("field", ["sealed", "sealedKey"])
-@pytest.mark.parametrize("at", [0, 5, 12, 20, -1])
-def test_flipped_bit(field: str, at: int) -> None:
-    ring = Keyring([NEW])
-    made = ring.seal(NEEDLE, b"here")
-    raw = bytearray(base64.b64decode(made[field]))
-    raw[at] ^= 1
-    for changed in (bytes(raw), bytes(raw[:at]), b""):
-        with pytest.raises(errors.CorruptObject):
-            ring.open(made | {field: base64.b64encode(changed).decode()}, b"here")
-    assert ring.open(made, b"here") == NEEDLE
-
-
-async def test_rotation_may_be_cut_and_goes_on() -> None:
-    store = MemoryStore()
-    async with sealed(store, OLD) as before:
-        wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
-    async with sealed(store, NEW, OLD) as between:
-        for key in wanted[:2]:
-            await between._anew(NAME, key)
-    async with sealed(store, NEW, OLD) as after:
-        assert await after.rotate(NAME) == RotationReport(rewritten=4, current=2)
-        assert await after.rotate(NAME) == RotationReport(current=6)
-    async with sealed(store, NEW) as alone:
-        assert [await alone.get_secret(NAME, key) for key in wanted] == [DATA] * 6
-    async with sealed(store, OLD) as gone:
-        assert await gone.rotate(NAME) == RotationReport(left=6)
-
-
 async def test_rotation_in_the_cluster_writes_each_anew() -> None:
     cluster = Cluster()
     async with in_cluster(cluster) as store:
@@ -248,24 +175,6 @@ async def test_foreign_secret_is_left_alone() -> None:
             with pytest.raises(errors.CorruptObject, match="somebody else's"):
                 await call
         assert list(cluster.held.values()) == [held]
-
-
-async def test_later_write_wins_though_it_is_sealed_sooner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seal, waits = Keyring.seal, iter([0.05, 0.0])
-
-    def slowly(self: Keyring, value: bytes, where: bytes) -> dict[str, str]:
-        time.sleep(next(waits))
-        return seal(self, value, where)
-
-    monkeypatch.setattr(Keyring, "seal", slowly)
-    async with sealed(MemoryStore()) as store, Group() as group:
-        for value in (b"old", b"new"):
-            group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
-    async with sealed(store._inner._instances[NAME].store) as again:
-        (key,) = await again.list_secrets(NAME)
-        assert await again.get_secret(NAME, key) == {"a": b"new"}
 
 
 async def test_passphrase_and_its_salt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,10 +223,3 @@ def test_key_files(tmp_path: Path) -> None:
         keyring.from_files([tmp_path / "absent"])
     with pytest.raises(errors.BackendDead, match="at least one key"):
         EncryptedSecretStore(provider(MemoryStore()), [])
-
-
-def test_sealed_values_do_not_look_secret() -> None:
-    """Or a plain store would refuse one of them now and then."""
-    for _ in range(2000):
-        text = base64.b64encode(os.urandom(60)).decode()
-        assert redact.words(text) == text

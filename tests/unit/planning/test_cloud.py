@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from types import NoneType
-from typing import Any, cast, get_type_hints
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -14,7 +13,6 @@ import pytest_asyncio
 
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
-from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import (
     InstancesV2,
     LoadBalancer,
@@ -24,10 +22,10 @@ from ccm.cloud.interface import (
 )
 from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
 from ccm.cloud.operation import DECLARED
-from ccm.cloud.types import LoadBalancerRecord, Route
-from ccm.planning.cloud import KNOWN, AskingHandle, ChangeRefused, Ledger
+from ccm.cloud.types import Route
+from ccm.planning.cloud import AskingHandle, Ledger
 from ccm.testing.builders import node, service
-from tests.contract.memory import MemoryNetwork, MemoryNetworkApi, open_memory_network
+from tests.contract.memory import MemoryNetworkApi, open_memory_network
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,58 +71,6 @@ def test_every_change_that_is_declared_is_tried_here() -> None:
     }
 
 
-@ALL
-async def test_a_change_is_noted_and_taken_for_done(
-    handle: AskingHandle, api: MemoryNetworkApi, method: Any
-) -> None:
-    try:
-        answer = await handle.call(method, *CHANGES[method])
-        assert answer == KNOWN.get(method.__name__)
-    except errors.RetryAfter:
-        assert get_type_hints(method)["return"] is not NoneType
-
-    assert [one.verb for one in handle._ledger.changes] == [method.__name__]
-    assert api.writes == 0
-
-
-@ALL
-async def test_behind_that_is_a_wall(
-    handle: AskingHandle, api: MemoryNetworkApi, method: Any
-) -> None:
-    """A change that comes this far all the same does not reach the provider."""
-    with pytest.raises(ChangeRefused, match=f"{method.__name__} is not called"):
-        await Handle.call(handle, method, *CHANGES[method])
-
-    assert (api.writes, api.requests) == (0, 0)
-    assert cast("AsyncMock", handle.cloud.machines).mock_calls == []
-
-
-async def test_a_question_is_put_once_and_its_error_stays(
-    handle: AskingHandle, api: MemoryNetworkApi
-) -> None:
-    api.fault = 503
-    for _ in range(3):
-        with pytest.raises(errors.Unavailable):
-            await handle.call(LoadBalancerDigests.list_load_balancers, "kubernetes")
-
-    assert api.requests == 1
-    assert list(handle._ledger.failures) == [("list_load_balancers", "")]
-
-
-async def test_somebody_who_waits_asks_again(handle: AskingHandle, api: MemoryNetworkApi) -> None:
-    handle._ledger.remembers = False
-    machine = api.create("a")
-    asked = node("a", provider_id=f"memory://{machine.id}")
-    assert await handle.call(InstancesV2.instance_exists, asked)
-
-    api.instances.clear()
-
-    assert not await handle.call(InstancesV2.instance_exists, asked)
-    handle._ledger.remembers = True
-    api.create("a")
-    assert not await handle.call(InstancesV2.instance_exists, asked)
-
-
 class SilentApi(MemoryNetworkApi):
     """No request that comes while it is `dead` is ever answered."""
 
@@ -158,64 +104,3 @@ async def test_a_silent_cloud_is_waited_for_once(another: bool) -> None:
 
     assert api.requests == asked + another
     assert ("instance_exists", "a") in handle._ledger.failures or another
-
-
-async def test_an_answer_that_controllers_take_is_no_failure(handle: AskingHandle) -> None:
-    with pytest.raises(errors.NotFound):
-        await handle.call(InstancesV2.instance_metadata, node("a", provider_id="memory://i-9"))
-
-    assert handle._ledger.failures == {}
-
-
-async def test_routes_are_listed_as_they_would_be(
-    handle: AskingHandle, api: MemoryNetworkApi
-) -> None:
-    api.create("a")
-    await api.put_route(api.token, "kubernetes", "10.244.2.0/24", "a")
-    (listed,) = await handle.call(Routes.list_routes, "kubernetes")
-
-    await handle.call(Routes.delete_route, "kubernetes", listed)
-    await handle.call(Routes.create_route, "kubernetes", "hint", ROUTE)
-
-    assert await handle.call(Routes.list_routes, "kubernetes") == [ROUTE]
-    assert len(api.routes) == 1
-
-
-class Adopting(MemoryNetwork):
-    """All its load balancers were there before their Services."""
-
-    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
-        found = await super().list_load_balancers(cluster_name)
-        return [replace(one, adopted=True) for one in found]
-
-
-@pytest.mark.parametrize(("network", "adopted"), [(MemoryNetwork, False), (Adopting, True)])
-async def test_a_removal_is_noted_with_what_becomes_of_it(
-    api: MemoryNetworkApi, network: type[MemoryNetwork], adopted: bool
-) -> None:
-    async with open_memory_network(api, network=network) as cloud:
-        assert cloud.load_balancer is not None
-        await cloud.load_balancer.ensure_load_balancer("kubernetes", service(), [])
-        handle = AskingHandle(cloud, ledger=Ledger())
-        await handle.call(LoadBalancer.ensure_load_balancer_deleted, "kubernetes", service())
-
-    (noted,) = handle._ledger.changes
-    assert (noted.listed, noted.adopted) == (True, adopted)
-
-
-async def test_a_view_of_it_changes_nothing_either(
-    handle: AskingHandle, api: MemoryNetworkApi
-) -> None:
-    """Controllers look at it through views of their own."""
-
-    async def around(_: Any, step: Any) -> Any:
-        return await step()
-
-    view = handle.observe(lambda *_: None).around(around)
-
-    await view.call(Routes.create_route, "kubernetes", "hint", ROUTE)
-    with pytest.raises(ChangeRefused):
-        await Handle.call(view, Routes.create_route, "kubernetes", "hint", ROUTE)
-
-    assert api.writes == 0
-    await asyncio.sleep(0)

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.app import options
-from ccm.base import clock
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import default_load_balancer_name
-from ccm.kube import errors
-from ccm.kube.client import Client
-from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
-from ccm.kube.transport import MAX_RETRIES
 from ccm.model import Service, Taint, names
-from ccm.planning import forecast
-from ccm.planning.changes import Forecast
-from ccm.planning.forecast import ANSWER_S, ClusterCopy, copied
-from ccm.runtime import deletions
-from ccm.runtime.deletions import Held, HeldBack
+from ccm.planning.forecast import ClusterCopy
 from ccm.testing import builders
-from ccm.testing.clock import settle
-from tests.contract.memory import MemoryNetworkApi
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
 CIDRS = [f"10.244.{number}.0/24" for number in range(20)]
 SHOP, WEB = "default/shop", "default/web"
-
-
-class SlowApi(MemoryNetworkApi):
-    """Each request takes its time."""
-
-    async def request(self, token: str) -> None:
-        await asyncio.sleep(40.0)
-        await super().request(token)
 
 
 def settled(town: Town | None = None) -> Town:
@@ -50,13 +28,6 @@ def settled(town: Town | None = None) -> Town:
     for name in ("web", "shop", "mail"):
         town.served(name)
     return town
-
-
-def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:
-    found = settled().plan()
-
-    assert (list(found.changes), list(found.held), list(found.warnings)) == ([], [], [])
-    assert (list(found.failures), dict(found.left_out)) == ([], {})
 
 
 # --- what can happen to a node ----------------------------------------------------------------
@@ -228,34 +199,6 @@ CHANGES: tuple[Callable[[Town], object], ...] = (
 )
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_after_a_change_it_is_planned_what_the_daemon_then_does(
-    change: Callable[[Town], object],
-) -> None:
-    town = settled()
-    change(town)
-
-    planned, done = town.plan(), town.live()
-
-    assert actions(planned) == actions(done)
-    assert holds(planned) == holds(done)
-
-
-def test_what_the_brake_lets_through_is_planned_though_not_for_whom() -> None:
-    """Which of several nodes comes first is a matter of luck."""
-    town = settled()
-    town.flags = ["--node-deletion-limit=1", "--controllers=cloud-node-lifecycle"]
-    town.gone("n1")
-    town.gone("n2")
-
-    planned, done = town.plan(), town.live()
-
-    for found in (planned, done):
-        (deleted,), (held,) = found.changes, found.held
-        assert {deleted.subject.name, held.subject.name} == {"n1", "n2"}
-        assert "as many nodes as may be were deleted lately" in held.message
-
-
 def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
     town = settled()
     town.flags = ["--node-deletion-limit=1"]
@@ -268,41 +211,6 @@ def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
     assert [one.subject.name for one in planned.held] == ["n1"]
     assert not [one for one in planned.changes if one.what == "Node"]
     assert actions(planned) == actions(town.live())
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_what_is_held_no_more_is_not_told(kept: bool) -> None:
-    events = forecast._Events()
-    about = builders.node("n1").reference
-    events.event(about, "Warning", names.REASON_DELETION_HELD, "why")
-    events.event(about, "Normal", names.REASON_SYNCED, "fine")
-    on_record = {"Node": HeldBack(count=1, objects=[Held(name="n1" if kept else "n2")])}
-
-    found = forecast._with_events(Forecast(), events, on_record)
-
-    assert [one.message for one in found.held] == ["why"] * kept
-    assert list(found.warnings) == []
-
-
-def test_what_a_controller_lacks_is_told_and_what_is_wrong_is_a_failure() -> None:
-    town = settled()
-    town.flags = ["--cluster-cidr=", "--controllers=*,-cloud-node"]
-    (left_out,) = town.plan().left_out
-    (failure,) = town.plan().failures
-
-    assert left_out == "node-route-controller"
-    assert failure.startswith("node-route-controller cannot start: --cluster-cidr")
-
-
-def test_a_slow_cloud_is_waited_for() -> None:
-    """What is planned does not end before the last question was answered, and its time after."""
-    town = settled(Town(api=SlowApi()))
-    for name in ("n1", "n2", "n3", "n4"):
-        _moved(town, name)
-
-    found = town.plan()
-
-    assert {one.subject.name for one in found.changes} == {"n1", "n2", "n3", "n4"}
 
 
 def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
@@ -391,16 +299,6 @@ def test_who_waits_hears_the_second_answer() -> None:
     assert (gone.subject.name, gone.after_s, gone.note) == ("n1", 0, "")
 
 
-def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
-    town = settled()
-    town.flags = QUICK
-    machine = town.gone("n1")
-
-    found = town.plan(wait=True, really=True, meanwhile=lambda: town.returns(machine))
-
-    assert list(found.changes) == []
-
-
 # --- the copy of the cluster --------------------------------------------------------------------
 
 
@@ -409,61 +307,6 @@ def cluster(*services: Service) -> ClusterCopy:
     copy.load(NODES, {"a": builders.node("a", resource_version="7")}, malformed=["broken"])
     copy.load(SERVICES, {one.key: one for one in services})
     return copy
-
-
-def nodes_of(copy: ClusterCopy) -> Any:
-    return copy.named("somebody").resource(NODES)
-
-
-@pytest.mark.virtual_time
-async def test_a_cache_follows_it() -> None:
-    copy = cluster()
-    informers = Informers(copy.named("informers"))
-    cache = informers.of(NODES)
-    running = spawn(informers.run(), name="informers")
-    await informers.wait_synced(1.0)
-    assert (list(cache.store.keys()), list(cache.undecodable)) == (["a"], ["broken"])
-
-    await nodes_of(copy).patch_strategic("a", {"spec": {"providerID": "x://1"}})
-    await settle()
-    assert [one.provider_id for one in cache.store.list()] == ["x://1"]
-    await nodes_of(copy).delete("a", uid="uid-a")
-    await settle()
-
-    assert len(cache.store) == 0
-    await cancel_and_join(running)
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize(
-    "metadata", [{"resourceVersion": "6"}, {"uid": "another"}], ids=["version", "uid"]
-)
-async def test_a_patch_for_another_state_is_refused(metadata: dict[str, str]) -> None:
-    with pytest.raises((errors.Conflict, errors.Invalid)):
-        await nodes_of(cluster()).patch_strategic("a", {"metadata": metadata, "spec": {"x": 1}})
-
-
-class Hesitating(Client):
-    """A client of an API server that asks to be asked again, and again."""
-
-    def __init__(self, answers: Collection[str]) -> None:
-        self._answers = answers
-
-    async def raw(self, method: str, path: str, **_: Any) -> bytes:
-        if path.rpartition("/")[2] not in self._answers:
-            await asyncio.sleep(9.0 * MAX_RETRIES)
-        return b'{"items": []}'
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize("answers", [(), ("nodes", "services")], ids=["nodes", deletions.NAME])
-async def test_a_cluster_is_read_in_time_or_not_at_all(answers: Collection[str]) -> None:
-    flags, began = options.parse(["--cloud-provider=fake"]), clock.monotonic()
-
-    with pytest.raises(errors.Unreachable, match="gave no answer within 30 s"):
-        await copied(flags, Hesitating(answers))
-
-    assert clock.monotonic() - began == ANSWER_S
 
 
 @pytest.mark.virtual_time
@@ -477,26 +320,3 @@ async def test_an_odd_value_of_a_real_object_stays() -> None:
     (read,) = copy.of(NODES).now.values()
 
     assert read.taints[0].time_added == "odd"
-
-
-@pytest.mark.virtual_time
-async def test_a_patch_that_changes_nothing_is_no_new_state() -> None:
-    copy = cluster()
-
-    same = await nodes_of(copy).patch_strategic("a", {"metadata": {"uid": "uid-a"}})
-
-    assert (same.resource_version, dict(copy.of(NODES).touched)) == ("7", {})
-
-
-@pytest.mark.virtual_time
-async def test_what_its_finalizers_hold_goes_with_the_last_of_them() -> None:
-    copy = cluster(builders.service("web", finalizers=["f"]))
-    api = copy.named("somebody").resource(SERVICES)
-    await api.delete("web", namespace="default")
-    assert (await api.get("web", namespace="default")).is_deleting
-
-    lifted = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["f"]}}
-    await api.patch_strategic("web", lifted, namespace="default", subresource="status")
-
-    found = copy.of(SERVICES)
-    assert (found.now, [*found.last]) == ({}, ["default/web"])

@@ -4,89 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
-import json
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
-from ccm.base import log
 from ccm.base.backoff import Exponential
-from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import Group, cancel_and_join, spawn
-from ccm.cloud.errors import (
-    FailedPrecondition,
-    ImplementedElsewhere,
-    Internal,
-    PermissionDenied,
-    RetryAfter,
-    Unavailable,
-)
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.backoff import ItemBackoff, RetryDecision
-from ccm.runtime.backoff import classify as by_class
+from ccm.runtime.backoff import ItemBackoff
 from ccm.runtime.controller import (
     DONE,
-    IDLE,
-    NOT_YET,
-    REMIND_S,
     Controller,
     OnError,
-    Pass,
     PassTimer,
     Result,
-    Watch,
-    until_synced,
 )
-from ccm.runtime.lazy import RefCountedInformer, following
-from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
-from ccm.testing.builders import node
+from ccm.runtime.workers import MOST_LENT, Workers
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
-
-
-async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> None:
-    stream = io.BytesIO()
-    root = logging.getLogger()
-    handlers = root.handlers
-    log.setup(fmt="json", stream=stream)
-    seen: asyncio.Queue[str] = asyncio.Queue()
-
-    async def reconcile(key: str) -> Result:
-        log.logger("deep").info("one")
-        await asyncio.sleep(0)
-        log.logger("deeper").info("two")
-        seen.put_nowait(key)
-        return DONE
-
-    controller = Controller("thing", queue="things", reconcile=reconcile, workers=2)
-    task = spawn(controller.run(), name="controller")
-    for key in ("a", "b"):
-        controller.queue.add(key)
-    for _ in range(2):
-        await seen.get()
-    await cancel_and_join(task)
-    log.setup()
-    root.handlers = handlers
-
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    facts = {(line["controller"], line["key"], line["reconcile_id"]) for line in lines}
-    assert len(lines) == 4
-    assert sorted(fact[:2] for fact in facts) == [("thing", "a"), ("thing", "b")]
-    assert len({fact[2] for fact in facts}) == 2
 
 
 class Works:
@@ -119,20 +63,6 @@ class Works:
         return [when for each, when in self.when if each == key]
 
 
-async def test_a_look_that_found_nothing_to_do_proves_nothing() -> None:
-    works = Works()
-    works.took_s = 60.0
-    async with running(works) as queue:
-        queue.add("a")
-        await advance(60)
-        works.took_s = 0.0
-        for answer, is_apart in ((IDLE, True), (DONE, False)):
-            works.answers["a"] = answer
-            queue.add("a")
-            await settle()
-            assert queue.is_apart("a") is is_apart
-
-
 @contextlib.asynccontextmanager
 async def running(
     works: Works, *, workers: int = 1, on_error: OnError | None = None, **parts: Any
@@ -155,238 +85,6 @@ async def running(
         await cancel_and_join(task)
         controller.queue.add("late")
         assert len(controller.queue) == 0, "it takes nothing in any more"
-
-
-@pytest.mark.parametrize(
-    ("answer", "times"),
-    [
-        (DONE, [0]),
-        (NOT_YET, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
-        (Internal("x"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
-        (KeyError("a defect"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
-        (PermissionDenied("no"), [0, 30, 90]),
-        (FailedPrecondition("no"), [0]),
-        (ImplementedElsewhere("not ours"), [0]),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-async def test_the_class_of_the_error_decides_when_a_key_returns(
-    answer: object, times: list[float]
-) -> None:
-    works = Works(a=answer)
-    async with running(works) as queue:
-        queue.add("a")
-        await advance(105)
-    assert works.times("a") == times
-
-
-async def test_what_failed_comes_back_in_the_background() -> None:
-    """Retries and changes take turns, so that neither keeps the other waiting."""
-    works = Works(a=Internal("x"), b=Internal("x"))
-    works.took_s = 0.7
-    async with running(works) as queue:
-        for key in "abcdef":
-            queue.add(key)
-        await advance(5)
-        assert [key for key, _ in works.when] == list("abcadefb")
-        works.answers.clear()
-        await advance(20)
-
-
-async def test_what_an_outage_stopped_comes_back_in_the_background() -> None:
-    down = Unavailable("down")
-    works = Works(a=down, b=down)
-    async with running(works) as queue:
-        for key in "ab":
-            queue.add(key)
-        await advance(10)
-        works.answers.clear()
-        works.took_s = 1
-        works.when.clear()
-        for key in "axyz":
-            queue.add(key)
-        await advance(20)
-        assert [key for key, _ in works.when][:5] == ["a", "x", "y", "b", "z"]
-
-
-async def test_an_error_may_mean_something_else_for_one_key() -> None:
-    def classify(key: str, error: Exception) -> RetryDecision:
-        return replace(by_class(error), eager=key == "new")
-
-    works = Works(new=FailedPrecondition("no"), old=FailedPrecondition("no"))
-    async with running(works, classify=classify) as queue:
-        queue.add("new")
-        queue.add("old")
-        await advance(100)
-    assert works.times("new") == [0, 1, 3, 7, 15, 31, 63]
-    assert works.times("old") == [0]
-
-
-async def test_never_forgets_the_failures_before() -> None:
-    works = Works(a=Internal("x"))
-    async with running(works) as queue:
-        queue.add("a")
-        await advance(5)
-        assert works.controller.backoff.failures("a") == 3
-        works.answers["a"] = ImplementedElsewhere("not ours")
-        await advance(1000)
-        assert works.times("a") == [0, 1, 3, 7]
-        assert works.controller.backoff.failures("a") == 0
-
-
-async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:
-    down = Unavailable("down")
-    works = Works(a=down, b=down, c=Internal("its own fault"))
-    with capture_logs() as lines:
-        async with running(works) as queue:
-            for key in "abc":
-                queue.add(key)
-            await advance(16)  # all wait until 23
-            works.answers.update(a=DONE, b=DONE)
-            queue.add("a")
-            await advance(0)
-            assert works.times("a")[-1] == works.times("b")[-1] == 16
-            assert works.times("c")[-1] == 15
-    told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
-    assert told == [
-        "cannot use cloud or API server, retrying",
-        "reconcile failed",
-        "cloud and API server can be used again",
-    ]
-
-
-async def test_another_provider_ends_every_pause() -> None:
-    works = Works(a=PermissionDenied("no"), b=Unavailable("down"))
-    async with running(works) as queue:
-        queue.add("a")
-        queue.add("b")
-        await advance(10)
-        works.answers.clear()
-        works.controller.retry_now()
-        await settle()
-        assert works.times("a") == [0, 10]
-        assert works.times("b")[-1] == 10
-
-
-async def test_errors_are_told_with_what_follows() -> None:
-    told: list[tuple[str, str, bool, bool]] = []
-
-    def note(key: str, error: Exception, decision: RetryDecision) -> None:
-        told.append((key, type(error).__name__, decision.outage, decision.defect))
-
-    works = Works(a=Unavailable("down"), b=KeyError("a defect"))
-    async with running(works, on_error=note) as queue:
-        for key in "abc":
-            queue.add(key)
-        await settle()
-    assert told == [("a", "Unavailable", True, False), ("b", "KeyError", False, True)]
-
-
-async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete() -> None:
-    nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
-    seen: list[tuple[str, str, bool]] = []
-
-    def changed(old: Node | None, new: Node | None, initial: bool) -> bool:
-        seen.append((old.name if old else "", new.name if new else "", initial))
-        return new is not None
-
-    works = Works()
-    watch = Watch(informer=nodes, changed=changed, synced=lambda: seen.append(("synced", "", True)))
-    async with running(works, watches=[watch]):
-        nodes._content.upsert(node("a", resource_version="1"))
-        await advance(100)
-        assert works.when == []
-        nodes._content.complete()
-        await settle()
-        assert works.when == [("a", 100)]
-        nodes._content.upsert(node("a", resource_version="2"))
-        await settle()
-        nodes._content.remove("a")
-        await settle()
-    assert seen == [
-        ("", "a", True),
-        ("synced", "", True),
-        ("a", "a", False),
-        ("a", "", False),
-    ]
-    assert works.times("a") == [100, 100]
-    assert not nodes._content.handlers, "nobody listens for a controller that has ended"
-
-
-@pytest.mark.parametrize(("at_once", "began"), [(True, [0, 13, 26, 39]), (False, [10, 23, 36])])
-async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[float]) -> None:
-    seen: list[float] = []
-
-    async def work() -> None:
-        seen.append(elapsed_s())
-        await asyncio.sleep(3)
-
-    async with running(Works(), passes=[Pass(work=work, period_s=10, at_once=at_once)]):
-        await advance(40)
-    assert seen == began
-
-
-async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
-    passes = 0
-
-    async def work() -> None:
-        nonlocal passes
-        passes += 1
-        raise KeyError("a defect")
-
-    with capture_logs() as lines:
-        async with running(Works(), passes=[Pass(work=work, period_s=10)]):
-            await advance(15)
-
-    assert passes == 2
-    assert [line["event"] for line in lines] == ["pass failed unexpectedly"] * 2
-    assert lines[0]["log_level"] == "error"
-
-
-async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
-    works = Works(a=Internal("x"))
-    async with running(works) as queue:
-        queue.add("a")
-        await advance(3.5)
-        assert works.times("a") == [0, 1, 3]
-        works.answers["a"] = Result(failing=True)
-        queue.add("a")
-        await settle()
-        works.answers["a"] = Internal("x")
-        await advance(12)
-
-        assert works.times("a") == [0, 1, 3, 3.5, 7, 15]
-
-
-async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
-    busy = RetryAfter("works on it", seconds=2)
-    works = Works(a=Result(after_s=2, busy=busy))
-    async with running(works) as queue:
-        queue.add("a")
-        with capture_logs() as lines:
-            await advance(100)
-
-        assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
-            "still told to retry later"
-        ]
-        assert 2 <= works.times("a")[1] <= 2.4
-        assert works.times("a")[-1] - works.times("a")[-2] >= 8
-
-
-async def test_a_cause_is_a_warning_once_for_each_object() -> None:
-    works = Works(a=FailedPrecondition("wrong"), b=FailedPrecondition("wrong"))
-    async with running(works) as queue:
-        with capture_logs() as lines:
-            for _ in range(3):
-                for key in "ab":
-                    queue.add(key)
-                await advance(10)
-            await advance(600)
-        works.answers = {}
-
-    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
-        "reconcile failed"
-    ] * 4
 
 
 class Crew:
@@ -441,94 +139,6 @@ class Crew:
         assert task.cancelled()
 
 
-def lent() -> float | None:
-    return REGISTRY.get_sample_value("ccm_workers_lent", {"name": "crew"})
-
-
-async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
-    crew = Crew(slow=100.0, a=10.0, b=10.0)
-    async with crew.at_work():
-        crew.add("slow", "a", "b")
-        await advance(HELD_UP_S - 1)
-        assert (crew.since(0), lent()) == ({"slow": 0}, 0)
-        await advance(31)
-        assert crew.since(0) == {"slow": 0, "a": 30, "b": 40}
-        assert lent() == 1
-        await advance(40)
-        assert lent() == 0
-        crew.add("a", "b")
-        await advance(20)
-        assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
-
-
-async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
-    crew = Crew(slow=100.0, a=10.0)
-    async with crew.at_work():
-        await crew.hang("slow")
-        crew.add("slow")
-        await advance(1)
-        crew.add("a")
-        await advance(1)
-        assert crew.since(100) == {"slow": 0, "a": 1}
-        assert lent() == 1
-
-
-async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
-    crew = Crew(slow=100.0)
-    queue = crew.workers.queue
-    async with crew.at_work():
-        await crew.hang("slow")
-        crew.lasts.clear()
-        crew.failing = {"slow"}
-        crew.add("slow")
-        await settle()
-        assert queue.is_apart("slow"), "what is refused at once may hang again"
-        crew.failing.clear()
-        crew.add("slow")
-        await settle()
-        assert not queue.is_apart("slow")
-
-
-async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
-    slow = {f"slow{number}": 10_000.0 for number in range(MOST_LENT + 5)}
-    crew = Crew(**slow)
-    with capture_logs() as lines:
-        async with crew.at_work():
-            crew.add(*slow)
-            await advance(2_000)
-            assert (crew.hands.total(), lent()) == (1 + MOST_LENT, MOST_LENT)
-            await advance(30_000)
-            assert (crew.peak, lent()) == (1 + MOST_LENT, 0)
-            crew.add("a")
-            await settle()
-            assert crew.since(32_000)["a"] == 0
-    told = [line["event"] for line in lines if line["log_level"] != "debug"]
-    assert told[0].startswith("objects hold up all workers that can be lent")
-    assert told[-1] == "workers can be lent again"
-
-
-async def test_nobody_is_lent_while_the_workers_are_being_stopped() -> None:
-    """A reconcile may take its time to clean up, and a timer may end meanwhile."""
-    faults: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-    crew = Crew()
-
-    async def stubborn(_: str) -> bool:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            await asyncio.sleep(10)
-        return True
-
-    crew.workers._take = stubborn
-    async with crew.at_work():
-        crew.add("a")
-        await advance(HELD_UP_S - 5)
-
-    assert elapsed_s() == HELD_UP_S + 5
-    assert faults == []
-
-
 ADDED = st.lists(
     st.tuples(
         st.integers(min_value=0, max_value=30),
@@ -566,58 +176,6 @@ async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
         assert len(crew.began) == count, "workers are as many as at the start"
 
 
-async def test_waiting_takes_no_turn() -> None:
-    free, at_once, most = asyncio.Semaphore(2), 0, 0
-
-    async def work() -> None:
-        nonlocal at_once, most
-        async with Turn(free) as turn:
-            at_once += 1
-            most = max(most, at_once)
-            await asyncio.sleep(1)
-            at_once -= 1
-            async with turn.put_down():
-                await asyncio.sleep(100)
-            at_once += 1
-            most = max(most, at_once)
-            at_once -= 1
-
-    began = asyncio.get_running_loop().time()
-    async with Group() as group:
-        for number in range(10):
-            group.start(work(), name=str(number))
-
-    assert most == 2
-    assert asyncio.get_running_loop().time() - began == pytest.approx(105)
-
-
-async def test_an_error_goes_on_with_the_turn() -> None:
-    free = asyncio.Semaphore(1)
-    async with Turn(free) as turn:
-        with pytest.raises(ValueError, match="x"):
-            async with turn.put_down():
-                raise ValueError("x")
-        assert free.locked()
-
-    assert not free.locked()
-
-
-async def test_a_cancellation_waits_for_nobody() -> None:
-    free = asyncio.Semaphore(1)
-
-    async def work() -> None:
-        async with Turn(free) as turn, turn.put_down():
-            await asyncio.sleep(1000)
-
-    task = spawn(work(), name="work")
-    await settle()
-    async with Turn(free):
-        await cancel_and_join(task)
-        assert free.locked()
-
-    assert not free.locked()
-
-
 @pytest.mark.parametrize(("joins", "ends"), [(False, 3), (True, 4)])
 async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
     """Two keys at 0 s, one more at 1 s; they are finished at 2, 3 and 4 s."""
@@ -632,66 +190,8 @@ async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
     assert seen == [ends]
 
 
-class Slow:
-    """A cache that is complete after some time."""
-
-    def __init__(self, complete_after_s: float) -> None:
-        self._left_s = complete_after_s
-
-    async def wait_synced(self, timeout_s: float) -> None:
-        waited = min(timeout_s, self._left_s)
-        await asyncio.sleep(waited)
-        self._left_s -= waited
-        if self._left_s > 0:
-            raise TimeoutError("the cache of things is not complete yet")
-
-
-@pytest.mark.parametrize(("takes_s", "reminders"), [(0, 0), (REMIND_S, 0), (2.5 * REMIND_S, 2)])
-async def test_it_waits_and_says_what_for(takes_s: float, reminders: int) -> None:
-    with capture_logs() as lines:
-        await until_synced(Slow(takes_s), who="test")
-
-    assert elapsed_s() == takes_s
-    assert [line["error"] for line in lines] == [
-        "the cache of things is not complete yet"
-    ] * reminders
-
-
 PATH = "/api/v1/nodes"
 
 
 def informer(server: Server) -> Informer[Node]:
     return Informer(server.client().resource(NODES), resource=NODES.plural)
-
-
-async def test_the_first_starts_it_and_the_last_ends_it() -> None:
-    server = Server()
-    server.put(PATH, {"metadata": {"name": "a"}})
-    cache = RefCountedInformer(lambda: informer(server))
-    async with AsyncExitStack() as first:
-        mine = await first.enter_async_context(cache.use())
-        async with cache.use() as other:
-            await mine.wait_synced(1)
-            assert mine is other
-            assert mine.store.get("a") is not None
-        assert len(server.watches) == 1
-    assert (len(server.watches), server.opened[PATH]) == (0, 1)
-
-    async with cache.use() as again:
-        await again.wait_synced(1)
-        assert again is not mine
-    assert (len(server.watches), server.opened[PATH]) == (0, 2)
-
-
-async def test_an_error_of_its_user_ends_it_too() -> None:
-    server = Server()
-
-    async def user() -> None:
-        async with following(informer(server)):
-            await settle()
-            assert len(server.watches) == 1
-            raise ValueError("x")
-
-    with pytest.raises(ValueError, match="x"):
-        await user()
-    assert len(server.watches) == 0

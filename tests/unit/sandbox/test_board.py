@@ -98,29 +98,6 @@ async def settles(waiting: Coroutine[Any, Any, None]) -> None:
         await waiting
 
 
-async def test_it_has_converged_with_the_last_node_and_the_last_route() -> None:
-    board = Board(["a", "b"], routes=True)
-    board.node_seen(ready(), 1.0)
-    board.node_seen(ready("stranger"), 1.0)
-    assert (sorted(board.nodes.missing), board.is_converged) == (["b"], False)
-
-    board.node_seen(ready("b"), 2.0)
-    await settles(board.wait_initialised())
-    waiting = asyncio.ensure_future(board.wait_converged())
-    await asyncio.sleep(0)
-    assert (sorted(board.unrouted), waiting.done()) == (["a", "b"], False)
-    board.node_seen(routed("a", status="True"), 2.5)
-    assert sorted(board.unrouted) == ["a", "b"]
-    for name in "ab":
-        board.node_seen(routed(name), 3.0)
-
-    async with asyncio.timeout(DEADLINE_S):
-        await waiting
-    assert board.nodes.done == 2
-    assert board.nodes.rows["a"].cells["POD ROUTE"] == "100.64.0.0/24 made"
-    assert boards.summary(board) == "3/3 nodes initialised, 2/3 routes, 0 warnings"
-
-
 def test_a_row_says_how_long_the_node_waited_and_begins_anew_with_a_new_one() -> None:
     board = Board(["a"])
     board.node_seen(builders.node("a", taints=[builders.uninitialized_taint()]), 10.0)
@@ -150,30 +127,6 @@ def test_warnings_count_as_often_as_they_say_and_only_about_us() -> None:
     board.daemon_warned("oh", 3.0)
 
     assert board.warnings == 4
-
-
-def test_powering_off_and_deleting_are_worth_a_line_but_not_the_usual_event() -> None:
-    board = Board(["a"])
-    board.node_seen(ready(), 1.0)
-    board.event_seen(event("a"), 1.0)
-    assert board.news.count == 0
-
-    board.node_seen(ready(taints=[builders.shutdown_taint()]), 2.0)
-    board.event_seen(event("a", reason=names.REASON_DELETING_NODE), 3.0)
-    board.node_gone("a", 3.0)
-
-    assert news(board) == ["a: shutdown taint set", "a: DeletingNode: told", "a: deleted"]
-    assert board.nodes.rows["a"].last_event == "DeletingNode: told"
-
-
-def test_news_are_those_not_told_yet() -> None:
-    board = Board(["a"])
-    for number in range(500):
-        board.news.note(f"{number}", 0.0)
-
-    assert [one.text for one in board.news.since(498)] == ["498", "499"]
-    assert board.news.since(500) == []
-    assert board.news.since(0)[0].text == "300"
 
 
 # --- Services ------------------------------------------------------------------------
@@ -216,26 +169,6 @@ def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
     assert board.warnings == 1
 
 
-async def test_a_machine_counts_once_it_ran() -> None:
-    board = Board([], machines=1)
-    assert (board.is_converged, board.awaited) == (False, 1)
-    for phase in (Phase.NEW, Phase.PENDING):
-        board.machine_seen(machine("m0", phase=phase), 1.0)
-        assert (board.is_converged, sorted(board.machines.missing)) == (False, ["default/m0"])
-
-    board.machine_seen(machine("m0", phase=Phase.RUNNING), 4.0)
-    await settles(board.wait_converged())
-    board.machine_seen(machine("m0", phase=Phase.RUNNING, deleting=True), 5.0)
-
-    assert board.machines.done == 1
-    assert boards.summary(board) == "0/1 machines, 0/0 nodes initialised, 0 warnings"
-    assert board.machines.rows["default/m0"].settled_after == 3.0
-    board.machine_gone("default/m0", 6.0)
-    assert boards.summary(board) == "0/0 nodes initialised, 0 warnings"
-    told = news(board)
-    assert told == ["Machine m0: Pending", "Machine m0: Running", "Machine m0: deleted"]
-
-
 async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
     board = Board(["n0"], routes=True, machines=2, machines_join=True)
     board.node_seen(routed("n0"), 0.0)
@@ -269,20 +202,6 @@ async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
     await settles(board.wait_converged())
     board.machine_gone("default/m1", 5.0)
     assert board.is_converged
-
-
-async def test_the_nodes_of_machines_that_are_not_there_yet_are_waited_for() -> None:
-    board = Board([], machines=1, machines_join=True)
-    waiting = asyncio.ensure_future(board.wait_initialised())
-    await asyncio.sleep(0)
-
-    board.machine_seen(machine("m0", phase=Phase.PENDING), 1.0)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    board.node_seen(routed("m0"), 2.0)
-
-    async with asyncio.timeout(DEADLINE_S):
-        await waiting
 
 
 # --- in words ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from ccm.sandbox import cloud
 from ccm.sandbox.cloud import Refused, Running
-from providers.sim import server, world, worlds
+from providers.sim import server
 
 OURS = Running(url="http://127.0.0.1:1", token="t")
 
@@ -34,13 +34,6 @@ def test_the_only_one_is_meant_while_it_runs(tmp_path: Path) -> None:
         cloud.find(None, "", home=tmp_path)
     with pytest.raises(Refused, match=f"no sandbox runs in {kept}"):
         cloud.find(kept, "", home=tmp_path)
-
-
-def test_only_its_owner_may_read_how_to_reach_the_cloud(tmp_path: Path) -> None:
-    with cloud.announced(folder(tmp_path, "a"), OURS):
-        (file,) = tmp_path.rglob("*.json")
-
-        assert file.stat().st_mode & 0o077 == 0
 
 
 def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
@@ -130,36 +123,11 @@ async def test_placed_instances_run_and_the_administrator_is_not_counted(
     assert await admin.call_count() == 0
 
 
-async def test_a_vm_that_was_ordered_runs_once_it_booted_unless_it_never_joins() -> None:
-    """From here on the kubelets take it for a machine like any other."""
-    service = server.Service(token="t", settings=worlds.Settings(transition_s=60.0))
-    async with server.serve(service) as url, cloud.open_admin(url, "t") as calls:
-        made = {
-            name: service.worlds.order(worlds.Order(name=name))
-            for name in ("slow", "booted", "deaf")
-        }
-        for name in ("booted", "deaf"):
-            joins = world.Interference(state="running", joins=name != "deaf")
-            service.world.update(made[name].id, joins)
-
-        assert await calls.running() == {"booted": made["booted"].id}
-
-
 async def test_a_refusal_is_trouble(admin: cloud.Admin) -> None:
     await admin.place(["a"])
 
     with pytest.raises(cloud.CloudTrouble, match="HTTP 409"):
         await admin.place(["a"])
-
-
-async def test_a_cloud_that_is_gone_is_trouble() -> None:
-    service = server.Service(token="t")
-    async with server.serve(service) as url:
-        pass
-
-    async with cloud.open_admin(url, "t") as calls:
-        with pytest.raises(cloud.CloudTrouble, match="GET /admin/snapshot"):
-            await calls.running()
 
 
 async def test_the_members_of_every_load_balancer_are_counted(admin: cloud.Admin) -> None:

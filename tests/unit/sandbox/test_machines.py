@@ -10,35 +10,13 @@ import pytest
 
 from ccm.gardener import decoding
 from ccm.gardener import types as documents
-from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.kube.resources import SECRETS, Kind
+from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.kube.resources import Kind
 from ccm.model.machines import Machine
 from ccm.sandbox import machines
-from providers.sim import machines as sim_machines
 from tests.unit.controllers.memory_server import MemoryServer
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-@pytest.mark.virtual_time
-async def test_what_is_made_is_served_and_made_once() -> None:
-    server = MemoryServer()
-    client = server.client()
-    await machines.define(client)
-    await machines.define(client)
-
-    for _ in range(2):
-        await machines.create(client, 3, machines.simulated("t"))
-
-    (found,) = (await client.resource(MACHINE_DEPLOYMENTS).list_page(namespace="default")).items
-    assert (found.name, found.replicas) == (machines.DEPLOYMENT, 3)
-    assert found.faults == ()
-    assert found.template.class_name == machines.CLASS
-    classes = (await client.resource(MACHINE_CLASSES).list_page(namespace="default")).items
-    assert {one.name for one in classes} == {machines.CLASS, machines.OTHER_CLASS}
-    (secret,) = (await client.resource(SECRETS).list_page(namespace="default")).items
-    for one in classes:
-        assert list(sim_machines.problems(one.provider_spec, secret.data or {})) == []
 
 
 @pytest.mark.virtual_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from ccm.model import NodeAddress, Service, names
-from ccm.model.machines import Phase
 from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.sandbox import screen
 from ccm.sandbox.board import Board, Row
@@ -59,29 +57,6 @@ class Terminal:
         return bool(self.seen) and not self._screen.cursor.hidden
 
 
-@pytest.mark.parametrize(
-    ("out", "term", "kind"),
-    [
-        (Tty(), "xterm", screen.Picture),
-        (Tty(), "dumb", screen.Lines),
-        (io.StringIO(), "xterm", screen.Lines),
-    ],
-)
-def test_only_a_capable_terminal_gets_a_picture(
-    out: io.StringIO, term: str, kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", term)
-
-    assert isinstance(screen.open_screen(out), kind)
-
-
-def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-
-    assert isinstance(screen.open_screen(Tty()), screen.Lines)
-
-
 def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
@@ -124,22 +99,6 @@ SUMMARY = "0/1 nodes initialised, 0 warnings"
 
 def header(terminal: Terminal) -> str:
     return " ".join(terminal.seen[-1].split())
-
-
-def test_the_picture_is_drawn_in_its_old_place_and_a_lasting_line_above_it() -> None:
-    terminal = Terminal()
-    for moment in range(3):
-        terminal.picture.show(Board(["a"]), now=float(moment))
-
-        assert terminal.seen[0] == SUMMARY
-        assert len(terminal.seen) == 2
-
-    terminal.picture.say("hello [bold]you[/bold]")
-    terminal.picture.show(Board(["a"]), now=0.0)
-
-    assert terminal.seen[:2] == ["hello [bold]you[/bold]", SUMMARY]
-    assert header(terminal).startswith("NAME READY STATE")
-    assert len(terminal.seen) == 3
 
 
 def test_after_a_change_of_size_everything_is_drawn_anew() -> None:
@@ -237,55 +196,10 @@ def test_each_object_has_a_line_under_its_headers() -> None:
     assert lines[8] == "web LoadBalancer served in 0 ms 192.0.2.1 80/TCP - -"
 
 
-def test_a_narrow_terminal_gets_fewer_columns_each_of_them_whole() -> None:
-    board = Board(["node-0001"], routes=True)
-    node = builders.node(
-        "node-0001",
-        provider_id="sim://i-0001",
-        pod_cidrs=["100.64.0.0/24"],
-        labels={names.LABEL_INSTANCE_TYPE: "medium", names.LABEL_ZONE: "sim-1a"},
-        addresses=[NodeAddress(type="InternalIP", address="10.0.0.1")],
-    )
-    board.node_seen(node, 0.0)
-
-    headers, line = texts(board, width=80)[1:3]
-
-    assert headers.split("  ")[-1] == "POD ROUTE"
-    assert line.endswith("10.0.0.1   100.64.0.0/24 waits")
-    assert "TYPE" not in headers
-    assert "LAST EVENT" in texts(board, width=120)[1]
-
-
-@pytest.mark.parametrize(("width", "height"), [(200, 24), (200, 60), (1, 24), (20, 24), (79, 24)])
-def test_the_picture_is_no_larger_than_its_room(width: int, height: int) -> None:
-    board = board_of(100)
-    board.news.note("x" * 300, 0.0)
-    for number in range(100):
-        board.service_seen(builders.service(f"web-{number:02d}"), float(number))
-        board.machine_seen(machine(f"m{number:02d}"), float(number))
-
-    lines = texts(board, width=width, height=height)
-
-    assert len(lines) <= height
-    assert max(map(len, lines)) <= width
-    if width == 200:
-        assert "... and " in "\n".join(lines)
-        assert "web-99 " in "\n".join(lines)
-        assert sum(line.startswith("node-") for line in lines) >= screen.MIN_ROWS
-
-
 def row(name: str, *, changed_at: float = 0.0, is_deleted: bool = False) -> Row:
     return Row(
         key=name, name=name, uid="", seen_at=0.0, changed_at=changed_at, is_deleted=is_deleted
     )
-
-
-def test_where_not_all_fit_the_latest_changes_stay_and_deleted_rows_go() -> None:
-    rows = [row("a", changed_at=1), row("b", changed_at=3), row("c", changed_at=2)]
-    rows.append(row("d", changed_at=9, is_deleted=True))
-
-    assert [one.name for one in screen.pick(rows, room=2)] == ["b", "c"]
-    assert [one.name for one in screen.pick(rows, room=4)] == ["a", "b", "c", "d"]
 
 
 def test_states_of_nodes_and_services() -> None:
@@ -312,27 +226,6 @@ def test_states_of_nodes_and_services() -> None:
         "leaving LoadBalancer being deleted",
     ):
         assert said in drawn
-
-
-@pytest.mark.parametrize(
-    ("phase", "deleting", "state", "style"),
-    [
-        (Phase.PENDING, False, "waits 9 s", screen.PLAIN),
-        (Phase.RUNNING, False, "joined in 2.0 s", screen.GOOD),
-        (Phase.UNKNOWN, False, "joined in 2.0 s", screen.BAD),
-        (Phase.TERMINATING, True, "being deleted", screen.BAD),
-    ],
-    ids=["pending", "running", "sick", "deleting"],
-)
-def test_states_of_machines(phase: Phase, deleting: bool, state: str, style: str) -> None:
-    board = board_of(1)
-    board.machine_seen(machine("m0"), 0.0)
-    if phase is not Phase.PENDING:
-        board.machine_seen(machine("m0", phase=Phase.RUNNING), 2.0)
-    board.machine_seen(machine("m0", phase=phase, deleting=deleting), 3.0)
-
-    assert state in texts(board)[2]
-    assert screen._style(board.machines.rows["default/m0"]) == style
 
 
 def test_the_file_is_the_table_as_an_image_that_needs_nothing_else(tmp_path: Path) -> None:

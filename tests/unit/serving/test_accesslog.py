@@ -63,57 +63,6 @@ def only(lines: list[Line]) -> dict[str, Any]:
     return {key: line[key] for key in line if key not in ("logger", "_caller", "log_level", "v")}
 
 
-@pytest.mark.parametrize(
-    ("path", "headers", "facts"),
-    [
-        ("/healthz", WRONG, {"status": 401, "error": "the token is wrong"}),
-        ("/metrics", {}, {"status": 403, "user": "system:anonymous"}),
-        ("/secret", TOKEN, {"status": 403, "user": "alice"}),
-    ],
-    ids=["a wrong proof", "nobody", "somebody without the right"],
-)
-async def test_who_is_refused_is_said_with_what_was_asked_for(
-    path: str, headers: dict[str, str], facts: dict[str, Any]
-) -> None:
-    asked = request(path, headers=headers, query=[("token", "in-the-query")], caller=HERE)
-
-    (line,) = await told(site(), asked)
-
-    common = {"event": "request is refused", "verb": "get", "path": path, "client": HERE.address}
-    assert only([line]) == common | facts
-    assert line["v"] == 1
-    assert not any(secret in str(line) for secret in ("in-the-query", "wrong-token", "right-token"))
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/configz"), ("POST", "/metrics")],
-)
-async def test_what_few_may_is_said(method: str, path: str) -> None:
-    line, *_ = await told(site(), request(path, method=method, headers=TOKEN, caller=HERE))
-
-    assert only([line]) == {
-        "event": "privileged request",
-        "user": "alice",
-        "verb": method.lower(),
-        "path": path,
-        "client": HERE.address,
-    }
-
-
-async def test_what_is_asked_for_every_few_seconds_is_not_said() -> None:
-    asked = (request("/metrics", headers=TOKEN), request("/healthz"))
-
-    assert await told(site(), *asked) == []
-
-
-@pytest.mark.parametrize("_verbose", [0], indirect=True)
-async def test_without_v_1_nothing_is_said() -> None:
-    asked = (request("/metrics"), request("/configz", headers=TOKEN))
-
-    assert await told(site(), *asked) == []
-
-
 async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     chain = site()
     flood = [request(f"/metrics/{number}") for number in range(500)]
@@ -125,19 +74,3 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     assert [line["event"] for line in lines].count("request is refused") == handler_chain.BURST
     assert lines[-1]["event"] == "privileged request"
     assert later[0]["left_out"] == len(flood) - handler_chain.BURST
-
-
-async def test_long_words_of_a_caller_are_cut() -> None:
-    asked = request("/" + "x" * 10_000, method="Y" * 10_000)
-
-    assert len(str(await told(site(), asked))) < 1500
-
-
-async def test_a_flood_while_nobody_can_tell_who_may_is_cut_too() -> None:
-    chain = site(answers=False)
-
-    lines = await told(chain, *(request("/metrics", headers=TOKEN) for _ in range(500)))
-
-    events = {line["event"] for line in lines if line["log_level"] == "warning"}
-    assert events == {"authorization check failed, answering 500"}
-    assert len(lines) == handler_chain.BURST

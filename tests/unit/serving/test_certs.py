@@ -13,7 +13,7 @@ from cryptography import x509
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.serving import tls
-from ccm.serving.tls import CertificateError, Certificates, Directory, Files, Memory, Named, Subject
+from ccm.serving.tls import Certificates, Directory, Files, Memory, Named, Subject
 from ccm.testing.clock import jump
 from tests import pki
 
@@ -55,18 +55,6 @@ async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
     assert await tls.names_in(pair) == names
 
 
-async def test_a_certificate_is_made_by_our_code_wherever_we_stand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cryptography.py").write_text("raise SystemExit('loaded what it should not')")
-    monkeypatch.chdir(tmp_path)
-
-    assert await tls.names_in(await tls.mint(LOCAL, now=clock.now())) == (
-        "localhost",
-        "127.0.0.1",
-    )
-
-
 async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
     source = Memory(LOCAL)
     first = await source.read()
@@ -95,20 +83,6 @@ async def test_half_a_pair_in_a_directory_is_replaced(tmp_path: Path) -> None:
     made = await Directory(tmp_path, "daemon", LOCAL).read()
 
     assert (tmp_path / "daemon.crt").read_bytes() == made.chain
-
-
-async def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    with pytest.raises(CertificateError, match="cannot be kept"):
-        await Directory(tmp_path / "file" / "certs", "daemon", LOCAL).read()
-
-
-async def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CertificateError, match=r"no\.crt"):
-        await Files(tmp_path / "no.crt", tmp_path / "no.key").read()
-    with pytest.raises(CertificateError):
-        await tls.names_in(KeyPair(chain=b"nonsense", key=b""))
 
 
 @pytest.mark.row("serving-tls-07")

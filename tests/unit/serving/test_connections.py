@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import AsyncIterator
 
 import pytest
 
-from ccm.base import metrics
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import spawn
 from ccm.serving.acceptor import LATE, Connections, Seat, Stage, Turns, origin_of
-from ccm.serving.http import BadBody, Bodies, Limits
+from ccm.serving.http import BadBody, Bodies
 from ccm.testing.clock import settle
 
 pytestmark = pytest.mark.virtual_time
 
 
 MOST = 9
-SHARE = MOST // 3
-SPOKEN = (Stage.UNFINISHED, Stage.ANONYMOUS, Stage.KNOWN)
 
 
 class Port:
@@ -42,27 +38,6 @@ def names(letter: str, number: int) -> list[str]:
     return [f"{letter}{each}" for each in range(number)]
 
 
-def test_the_silent_one_that_came_first_goes_first() -> None:
-    port = Port()
-    port.comes("known", stage=Stage.KNOWN)
-    port.comes("asked", stage=Stage.ANONYMOUS)
-    port.comes(*names("s", MOST + 2))
-
-    assert port.ended == ["s0", "s1"]
-    assert len(port.connections) == MOST + 2
-
-
-@pytest.mark.parametrize("crowd", SPOKEN)
-def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
-    port = Port()
-    for stage in set(SPOKEN) - {crowd}:
-        port.comes(*names(stage.name, SHARE), stage=stage)
-    port.comes(*names("crowd", 10 * MOST), stage=crowd)
-
-    assert {name[:5] for name in port.ended} == {"crowd"}
-    assert len(port.connections.by_stage[crowd]) == SHARE
-
-
 @pytest.mark.parametrize("stage", Stage)
 def test_a_crowd_from_one_address_ends_its_own(stage: Stage) -> None:
     port = Port()
@@ -74,47 +49,6 @@ def test_a_crowd_from_one_address_ends_its_own(stage: Stage) -> None:
     assert len(port.connections) == MOST
 
 
-def test_who_has_not_asked_goes_before_who_has() -> None:
-    port = Port()
-    port.comes(*names("a", SHARE + 1), stage=Stage.ANONYMOUS)
-    port.comes(*names("u", SHARE + 2), stage=Stage.UNFINISHED)
-    port.comes("k", stage=Stage.KNOWN)
-
-    assert port.ended == ["u0"]
-
-
-def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
-    port = Port()
-    port.comes(*names("s", 5))
-
-    assert port.ended == ["s0"]
-
-
-def test_places_that_nobody_needs_are_free_for_all() -> None:
-    port = Port()
-    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
-
-    assert port.ended == []
-
-
-def test_who_asked_lately_stays() -> None:
-    port = Port()
-    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
-    port.seats["a0"].reach(Stage.ANONYMOUS)
-    port.comes("new", stage=Stage.UNFINISHED)
-
-    assert port.ended == ["a1"]
-
-
-def test_who_is_known_stays_so() -> None:
-    port = Port()
-    port.comes("k", stage=Stage.KNOWN)
-    port.seats["k"].reach(Stage.ANONYMOUS)
-
-    assert port.seats["k"].stage is Stage.KNOWN
-
-
 def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
     port = Port()
     port.comes("a", "b")
@@ -124,37 +58,6 @@ def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
     port.seats["a"].reach(Stage.KNOWN)
 
     assert (len(port.connections), port.ended) == (1, [])
-
-
-async def test_a_deadline_ends_with_the_first_request() -> None:
-    loop, port = asyncio.get_running_loop(), Port()
-    port.comes("a", "b")
-    for seat in port.seats.values():
-        seat.deadline = loop.call_later(60.0, seat.refuse, LATE)
-    timers = [seat.deadline for seat in port.seats.values()]
-
-    port.seats["a"].reach(Stage.UNFINISHED)
-    assert port.seats["a"].deadline is not None
-    port.seats["a"].reach(Stage.ANONYMOUS)
-    port.seats["b"].leave()
-
-    assert [timer.cancelled() for timer in timers if timer] == [True, True]
-
-
-def test_how_many_there_are_and_how_many_were_ended_is_told() -> None:
-    def value(name: str, **labels: str) -> float | None:
-        found = {"server": "test", **labels}
-        return metrics.REGISTRY.get_sample_value(f"ccm_serving_connections{name}", found)
-
-    before = value("_refused_total", reason="crowded") or 0.0
-    port = Port()
-    port.comes("k", stage=Stage.KNOWN)
-    port.comes(*names("s", MOST + 2))
-
-    assert value("", stage="known") == 1
-    assert value("", stage="silent") == MOST
-    assert value("_refused_total", reason="crowded") == before + 2
-    assert value("_refused_total", reason="late") == 0
 
 
 class Crowd:
@@ -182,55 +85,6 @@ class Crowd:
         async with self.turns.place(name[0]):
             self.begun.append(name)
             await self._over.acquire()
-
-
-async def test_origins_take_turns() -> None:
-    crowd = Crowd(1, each=1)
-    await crowd.come("a1", "a2", "a3", "a4", "b1", "b2", "c1")
-    await crowd.go(7)
-
-    assert crowd.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
-
-
-async def test_an_origin_has_some_of_the_places_at_most() -> None:
-    crowd = Crowd(5, each=2)
-    await crowd.come("a1", "a2", "a3", "b1")
-    assert crowd.begun == ["a1", "a2", "b1"]
-
-    await crowd.go()
-    assert crowd.begun[3:] == ["a3"]
-    await cancel_and_join(*crowd.tasks.values())
-    assert (crowd.turns._taken, crowd.turns._waiting) == ({}, {})  # nothing of those who left
-
-
-async def test_who_leaves_takes_no_place_with_it() -> None:
-    """While it waits, while it has its place, and in the moment in which it gets one."""
-    crowd = Crowd(1, each=1)
-    await crowd.come("a1", "a2", "b1")
-    await cancel_and_join(crowd.tasks["a2"])
-    crowd.tasks["a1"].cancel()
-    await asyncio.sleep(0)
-    crowd.tasks["b1"].cancel()
-    await settle()
-    assert crowd.begun == ["a1"]
-
-    await crowd.come("c1")
-    assert crowd.begun == ["a1", "c1"]
-    await cancel_and_join(*crowd.tasks.values())
-
-
-async def test_many_leave_in_one_moment() -> None:
-    """With who has the place those go who would be next: it is for whoever stays."""
-    crowd = Crowd(1, each=1)
-    await crowd.come("a1", "a2", "a3", "b1", "b2")
-    leaving = [crowd.tasks[name] for name in ("a1", "a2", "a3", "b1")]
-    for each in leaving:
-        each.cancel()
-    await asyncio.wait(leaving)
-
-    assert all(each.cancelled() for each in leaving)
-    assert crowd.begun == ["a1", "b2"]
-    await cancel_and_join(*crowd.tasks.values())
 
 
 @pytest.mark.parametrize(
@@ -277,87 +131,3 @@ async def refused(task: asyncio.Task[bytes]) -> int:
     with pytest.raises(BadBody) as caught:
         await task
     return caught.value.status
-
-
-async def test_a_body_is_whole() -> None:
-    bodies, sender = Bodies(Limits()), Sender()
-    await sender.sends(b"a", b"bc", b"")
-
-    assert await read(bodies, sender) == b"abc"
-    assert bodies.held == 0
-
-
-async def test_who_is_slow_is_told_in_time() -> None:
-    """However it goes on; the time begins when somebody wants to read."""
-    bodies, sender = Bodies(Limits(patience_s=2.0)), Sender()
-    with bodies.of(sender) as body:
-        await asyncio.sleep(5.0)
-        reading = spawn(body.read(), name="read")
-        for _ in range(3):
-            await sender.sends(b"a")
-            await asyncio.sleep(0.9)
-
-        assert reading.done()
-        assert await refused(reading) == 408
-
-
-async def test_a_larger_body_than_allowed_is_refused_when_it_is() -> None:
-    bodies, sender = Bodies(Limits(each=2)), Sender()
-    await sender.sends(b"ab", b"c")
-
-    assert await refused(spawn(read(bodies, sender), name="read")) == 413
-    assert bodies.held == 0
-
-
-async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
-    bodies = Bodies(Limits(each=9, together=10))
-    large, larger, small = Sender(), Sender(), Sender()
-    readers = [spawn(read(bodies, each), name="read") for each in (large, larger, small)]
-    await large.sends(b"1234")
-    await larger.sends(b"12345")
-    await small.sends(b"12")
-
-    assert bodies.held == 6
-    assert await refused(readers[1]) == 503
-    await large.sends(b"")
-    await small.sends(b"")
-    assert [await readers[0], await readers[2]] == [b"1234", b"12"]
-
-
-async def test_one_whose_time_is_up_in_this_turn_is_given_up_without_harm() -> None:
-    bodies, sender, harm = Bodies(Limits(patience_s=2.0)), Sender(), list[RuntimeError]()
-    reading = spawn(read(bodies, sender), name="read")
-    await sender.sends(b"123456")
-
-    def give_up() -> None:
-        (body,) = bodies.reading
-        try:
-            body.give_up()
-        except RuntimeError as error:
-            harm.append(error)
-
-    # Later than its own timer, and earlier than it notices.
-    body = next(iter(bodies.reading))
-    when = body._timeout.when()
-    assert when is not None
-    asyncio.get_running_loop().call_at(when, give_up)
-
-    assert await refused(reading) == 503
-    assert harm == []
-
-
-@pytest.mark.parametrize("rest", [(b"4567",), (b"4567", b"")], ids=["goes on", "is whole"])
-async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -> None:
-    bodies, answered = Bodies(Limits(each=9, together=10)), asyncio.Event()
-    first, second = Sender(), Sender()
-    readers = [
-        spawn(read(bodies, first, answered), name="read"),
-        spawn(read(bodies, second), name="read"),
-    ]
-    await first.sends(b"1234567", b"")
-    await second.sends(b"123", *rest)
-
-    assert await refused(readers[1]) == 503
-    answered.set()
-    assert await readers[0] == b"1234567"
-    assert bodies.held == 0

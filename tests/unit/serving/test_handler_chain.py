@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import pytest
 
-from ccm.base import log, redact
 from ccm.serving.authentication import Authenticator, User
 from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
 from ccm.serving.health import WELL, Check, Finding, Health, Slis, wrong
@@ -32,52 +28,6 @@ def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> HandlerChain:
         authenticator=Authenticator(reviewer, token_ttl_s=10.0),
         authorizer=Authorizer(reviewer, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
     )
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status"),
-    [
-        ("/open", {}, 200),
-        ("/page", TOKEN, 200),
-        ("/page", {}, 403),
-        ("/page", {"Authorization": "Bearer wrong"}, 401),
-        ("/open", {"Authorization": "Bearer wrong"}, 401),
-        ("/folder/below", TOKEN, 200),
-        ("/nowhere", TOKEN, 404),
-        ("/nowhere", {}, 403),
-        ("/page/", TOKEN, 403),
-    ],
-)
-async def test_each_request_gets_its_status_and_is_never_cached(
-    path: str, headers: dict[str, str], status: int
-) -> None:
-    answer = await site().answer(request(path, headers=headers))
-
-    assert answer.status == status
-    assert ("Cache-Control", "no-cache, private") in answer.headers
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "expected"),
-    [("/page", TOKEN, 1), ("/open", {}, 0), ("/secret", TOKEN, 0)],
-    ids=["with rights", "anybody", "without rights"],
-)
-async def test_who_has_a_right_is_known_and_keeps_its_connection(
-    path: str, headers: dict[str, str], expected: int
-) -> None:
-    told: list[bool] = []
-
-    await site().answer(replace(request(path, headers=headers), known=lambda: told.append(True)))
-
-    assert len(told) == expected
-
-
-async def test_a_refusal_tells_the_reason_of_the_api_server() -> None:
-    answer = await site().answer(request("/secret", method="PUT", headers=TOKEN))
-
-    told = json.loads(answer.body)
-    assert told["message"] == ('forbidden: User "alice" cannot put path "/secret": no such right')
-    assert (told["reason"], told["code"], told["details"]) == ("Forbidden", 403, {})
 
 
 @pytest.mark.row("serving-matrix-06")
@@ -160,25 +110,6 @@ async def test_a_single_check_can_be_asked_for(path: str, status: int, body: str
     assert (response.status, response.body.decode()) == (status, body)
 
 
-async def test_a_cause_shows_no_secret() -> None:
-    redact.know("a-password-of-somebody")
-    try:
-        _, lines = await answer([check("cloud", wrong("login a-password-of-somebody failed"))])
-    finally:
-        redact.forget("a-password-of-somebody")
-
-    assert "a-password-of-somebody" not in lines[0]
-
-
-@pytest.mark.parametrize("path", ["/readyz", "/readyz/cloud"])
-async def test_a_cause_is_short(path: str) -> None:
-    """Whatever the cloud said last, and however much: anybody may ask."""
-    pages = health(check("cloud", wrong("no\n" * 9000))).pages
-    body = (await pages[path.removesuffix("cloud")](request(path))).body
-
-    assert len(body) < redact.PUBLIC_BYTES + 100
-
-
 async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     slis = Slis()
     watched = health(*BAD, slis=slis)
@@ -198,17 +129,3 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     assert reset.body == b"metrics reset\n"
     assert "ping" not in after
     assert f"# TYPE {counted} counter\n" in after
-
-
-async def test_only_who_asks_for_all_checks_has_a_change_logged() -> None:
-    stream = io.BytesIO()
-    log.setup(fmt="json", stream=stream)
-    page = health(*BAD)
-    try:
-        for query in ([], [("exclude", "api-server")], []):
-            await page.all(request("/readyz", query=query))
-        log.flush()
-    finally:
-        log.setup()
-
-    assert stream.getvalue().count(b"health check") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from ccm.serving import acceptor, http, policy, tls
-from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
+from ccm.serving.http import Request, Response, text
 from ccm.serving.tls import Certificates, Files
 from tests import pki
 from tests.waiting import DEADLINE_S
@@ -55,117 +54,11 @@ async def exchange(port: int, sent: bytes, **secured: Any) -> bytes:
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LAST = GET + b"Connection: close\r\n"
-HALVES = b"".join(b"X-%d: %s\r\n" % (each, b"x" * (http.MAX_HEADER // 2)) for each in range(2))
-
-
-async def test_a_request_reaches_its_handler_and_the_answer_its_caller() -> None:
-    sent = b"POST /a%20b?c=d" + LAST[5:] + b"x-fact: f\r\nContent-Length: 4\r\n\r\nbody"
-    async with serving() as port:
-        head, _, body = (await exchange(port, sent)).partition(b"\r\n\r\n")
-
-    assert head.startswith(b"HTTP/1.1 200")
-    assert b"\r\nX-Content-Type-Options: nosniff\r\n" in head
-    assert b"\r\nContent-Type: text/plain; charset=utf-8\r\n" in head
-    assert body == b"POST /a b body f"
-
-
-async def test_a_handler_that_stumbles_is_a_500_without_a_detail() -> None:
-    async def stumble(_request: Request) -> Response:
-        raise RuntimeError("a secret")
-
-    async with serving(stumble) as port:
-        answer = await exchange(port, LAST + b"\r\n")
-
-    assert answer.startswith(b"HTTP/1.1 500")
-    assert answer.endswith(b"\r\n\r\ninternal server error\n")
-
-
-async def test_who_hangs_up_is_not_worked_for() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def wait(_request: Request) -> Response:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-        return text("late")
-
-    async with serving(wait) as port, asyncio.timeout(DEADLINE_S):
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(GET + b"\r\n")
-        await begun.wait()
-        writer.transport.abort()
-        await ended.wait()
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (LAST + b"Content-Length: 10\r\n\r\n0123456789", b"200"),
-        (LAST + b"Content-Length: 11\r\n\r\n0123456789x", b"413"),
-        (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER - 200) + b"\r\n\r\n", b"200"),
-        (LAST + HALVES + b"\r\n", b"431"),
-        (LAST + b"A: b\r\n" * (http.MAX_FIELDS + 1) + b"\r\n", b"400"),
-        (b"GET /%s" % (b"x" * (http.MAX_PATH - 1)) + LAST[5:] + b"\r\n", b"200"),
-        (b"GET /%s" % (b"x" * http.MAX_PATH) + LAST[5:] + b"\r\n", b"414"),
-        (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER + 1) + b"\r\n\r\n", b"400"),
-        (b"\x16\x03\x01\x00\r\n\r\n", b"400"),
-    ],
-    ids=[
-        "a body",
-        "a larger body",
-        "a header",
-        "a larger header in two",
-        "too many fields",
-        "a path",
-        "a longer path",
-        "a larger field",
-        "no HTTP",
-    ],
-)
-async def test_what_is_too_large_or_no_http_is_refused(sent: bytes, status: bytes) -> None:
-    async with serving(bodies=Limits(each=10)) as port:
-        assert (await exchange(port, sent))[9:12] == status
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET])
-async def test_who_sends_no_header_in_time_is_hung_up_on(sent: bytes) -> None:
-    async with serving(header_s=0.1) as port:
-        assert await exchange(port, sent) == b""
-
-
-async def test_a_connection_without_requests_is_closed() -> None:
-    async with serving(idle_s=0.1, header_s=5.0) as port:
-        answer = await exchange(port, GET + b"\r\n")
-
-    assert answer.startswith(b"HTTP/1.1 200")
 
 
 async def slowly(_request: Request) -> Response:
     await asyncio.sleep(0.3)
     return text("done")
-
-
-async def test_a_request_that_takes_long_is_not_idle() -> None:
-    async with serving(slowly, idle_s=0.1, header_s=0.1) as port:
-        answer = await exchange(port, LAST + b"\r\n")
-
-    assert answer.endswith(b"done")
-
-
-async def test_a_server_that_closes_lets_a_request_under_way_end() -> None:
-    begun = asyncio.Event()
-
-    async def slow(request: Request) -> Response:
-        begun.set()
-        return await slowly(request)
-
-    async with serving(slow) as port:
-        asked = asyncio.create_task(exchange(port, GET + b"\r\n"))
-        await begun.wait()
-
-    assert (await asked).endswith(b"done")
 
 
 @asynccontextmanager
@@ -183,22 +76,6 @@ async def knowing(root: pki.Authority) -> AsyncIterator[tuple[int, list[http.Cal
 
     async with serving(note, context=keeper.context) as port:
         yield port, told
-
-
-async def test_the_caller_s_certificate_and_its_chain_are_told(tmp_path: Path) -> None:
-    root = pki.Authority(tmp_path, "root")
-    middle = pki.Authority(tmp_path, "middle", signed_by=root)
-    someone = middle.client("someone", ["group"]).context(trusts=root.file)
-    async with knowing(root) as (port, told):
-        for context in (someone, pki.client_context(root.file)):
-            await exchange(port, LAST + b"\r\n", ssl=context, server_hostname="localhost")
-
-    known, unknown = told
-    anchors = [ssl.PEM_cert_to_DER_cert(each.own.decode()) for each in (middle, root)]
-    assert known.certificate is not None
-    assert list(known.chain[1:]) == anchors
-    assert (unknown.certificate, unknown.chain) == (None, ())
-    assert known.address.startswith("127.0.0.1:")
 
 
 @pytest.mark.row("serving-tls-05")
@@ -248,77 +125,8 @@ async def test_a_port_that_is_taken_is_named_and_one_may_be_shared() -> None:
             acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=port))
 
 
-REST = LAST[5:]
 """Of a request, behind its path."""
 
 
 async def size(request: Request) -> Response:
     return text(f"{len(await request.read())} {len(request.query)}")
-
-
-async def test_many_large_fields_of_a_header_are_not_kept() -> None:
-    field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
-    header = b"".join(b"X-%d: %s" % (number, field) for number in range(32))
-
-    async with serving(size) as port:
-        with pytest.raises(OSError, match=r"reset|pipe"):
-            await exchange(port, b"GET /" + REST + header + b"\r\n")
-
-
-async def test_requests_on_one_connection_do_not_add_up() -> None:
-    field = b"X-Fact: " + b"x" * (http.MAX_HEADER // 2) + b"\r\n"
-    request = b"GET / HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n"
-    last = b"GET /" + REST + field + b"\r\n"
-
-    async with serving(size) as port:
-        answers = await exchange(port, request * 12 + last)
-
-    assert answers.count(b"HTTP/1.1 200") == 13
-
-
-async def test_a_body_on_its_own_may_be_larger_than_a_header() -> None:
-    body = b"x" * MAX_BODY
-    request = b"POST /%s\r\nContent-Length: %d\r\n\r\n%s"
-
-    async with serving(size) as port:
-        answer = await exchange(
-            port,
-            request % (b" HTTP/1.1\r\nHost: x", len(body), body) * 2 + b"GET /" + REST + b"\r\n",
-        )
-
-    assert answer.count(b"%d 0" % len(body)) == 2
-
-
-@pytest.mark.parametrize(("length", "status"), [(http.MAX_QUERY, 200), (http.MAX_QUERY + 2, 414)])
-async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status: int) -> None:
-    query = b"a&" * (length // 2)
-
-    async with serving(size) as port:
-        answer = await exchange(port, b"GET /?" + query + REST + b"\r\n")
-
-    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
-
-
-async def test_a_body_is_not_unpacked() -> None:
-    body = gzip.compress(b"\0" * MAX_BODY * 4)
-    header = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
-
-    async with serving(size) as port:
-        answer = await exchange(port, b"POST /" + REST + header + body)
-
-    assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
-
-
-async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "CLOSE_S", 3600)
-    files = pki.Authority(tmp_path, "ca").server("localhost")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.chain, files.key)
-
-    async with asyncio.timeout(DEADLINE_S):
-        async with serving(size, context=context) as port:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.sleep(0.05)
-        writer.close()

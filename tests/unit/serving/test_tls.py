@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import policy, tls
 from ccm.serving.http import Request, Response, text
 from ccm.serving.tls import CertificateError, Certificates, Files, Named
-from ccm.testing.clock import advance
 from tests import pki
 from tests.unit.serving import test_http
 
@@ -71,13 +69,6 @@ async def presented(port: int, context: ssl.SSLContext, name: str = "localhost")
     secured, _ = await call(port, context, name)
     facts = dict(part[0] for part in secured.getpeercert()["subject"])
     return str(facts["commonName"])
-
-
-def test_nothing_set_means_tls_12_and_only_suites_of_tls_13_no_other_version() -> None:
-    rules = policy.policy("", (), ())
-
-    assert rules == policy.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
-    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
 
 
 def test_each_name_is_known_to_openssl() -> None:
@@ -142,19 +133,6 @@ async def test_suites_and_lowest_version_are_kept_to(
     assert found == agreed
 
 
-async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Authority) -> None:
-    kept = keeper(authority.server("localhost"), rules=policy.policy("VersionTLS10", ()))
-    ancient = pki.client_context(authority.file)
-    ancient.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
-        ancient.minimum_version = ancient.maximum_version = ssl.TLSVersion.TLSv1
-
-    async with serving(kept) as port:
-        secured, _ = await call(port, ancient)
-
-    assert secured.version() == "TLSv1"
-
-
 @pytest.mark.row("serving-tls-06")
 async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
     client = pki.client_context(authority.file)
@@ -200,40 +178,6 @@ async def test_new_connections_get_a_changed_certificate(
         shutil.copy(fresh.key, used.key)
         await kept.check()
         assert await presented(port, client) == "fresh.example"
-
-
-@pytest.mark.virtual_time
-async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
-    used = authority.server("localhost", file="used")
-    kept = keeper(used)
-    await kept.start()
-    before = kept._newest
-    task = spawn(kept.run(), name="reloader")
-    try:
-        fresh = authority.server("fresh.example", file="fresh")
-        shutil.copy(fresh.chain, used.chain)
-        shutil.copy(fresh.key, used.key)
-        while kept._newest is before:
-            await advance(tls.CHECK_S)
-    finally:
-        await cancel_and_join(task)
-
-
-async def test_callers_may_show_a_certificate_and_need_not(
-    authority: pki.Authority, tmp_path: Path
-) -> None:
-    """An intermediate authority may be trusted alone."""
-    middle = pki.Authority(tmp_path, "middle", signed_by=authority)
-    kept = keeper(authority.server("localhost"))
-    kept.trust(middle.own)
-    someone = middle.client("someone", ["group"]).context(trusts=authority.file)
-
-    async with serving(kept) as port:
-        _, known = await call(port, someone)
-        _, unknown = await call(port, pki.client_context(authority.file))
-
-    assert "'commonName': 'someone'" in known
-    assert unknown == "{}"
 
 
 @pytest.mark.row("serving-lookup-04")
@@ -312,16 +256,3 @@ async def test_callers_of_webhooks_must_show_a_certificate_where_a_file_says_so(
         listed.write_bytes(own.own)
         await kept.check()
         assert (await call(port, others))[1] == "{'commonName': 'other'}"
-
-
-async def test_a_file_of_authorities_that_is_not_there_is_told(
-    tmp_path: Path, authority: pki.Authority
-) -> None:
-    kept = tls.CertReloader(
-        policy.policy("", ()),
-        Certificates(files(authority.server("localhost"))),
-        callers=tmp_path / "none.crt",
-    )
-
-    with pytest.raises(CertificateError, match=r"none\.crt"):
-        await kept.start()

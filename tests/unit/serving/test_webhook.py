@@ -12,17 +12,14 @@ from unittest.mock import AsyncMock
 import aiohttp
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ccm.base import metrics
 from ccm.base.tasks import spawn
 from ccm.model import Service
 from ccm.serving import admission, http
-from ccm.serving.admission import MOST_WARNINGS, Schema, ServiceAnnotations
-from ccm.serving.handler_chain import BURST
+from ccm.serving.admission import Schema, ServiceAnnotations
 from ccm.testing import builders
 from tests.unit.serving import test_http
-from tests.waiting import DEADLINE_S
 
 JSON = {"Content-Type": "application/json"}
 REVIEW = {
@@ -152,14 +149,6 @@ async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> 
     assert "webhook test-hook failed" in text
 
 
-async def test_other_paths_and_methods() -> None:
-    async with serving(allow, deny) as ask:
-        assert (await ask(path="/other"))[0] == 404
-        assert (await ask(path="/test-hook/"))[0] == 404
-        assert (await ask(method="GET"))[0] == 405
-        assert (await ask(path="/test-hook-1"))[0] == 200
-
-
 @pytest.mark.row("webhook-metrics-01")
 async def test_every_answer_is_counted_and_measured() -> None:
     name = "counting"
@@ -203,29 +192,6 @@ async def test_a_caller_may_not_send_for_ever() -> None:
     assert "in time" in text
 
 
-async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
-    """As many as could be decided at once."""
-    begun, end = 0, asyncio.Event()
-
-    async def slowly() -> AsyncIterator[bytes]:
-        nonlocal begun
-        yield BODY[:10]
-        begun += 1
-        await end.wait()
-        yield BODY[10:]
-
-    limits = admission.Limits(at_once=2, timeout_s=DEADLINE_S)
-    patient = http.Limits(patience_s=DEADLINE_S)
-    async with serving(allow, limits=limits, kept=patient) as ask:
-        slow = [spawn(ask(slowly()), name="slow") for _ in range(3)]
-        while begun < len(slow):
-            await asyncio.sleep(0.01)
-        assert (await ask())[0] == 200
-        end.set()
-
-        assert [status for status, _ in await asyncio.gather(*slow)] == [200] * 3
-
-
 @pytest.mark.row("webhook-limits-01")
 @pytest.mark.parametrize(
     ("asked", "limit_s"), [("50ms", 10.0), *((text, 0.05) for text in ("1h", "-1s", "soon", ""))]
@@ -265,27 +231,6 @@ async def test_who_waits_for_too_long_is_told() -> None:
 
         assert (status, text) == (503, "too many requests at once\n")
         assert (await first)[0] == 200
-
-
-async def test_a_flood_of_slow_reviews_is_cut_in_the_log() -> None:
-    many = 3 * BURST
-    with capture_logs() as lines:
-        async with serving(Gate(), limits=admission.Limits(at_once=1, timeout_s=0.5)) as ask:
-            answers = await asyncio.gather(*(ask() for _ in range(many)))
-
-    assert all(status >= 500 for status, _ in answers)
-    assert BURST <= len([line for line in lines if "too slow" in line["event"]]) < 2 * BURST
-
-
-async def test_a_lost_caller_leaves_no_place_taken() -> None:
-    gate = Gate()
-    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
-        lost = spawn(ask(), name="ask")
-        await gate.holds(1)
-        lost.cancel()
-        gate.open.set()
-
-        assert (await ask())[0] == 200
 
 
 PREFIX = "lb.acme.example/"
@@ -411,53 +356,9 @@ async def test_an_unknown_name_below_the_prefix_is_a_warning() -> None:
     )
 
 
-async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
-    strangers = {f"{PREFIX}q{number}": "x" for number in range(100)}
-
-    answer = await asked(service({SIZE: "huge", **strangers}))
-
-    assert not answer.allowed
-    assert len(answer.warnings) == MOST_WARNINGS
-
-
-async def test_names_that_mean_nothing_cost_no_more_than_the_warnings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compared: list[str] = []
-
-    def compare(word: str, *_rest: Any, **_more: Any) -> list[str]:
-        compared.append(word)
-        return []
-
-    monkeypatch.setattr("difflib.get_close_matches", compare)
-    strangers = {f"{PREFIX}{number}{'x' * 1000}": "x" for number in range(1000)}
-
-    assert (await asked(service(strangers))).allowed
-    assert len(compared) == MOST_WARNINGS
-    assert max(len(word) for word in compared) < 1000
-
-
-async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
-    before = service({SIZE: "huge", COLOUR: "green"})
-
-    answer = await asked(service({SIZE: "huge", COLOUR: "red"}), before)
-
-    assert answer.allowed
-    assert answer.warnings == (HUGE,)
-
-
 async def test_an_object_that_is_no_service_is_the_callers_mistake() -> None:
     with pytest.raises(msgspec.DecodeError):
         await asked({"metadata": {"annotations": 7}})
-
-
-async def test_the_schema_of_now_counts() -> None:
-    """A provider that was opened anew may bring another schema."""
-    schemas = iter([SCHEMA, Schema(rules=(OneOf(SIZE, "huge"),), prefixes=(PREFIX,))])
-    webhook = ServiceAnnotations(lambda: next(schemas), concerns)
-    request = admission.Request(uid="u", kind=SERVICE, operation="CREATE", object=raw(WRONG))
-
-    assert [(await webhook(request)).allowed for _ in range(2)] == [False, True]
 
 
 UPDATE_REVIEW: dict[str, Any] = {
@@ -487,16 +388,6 @@ def answered(answer: admission.Answer) -> dict[str, Any]:
     return found
 
 
-def test_a_request_is_read() -> None:
-    request = decoded()
-
-    assert request.uid == "705ab4f5"
-    assert request.kind == admission.GroupVersionKind(version="v1", kind="Service")
-    assert (request.sub_resource, request.operation) == ("status", admission.UPDATE)
-    assert json.loads(bytes(request.object)) == UPDATE_REVIEW["request"]["object"]
-    assert bytes(request.old_object) == bytes(decoded(request={"uid": "u"}).object) == b"null"
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -522,14 +413,3 @@ def test_a_request_is_read() -> None:
 def test_what_cannot_be_answered_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(admission.Malformed, match=message):
         admission.decode(body)
-
-
-def test_a_refusal_carries_its_message_and_the_warnings() -> None:
-    answer = admission.Answer(allowed=False, message="no", warnings=("careful",))
-
-    assert answered(answer)["response"] == {
-        "uid": "705ab4f5",
-        "allowed": False,
-        "status": {"code": 403, "reason": "Forbidden", "message": "no"},
-        "warnings": ["careful"],
-    }

@@ -4,7 +4,6 @@ with the real one."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import datetime
 import io
 import json
@@ -16,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from ccm.testing.apiserver import api, errors, kinds, pods, protobuf, requests, schema, tables
+from ccm.testing.apiserver import api, errors, kinds, protobuf, requests, schema
 from ccm.testing.apiserver import store as stores
 from ccm.testing.apiserver.server import MAX_BODY_BYTES, serve
 from tests.waiting import DEADLINE_S
@@ -119,12 +118,6 @@ def test_a_new_object_gets_the_metadata_of_the_server(server: Server) -> None:
     ]["name"].startswith("g-")
 
 
-def test_a_trial_stores_nothing(server: Server) -> None:
-    before = server.store.revision
-    server.make(NODES, "n", dryRun="All")
-    assert (server.store.revision, server.names(NODES)) == (before, [])
-
-
 @pytest.mark.parametrize(
     ("path", "body", "code", "reason"),
     [
@@ -201,16 +194,6 @@ def test_a_write_that_changes_nothing_takes_no_revision(
     assert made["metadata"]["resourceVersion"] == str(server.store.revision)
 
 
-def test_object_and_status_are_written_apart(server: Server) -> None:
-    change = {"spec": {"unschedulable": True}, "status": {"phase": "Pending"}}
-    server.make(NODES, "n", {"status": {"phase": "Running"}})
-
-    assert server.ask("PATCH", f"{NODES}/n", change)["status"]["phase"] == "Running"
-    other = {"spec": {"unschedulable": None}, "status": {"phase": "Pending"}}
-    written = server.ask("PATCH", f"{NODES}/n/status", other)
-    assert (written["spec"]["unschedulable"], written["status"]["phase"]) == (True, "Pending")
-
-
 def test_identity_cannot_be_changed(server: Server) -> None:
     server.make(NODES, "n", {"spec": {"providerID": "x://1"}})
     with refused(400, "BadRequest"):
@@ -247,12 +230,6 @@ def test_a_namespace_takes_its_objects_along(server: Server) -> None:
     lifted = {"metadata": {"finalizers": None}}
     server.ask("PATCH", "/api/v1/namespaces/x/configmaps/held", lifted)
     assert "x" not in server.names("/api/v1/namespaces")
-
-
-def test_secrets_in_plain_text_are_encoded(server: Server) -> None:
-    made = server.make(f"{DEFAULT}/secrets", "s", {"stringData": {"a": "b"}})
-    assert made["data"] == {"a": base64.b64encode(b"b").decode()}
-    assert "stringData" not in made
 
 
 @pytest.mark.parametrize(
@@ -308,22 +285,6 @@ def test_a_strategic_patch_merges_lists_by_their_keys(
 
     assert [one["type"] for one in status["conditions"]] == conditions
     assert [one["address"] for one in status["addresses"]] == addresses
-
-
-def test_a_strategic_patch_merges_sets_and_replaces_other_lists(server: Server) -> None:
-    taints = [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
-    server.make(
-        NODES, "n", {"metadata": {"finalizers": ["a/b", "c/d"]}, "spec": {"taints": taints}}
-    )
-    patch = {
-        "metadata": {"$deleteFromPrimitiveList/finalizers": ["a/b"], "finalizers": ["e/f"]},
-        "spec": {"taints": taints[:1]},
-    }
-
-    body = server.ask("PATCH", f"{NODES}/n", patch, api.STRATEGIC_PATCH)
-
-    assert sorted(body["metadata"]["finalizers"]) == ["c/d", "e/f"]
-    assert body["spec"]["taints"] == taints[:1]
 
 
 @pytest.mark.parametrize(
@@ -455,43 +416,12 @@ def test_a_page_expires_with_its_revision() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_watch_tells_every_later_change(server: Server) -> None:
-    start = int(server.make(NODES, "a")["metadata"]["resourceVersion"])
-    server.ask("PATCH", f"{NODES}/a", {"metadata": {"labels": {"x": "1"}}})
-    server.ask("DELETE", f"{NODES}/a")
-    events = server.events(NODES, resourceVersion=str(start), timeoutSeconds="5")
-
-    assert [await anext(events) for _ in range(2)] == [
-        ("MODIFIED", "a", start + 1),
-        ("DELETED", "a", start + 2),
-    ]
-    waiting = asyncio.ensure_future(anext(events))
-    await asyncio.sleep(0)
-    server.make(NODES, "b")
-    assert await waiting == ("ADDED", "b", start + 3)
-    assert [event async for event in events] == []
-
-
-@pytest.mark.virtual_time
 async def test_a_selector_turns_changes_into_additions_and_deletions(server: Server) -> None:
     server.make(NODES, "a")
     events = server.events(NODES, labelSelector="x=1", resourceVersion=str(server.store.revision))
     for value in ("1", "2"):
         server.ask("PATCH", f"{NODES}/a", {"metadata": {"labels": {"x": value}}})
     assert [(await anext(events))[0] for _ in range(2)] == ["ADDED", "DELETED"]
-
-
-@pytest.mark.virtual_time
-async def test_a_watch_list_ends_its_first_part_with_a_bookmark(server: Server) -> None:
-    server.make(NODES, "a")
-    events = server.events(NODES, sendInitialEvents="true", allowWatchBookmarks="true")
-    revision = server.store.revision
-    told = [await anext(events) for _ in range(3)]
-    assert told == [
-        ("ADDED", "a", revision),
-        ("BOOKMARK", "", revision),
-        ("BOOKMARK", "", revision),
-    ]
 
 
 @pytest.mark.virtual_time
@@ -510,14 +440,6 @@ async def test_a_watch_ends_where_its_place_is_forgotten_or_the_store_is_closed(
 
 
 # --- tables --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0s"), (120, "2m"), (130, "2m10s"), (3 * 3600 + 60, "3h1m"), (50 * 3600, "2d2h")],
-)
-def test_ages(seconds: float, text: str) -> None:
-    assert tables.human_duration(seconds) == text
 
 
 @pytest.mark.parametrize("case", ROWS, ids=str)
@@ -686,31 +608,6 @@ async def test_a_pod_has_its_grace_and_then_goes_at_once(server: Server) -> None
     assert server.names(PODS) == []
 
 
-@pytest.mark.parametrize(
-    ("status", "spec", "goes"),
-    [
-        ({"disruptionsAllowed": 1}, {}, True),
-        ({"disruptionsAllowed": 0}, {}, False),
-        ({"disruptionsAllowed": 1, "observedGeneration": 0}, {}, False),
-    ],
-)
-def test_a_budget_decides_about_a_ready_pod(
-    server: Server, status: Any, spec: Any, goes: bool
-) -> None:
-    pod(server, terminationGracePeriodSeconds=0)
-    budget(server, status=status, **spec)
-    if not goes:
-        with pytest.raises(errors.ApiError) as caught:
-            evict(server)
-        assert caught.value.code == 429
-        assert caught.value.details["causes"][0]["reason"] == pods.BUDGET_CAUSE
-        return
-    evict(server)
-    told = server.ask("GET", f"{BUDGETS}/b")["status"]
-    assert (told["disruptionsAllowed"], [*told["disruptedPods"]]) == (0, ["p"])
-    assert server.names(PODS) == []
-
-
 @pytest.mark.parametrize("policy", ["IfHealthyBudget", "AlwaysAllow"])
 @pytest.mark.parametrize("healthy", [2, 3])
 def test_a_pod_that_is_not_ready_goes_by_the_policy(
@@ -724,14 +621,6 @@ def test_a_pod_that_is_not_ready_goes_by_the_policy(
     else:
         with refused(429, "TooManyRequests", None):  # type: ignore[arg-type]
             evict(server)
-
-
-def test_a_pod_with_two_budgets_cannot_be_evicted(server: Server) -> None:
-    pod(server)
-    for name in "ab":
-        budget(server, name, status={"disruptionsAllowed": 1})
-    with refused(500, ""):
-        evict(server)
 
 
 # --- custom resources ----------------------------------------------------------------------------
@@ -771,17 +660,6 @@ def test_a_wrong_custom_object_is_refused(defined: Server) -> None:
         defined.ask("PATCH", f"{MACHINES}/m", {}, api.STRATEGIC_PATCH)
     with refused(422, "Invalid", "spec.replicas"):
         defined.ask("PATCH", f"{MACHINES}/m/scale", {"spec": {"replicas": "x"}})
-
-
-def test_a_definition_takes_its_objects_along(defined: Server) -> None:
-    machine(defined)
-    defined.ask("PATCH", f"{MACHINES}/m", {"metadata": {"finalizers": ["a/b"]}})
-    defined.ask("DELETE", f"{DEFINITIONS}/machines.example.com")
-    with refused(405, "MethodNotAllowed"):
-        defined.make(MACHINES, "n", {"spec": {"class": "small"}})
-    defined.ask("PATCH", f"{MACHINES}/m", {"metadata": {"finalizers": None}})
-    with refused(404, "NotFound"):
-        defined.ask("GET", MACHINES)
 
 
 @pytest.mark.parametrize("broken", ["spec.names", "spec.versions", "metadata.name"])

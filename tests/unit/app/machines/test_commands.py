@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,8 +15,7 @@ from ccm.app.machines.commands import (
     Command,
     CommandOptions,
 )
-from ccm.app.options import Options, argv
-from ccm.app.options.names import FLAGS_OF
+from ccm.app.options import argv
 
 CLOUD = "--cloud-provider=sim"
 
@@ -160,26 +157,6 @@ def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str])
     assert clients.elsewhere(options) == others
 
 
-@pytest.mark.parametrize(
-    ("words", "others"),
-    [
-        ("", {}),
-        ("--kubeconfig=own", {}),
-        ("--kubeconfig=own --control-kubeconfig=c", {"control": "c"}),
-        ("--kubeconfig=own --target-kubeconfig=t", {"control": "t", "target": "t"}),
-        ("--kubeconfig=own --target-kubeconfig=none", {}),
-        ("--kubeconfig=own --control-kubeconfig=inClusterConfig", {"control": "inClusterConfig"}),
-        ("--master=https://a --control-kubeconfig=inClusterConfig", {"control": "inClusterConfig"}),
-        ("--control-kubeconfig=inClusterConfig", {}),
-    ],
-)
-def test_which_cluster_is_which_to_the_daemon(words: str, others: Mapping[str, str]) -> None:
-    """Its own cluster has its Lease and the Nodes; machines may have their objects elsewhere."""
-    from ccm.app import options
-
-    assert clients.elsewhere(options.parse([CLOUD, *words.split()])) == others
-
-
 @pytest.mark.row("machine-command-03")
 def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
     for command in COMMANDS.values():
@@ -188,36 +165,6 @@ def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
         assert options.leader_elect_resource_namespace == "shoot"
     other = read("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=n")
     assert (other.leader_elect_resource_name, other.leader_elect_resource_namespace) == ("l", "n")
-
-
-def test_settings_reach_the_controllers() -> None:
-    options = read("--concurrent-syncs=7", "--machine-creation-timeout=3m")
-
-    assert set(options.controllers) == {
-        *("machineclass-controller", "machine-controller", "machine-safety-controller")
-    }
-    assert options.machine_concurrent_syncs == 7
-    assert options.machine_creation_timeout.total_seconds() == 180
-    assert (options.secure_port, options.use_service_account_credentials) == (0, False)
-    assert options.v == Options().v
-
-
-def test_the_manager_has_no_cloud_whatever_it_is_told() -> None:
-    options = read("--cloud-provider=sim", "--cloud-config=f", command=MACHINE_CONTROLLER_MANAGER)
-
-    assert (options.cloud_provider, options.cloud_config) == ("", "")
-    assert options.idle == ("cloud-provider", "cloud-config")
-
-
-def test_workers_of_all_controllers_of_a_command_are_one_flag(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However many they are: what the daemon spells with a prefix."""
-    monkeypatch.setitem(FLAGS_OF, "machineset", FLAGS_OF["machine"])
-    manager = replace(MACHINE_CONTROLLER_MANAGER, aliases=("machineset", "unheard-of"))
-
-    assert "machine-concurrent-syncs" not in manager.flags
-    assert read(command=manager).machine_concurrent_syncs == 10
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
@@ -230,10 +177,3 @@ def test_help_and_version(command: Command) -> None:
     assert "logtostderr" not in told
     assert max(map(len, told.splitlines())) <= 100
     assert str(version).startswith(f"{command.name} ")
-
-
-def test_each_flag_shown_stands_in_a_section() -> None:
-    told: Any = MACHINE_CONTROLLER.read(["--help"])
-    shown = {flag.name for flag in MACHINE_CONTROLLER.flags.values() if not flag.deprecated}
-
-    assert set(re.findall(r"^  (?:-\w,|   ) --([\w-]+)", told, re.M)) == shown

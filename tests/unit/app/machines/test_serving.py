@@ -66,15 +66,6 @@ async def test_what_only_a_restart_helps_against_is_unhealthy_too() -> None:
         assert "[-]event-loop failed" in (await asked(f"{url}/livez"))[1]
 
 
-async def test_each_cluster_has_a_check_of_its_own() -> None:
-    async with running() as (_, url):
-        status, told = await asked(f"{url}/readyz")
-
-    assert status == 500
-    assert ("[-]api-server failed" in told, "[-]api-server-target failed" in told) == (True, True)
-    assert "leaderElection" not in told
-
-
 @pytest.mark.row("machine-command-04")
 async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed() -> None:
     async with running("--machine-creation-timeout=3m") as (_, url):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -95,37 +94,12 @@ def test_the_command_line_overrides_the_file_whose_names_match_in_any_case(tmp_p
     assert read(given).cluster_name == "file"
 
 
-@pytest.mark.parametrize(
-    "generic",
-    [
-        {"ClientConnection": {"qps": 0, "burst": 0}},
-        {"MinResyncPeriod": "0s"},
-        {"Controllers": []},
-        {"Port": 0, "Debugging": {"enableProfiling": True}, "Address": "0.0.0.0"},
-    ],
-    ids=["zeros", "no time", "an empty list", "what nobody reads"],
-)
-def test_what_means_the_default(tmp_path: Path, generic: dict[str, Any]) -> None:
-    assert settings(read(file(tmp_path, {"Generic": generic}))) == options.Options()
-
-
-def test_a_list_in_a_file_may_hold_commas(tmp_path: Path) -> None:
-    chosen = read(file(tmp_path, {"Flags": {"requestheader-allowed-names": ["a,b", "c"]}}))
-
-    assert chosen.requestheader_allowed_names == ("a,b", "c")
-    assert settings(read(file(tmp_path, config.write(chosen)))) == settings(chosen)
-
-
 def test_flags_without_effect_may_stand_in_a_file(tmp_path: Path) -> None:
     chosen = read(
         file(tmp_path, {"Flags": {"profiling": False, "http2-max-streams-per-connection": 1}})
     )
 
     assert settings(chosen) == options.Options()
-
-
-def test_json_is_read_too(tmp_path: Path) -> None:
-    assert read(file(tmp_path, json.dumps({**HEAD, "Flags": {"v": 3}}))).v == 3
 
 
 @pytest.mark.parametrize(
@@ -175,12 +149,6 @@ def test_a_wrong_type_and_a_wrong_name_are_told_of_every_field(tmp_path: Path) -
         config.put(wrong, f"{path}Qx", 1)
 
         assert {fault.split()[0] for fault in faults(tmp_path, wrong)} == {path, f"{path}Qx"}
-
-
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    found = faults(tmp_path, {"Generic": {"MinResyncPeriod": "x", "Port": 0}, "Webhooks": 1})
-
-    assert [fault.split()[0] for fault in found] == ["Generic.MinResyncPeriod", "Webhooks"]
 
 
 @pytest.mark.parametrize(
@@ -234,20 +202,6 @@ def test_zeros_survive_a_round_trip_and_a_plan(tmp_path: Path, given: options.Op
 
     assert settings(again) == settings(given)
     assert config.write(again) == config.write(given)
-
-
-def test_a_file_read_again_replaces_what_it_said_and_not_the_command_line(tmp_path: Path) -> None:
-    first = {"Flags": {"v": 2, "cloud-api-qps": 5}, "Generic": {"Controllers": ["a"]}}
-    given = file(tmp_path, first)
-    before = read(given, "--v=3")
-    file(tmp_path, {"Flags": {"v": 1, "cloud-api-burst": 7}})
-
-    after = config.reread(before)
-
-    assert (after.v, after.cloud_api_qps, after.cloud_api_burst) == (3, 0.0, 7)
-    assert after.controllers == ("*",)
-    assert after.from_file == {"cloud-api-burst"}
-    assert config.reread(after) == after
 
 
 NODE, LIFECYCLE, SERVICE, ROUTE = (manifest.name for manifest in MANIFESTS[:4])

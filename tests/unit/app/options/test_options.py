@@ -196,24 +196,6 @@ def faults(*argv: str) -> list[str]:
     return options.faults(options.parse(["--cloud-provider=sim", *argv]))
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        "--controllers=cloud-node,-route,service-lb-controller,service-controller",
-        "--leader-elect=false --leader-elect-resource-lock=endpoints",
-        f"{_SHORT} --leader-elect-lease-duration=2s",
-        "--secure-port=0 --webhook-secure-port=0",
-        "--kube-api-qps=0 --kube-api-burst=0",
-        "--feature-gates=LoggingAlphaOptions=true --log-json-split-stream",
-        "--feature-gates=AllAlpha=true",
-        "--tls-cert-file=a --tls-private-key-file=b --tls-min-version=VersionTLS12",
-    ],
-)
-def test_accepted(argv: str) -> None:
-    """Settings that make sense pass, among them all that the reference takes."""
-    assert faults(*argv.split()) == []
-
-
 @pytest.mark.row("daemon-flags-06", "daemon-flags-08", "daemon-names-04")
 @pytest.mark.parametrize(
     ("argv", "fault"),
@@ -254,14 +236,6 @@ def test_refused(argv: str, fault: str) -> None:
 
     assert len(found) == 1
     assert found[0].removeprefix("--").partition("=")[0] in given
-
-
-def test_wrong_gates_are_not_told_of_twice() -> None:
-    (fault,) = faults(
-        "--feature-gates=LoggingAlphaOptions=true,Xyz=true", "--log-text-split-stream"
-    )
-
-    assert "unrecognized feature gate: Xyz" in fault
 
 
 ALPHA = Section("alpha")
@@ -337,16 +311,6 @@ def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str
     assert (parsed.values, parsed.arguments) == (values, tuple(arguments.split()))
 
 
-def test_flags_without_effect_take_any_value_and_are_named_once() -> None:
-    words = ["--idle", "x", "--mute", "--idle=y", "-v1", "--help=0"]
-
-    parsed = argv.parse(TABLE, words, {"idle": True, "mute": False, "help": False})
-
-    assert parsed == argv.Parsed(
-        values={"v": 1, "help": False}, arguments=(), idle=("idle", "mute")
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -384,20 +348,6 @@ def test_refusals(words: list[str], fault: str) -> None:
 
     (found,) = caught.value.faults
     assert found.startswith(fault)
-
-
-def test_help() -> None:
-    """Help goes by section, shows type, unit, default and state, and hides the deprecated."""
-    text = argv.explain(TABLE, [BETA, ALPHA])
-
-    assert text.startswith("Beta flags:\n\n      --burst")
-    assert text.index("Beta flags:") < text.index("Alpha flags:")
-    assert "      --burst int32  (requests, default 30)\n          Burst.\n" in text
-    assert "      --feature-gates Name=bool,...\n          Gates.\n" in text
-    assert "      --leader-elect  (bool, default true)" in text
-    assert "  -v, --v level  (default 0)" in text
-    assert "--old" not in text
-    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_each_flag_has_a_section_a_sentence_and_a_unit() -> None:
@@ -517,15 +467,6 @@ def test_the_promised_names() -> None:
         ("service-lb-controller", "service", "service-controller", "service"),
         ("node-route-controller", "route", "route-controller", "route"),
     ]
-
-
-def test_machine_controllers_run_only_where_they_are_named() -> None:
-    """Another program may see to the same objects already."""
-    named = [each.name for each in MANIFESTS[4:]]
-
-    assert {each.name for each in names.enabled(["*"])}.isdisjoint(named)
-    wanted = ["*", *(each.alias for each in MANIFESTS[4:])]
-    assert [each.name for each in names.enabled(wanted)][4:] == named
 
 
 @pytest.mark.row("daemon-names-03")

@@ -10,33 +10,25 @@ from typing import Any
 
 import pytest
 
-from ccm.base import clock, metrics, redact
-from ccm.base.drain import Drain
-from ccm.base.lease_guard import Lapsed, LeaseGuard
+from ccm.base import metrics
 from ccm.cloud import (
-    Cloud,
     Credentials,
     Identity,
     InstancesV2,
     Limits,
-    ListMachinesRequest,
-    LoadBalancer,
-    MachineDriver,
     MachineRequest,
     NotFound,
-    Rate,
     Route,
-    Routes,
     Unavailable,
     errors,
 )
 from ccm.cloud.calls import history, responses
-from ccm.cloud.calls.handle import OUTCOMES, Handle
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.history import History
 from ccm.cloud.operation import DECLARED, Operation, operation
-from ccm.testing.builders import node, service
-from ccm.testing.clock import advance, elapsed_s, settle
-from tests.support.calls import Provider, cloud
+from ccm.testing.builders import node
+from ccm.testing.clock import elapsed_s, settle
+from tests.support.calls import cloud
 
 pytestmark = pytest.mark.virtual_time
 
@@ -137,22 +129,6 @@ async def test_deadlines_of_the_daemon_win_and_then_those_of_the_provider(
     assert elapsed_s() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
-async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) -> None:
-    stopping = Drain()
-    stopping.govern()
-    waited_for = []
-
-    async def act() -> None:
-        waited_for.append(stopping.under_way == 1)
-
-    with contextlib.suppress(errors.Internal):
-        await call(Handle(cloud("acme", act)), method)
-
-    changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
-    assert waited_for == [changes]
-
-
 def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DECLARED, "delete_route", DECLARED["delete_route"])  # put back
 
@@ -160,95 +136,6 @@ def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(ValueError, match="'delete_route'"):
         operation(change=False)(delete_route)
-
-
-async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
-    handle = Handle(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
-    moments = []
-
-    for _ in range(6):
-        await handle.call(EXISTS, NODE)
-        moments.append(elapsed_s())
-
-    assert moments == pytest.approx([0, 0, 0, 0.5, 1.0, 1.5])
-    assert count("rated", "instance_exists", "success") == 6
-    assert measured("call_duration_seconds", "rated", "instance_exists", "count") == 6
-    wait = "rate_limiter_duration_seconds"
-    assert measured(wait, "rated", "instance_exists", "sum") == pytest.approx(1.5)
-    assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        *((kind("x"), text) for kind, text in OUTCOMES.items() if kind is not errors.RetryAfter),
-        (errors.RetryAfter("x", seconds=1), "retry_after"),
-        (errors.DiskNotFound("x"), "not_found"),
-        (errors.Aborted("x"), "error"),
-        (ValueError("x"), "error"),
-        (TimeoutError(), "deadline_exceeded"),
-    ],
-    ids=repr,
-)
-async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
-    seen: list[tuple[str, str]] = []
-    before = count("counted", "instance_exists", outcome)
-    handle = Handle(cloud("counted", raising(error)))
-
-    with pytest.raises(errors.CloudError):
-        await handle.observe(lambda *told: seen.append(told)).call(EXISTS, NODE)
-    with pytest.raises(errors.CloudError):
-        await handle.call(EXISTS, NODE)
-
-    assert count("counted", "instance_exists", outcome) == before + 2
-    assert seen == [("instance_exists", outcome)]
-
-
-async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials() -> None:
-    """One wrong Secret of a pool must not make the whole daemon unready, nor a right one ready."""
-    refused: list[Exception] = []
-
-    async def act() -> bool:
-        if refused:
-            raise refused[0]
-        return True
-
-    handle = Handle(cloud("pools", act))
-    for method, error in (
-        (MachineDriver.list_machines, errors.Unauthenticated("the pool's")),
-        (EXISTS, errors.Unauthenticated("ours")),
-        (MachineDriver.list_machines, None),
-    ):
-        refused[:] = [error] if error else []
-        with contextlib.suppress(errors.CloudError):
-            await call(handle, method)
-
-    assert handle.trouble is not None
-    assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")
-
-
-async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_for() -> None:
-    stopping, seen = Drain(), []
-    stopping.govern()
-    provider = Provider(yes)
-
-    async def journal(operation: Operation, go_on: Callable[[], Awaitable[object]]) -> object:
-        seen.append((operation, stopping.under_way, list(provider.asked)))
-        return await go_on()
-
-    handle = Handle(provider.cloud("wrapped")).around(journal)
-    await handle.call(Routes.create_route, "c1", "hint", ROUTE)
-
-    arguments = {"cluster_name": "c1", "name_hint": "hint", "route": ROUTE}
-    expected = Operation(
-        verb="create_route",
-        subject="10.0.0.0/24",
-        arguments=arguments,
-        deadline_s=300.0,
-        change=True,
-    )
-    assert seen == [(expected, 1, [])]
-    assert provider.asked == ["create_route"]
 
 
 async def swallow() -> bool:
@@ -285,71 +172,6 @@ async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]])
     assert seen == [("instance_exists", "canceled")]
 
 
-async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
-    """Something of the provider's own was cancelled, not us."""
-    with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
-        await Handle(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
-
-
-@pytest.mark.parametrize("act", [swallow, translate])
-async def test_what_comes_after_the_deadline_is_no_answer(
-    act: Callable[[], Awaitable[bool]],
-) -> None:
-    """Else a cloud that hangs would read as "gone"."""
-
-    with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
-        await Handle(cloud("late", act)).call(EXISTS, NODE)
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
-async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
-    with pytest.raises(errors.Internal) as caught:
-        await Handle(cloud("fatal", raising(error))).call(EXISTS, NODE)
-
-    assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize(
-    ("raised", "kind"),
-    [(KeyError("x"), errors.Internal), (errors.OutOfRange("x"), errors.OutOfRange)],
-)
-def test_a_computed_answer_fails_with_a_cloud_error(
-    raised: Exception, kind: type[errors.CloudError]
-) -> None:
-    class Failing:
-        def get_load_balancer_name(self, *_: object) -> str:
-            raise raised
-
-    failing: Any = Failing()
-    service: Any = None
-    handle = Handle(Cloud(name="fake", load_balancer=failing))
-
-    with pytest.raises(kind) as caught:
-        handle.compute(LoadBalancer.get_load_balancer_name, "c1", service)
-    assert caught.value.__cause__ is not caught.value
-
-
-@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
-async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
-    method: Callable[..., Any],
-) -> None:
-    """The last look is after the wait for the rate, in which it may run out."""
-    lease = LeaseGuard()
-    lease.extend(clock.monotonic() + 5)
-    lease.govern()
-    provider = Provider(raising(errors.NotFound("x")))
-    handle = Handle(provider.cloud("fenced", limits=Limits(rate=Rate(qps=0.1, burst=1))))
-    with pytest.raises(errors.NotFound):
-        await call(handle, method)
-
-    with pytest.raises(errors.DeadlineExceeded) as refused:
-        await call(handle, method)
-
-    assert elapsed_s() == 10
-    assert isinstance(refused.value.__cause__, Lapsed)
-    assert provider.asked == [method.__name__]
-
-
 SECRET = "hunter2-hunter2"
 
 M0 = Identity(cluster="c", pool="small", name="m0", uid="u")
@@ -376,45 +198,6 @@ def note(
 
 def shown(kept: History, name: str = "n1") -> list[tuple[str, str, int]]:
     return [(call.verb, call.state, call.times) for call in kept.of(("node", name))]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [
-        ({"node": node("n1")}, ("node", "n1")),
-        ({"cluster_name": "c", "service": service("web"), "nodes": ()}, ("service", "default/web")),
-        (
-            {"cluster_name": "c", "route": Route(destination_cidr="10.0.0.0/24", target_node="n2")},
-            ("node", "n2"),
-        ),
-        ({"node_name": "n3"}, ("node", "n3")),
-        ({"provider_id": "sim://1"}, ("provider-id", "sim://1")),
-        ({"req": MachineRequest(identity=M0, **OF)}, ("machine", "m0")),
-        ({"req": ListMachinesRequest(cluster="c", pool="small", **OF)}, ("pool", "small")),
-        ({"cluster_name": "c"}, history.NOBODY),
-    ],
-    ids=["node", "Service", "route", "name", "provider ID", "machine", "pool", "listing"],
-)
-def test_a_call_is_about_what_its_arguments_name(
-    arguments: Mapping[str, object], key: history.Key
-) -> None:
-    assert history.about(arguments) == key
-
-
-async def test_calls_that_end_alike_are_one() -> None:
-    kept = History()
-    for _ in range(20):
-        note(kept, answer=True)
-        await advance(1.0)
-    for _ in range(3):
-        note(kept, error=Unavailable("503"))
-    note(kept, answer=True)
-
-    assert shown(kept) == [
-        ("instance_exists", "ok", 20),
-        ("instance_exists", "Unavailable", 3),
-        ("instance_exists", "ok", 1),
-    ]
 
 
 async def test_an_error_is_one_line_whatever_the_cloud_says() -> None:
@@ -455,13 +238,3 @@ async def test_texts_have_a_limit_each_and_together() -> None:
         note(kept, "n9", verb=f"verb-{number % 2}", error=error)
         note(kept, "n9", verb=f"verb-{number % 2}", error=error)
     assert len(kept.of(("node", "n9"))) in (2, 3)
-
-
-async def test_a_secret_is_not_kept_and_not_cut_in_half() -> None:
-    redact.know(SECRET)
-    kept = History()
-    note(kept, error=Unavailable(f"{'x' * (history.LONGEST - 8)}{SECRET}"))
-    redact.forget(SECRET)
-
-    (call,) = kept.of(("node", "n1"))
-    assert SECRET[:4] not in call.text

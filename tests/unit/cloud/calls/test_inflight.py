@@ -8,16 +8,15 @@ from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
-from structlog.testing import capture_logs
 
 from ccm.base import metrics
-from ccm.cloud import InstancesV2, LoadBalancer, Route, Routes, Service, Status, errors
+from ccm.cloud import InstancesV2, LoadBalancer, Service, Status, errors
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.inflight import GRACE_S, MOST_ABANDONED, REMARKABLE_S
+from ccm.cloud.calls.inflight import MOST_ABANDONED
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
-from ccm.testing.clock import elapsed_s, settle
-from tests.support.calls import ENSURE, Counting, Provider, cloud, ensure
+from ccm.testing.clock import settle
+from tests.support.calls import ENSURE, Provider, cloud, ensure
 
 pytestmark = pytest.mark.virtual_time
 
@@ -65,32 +64,6 @@ def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
     return metrics.REGISTRY.get_sample_value(f"ccm_cloud_calls_{name}", labels) or 0.0
 
 
-async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
-    provider = Stubborn()
-    handle = Handle(cloud("s1", provider))
-
-    with pytest.raises(errors.DeadlineExceeded, match="took longer than 900 s"):
-        await ensure(handle)
-
-    assert elapsed_s() == pytest.approx(900 + GRACE_S)
-    assert provider.ended == 0
-    assert handle.abandoned_calls == 1
-    assert sample("left_behind", "s1") == sample("under_way", "s1") == 1
-    assert sample("abandoned_total", "s1") == 1
-
-    ended = asyncio.ensure_future(handle.ended(handle.cloud))
-    await settle()
-    assert not ended.done()
-    provider.leave.set()
-    await settle()
-
-    assert provider.ended == 1
-    assert ended.done()
-    assert handle.abandoned_calls == 0
-    assert sample("left_behind", "s1") == sample("under_way", "s1") == 0
-    assert sample("abandoned_total", "s1") == 1
-
-
 async def test_those_that_may_still_change_something_are_told_apart() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)
@@ -107,45 +80,6 @@ async def test_those_that_may_still_change_something_are_told_apart() -> None:
     change.leave.set()
     await settle()
     assert (handle.abandoned_calls, handle.abandoned_changes) == (1, 0)
-
-
-async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
-    """Calls about one Service never overlap, not even with one that was given up."""
-    stubborn = Stubborn()
-    provider = Provider(stubborn)
-    handle = Handle(provider.cloud("s7"), deadline_s=5)
-    with pytest.raises(errors.DeadlineExceeded):
-        await ensure(handle, "uid-1")
-    provider.act = fine
-
-    for late in (LoadBalancer.get_load_balancer, LoadBalancer.ensure_load_balancer_deleted):
-        with pytest.raises(errors.Aborted, match="an earlier ensure_load_balancer was cancelled"):
-            await handle.call(late, "c1", web("uid-1"))
-    with pytest.raises(errors.Aborted):
-        await handle.call(LoadBalancer.update_load_balancer, "c1", web("uid-1"), ())
-    assert await ensure(handle, "uid-2") == Status()
-    await handle.call(Routes.delete_route, "c1", Route(destination_cidr="x", target_node="n"))
-
-    handle.swap(cloud("s7-new", fine))
-    with pytest.raises(errors.Aborted):
-        await ensure(handle, "uid-1")
-
-    stubborn.leave.set()
-    await settle()
-    assert await ensure(handle, "uid-1") == Status()
-
-
-async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
-    limiter, seen = Counting(), []
-    provider = Stubborn()
-    handle = Handle(cloud("s8", provider), deadline_s=5, limiter=limiter)
-    with pytest.raises(errors.DeadlineExceeded):
-        await ensure(handle, "uid-1")
-
-    with pytest.raises(errors.Aborted):
-        await ensure(handle.observe(lambda *told: seen.append(told)), "uid-1")
-
-    assert (limiter.taken, seen) == (1, [])
 
 
 async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
@@ -168,21 +102,3 @@ async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
 
 def about(lines: Sequence[Any], text: str) -> list[Any]:
     return [line for line in lines if text in line["event"]]
-
-
-async def test_a_call_that_takes_long_is_said_while_it_lasts() -> None:
-    async def slow() -> Status:
-        await asyncio.sleep(REMARKABLE_S + 10)
-        return Status()
-
-    async def look() -> None:
-        await asyncio.sleep(REMARKABLE_S + 1)
-        (line,) = about(lines, "cloud call takes long")
-        assert (line["operation"], line["subject"]) == (ENSURE.__name__, "uid-1")
-
-    with capture_logs() as lines:
-        looking = asyncio.ensure_future(look())
-        assert await ensure(Handle(cloud("s10", slow)), "uid-1") == Status()
-        await looking
-
-    assert len(about(lines, "took long has ended")) == 1

@@ -10,10 +10,7 @@ import pytest
 from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity
-from ccm.gardener import names
-from ccm.machines.drain import DrainState
 from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance
-from tests.unit.controllers.drains import Drains
 from tests.unit.controllers.machines import BASE, CLUSTER, World
 
 pytestmark = pytest.mark.virtual_time
@@ -107,60 +104,3 @@ async def test_a_jump_makes_no_young_vm_old_enough_to_go() -> None:
 
     assert world.driver.deleted == ["fake:///lost"]
     assert clock.now() - born > timedelta(hours=3)
-
-
-async def test_a_jump_uses_no_force_on_a_drain() -> None:
-    world = World()
-    world.ready_class()
-    world.drains.seconds = 600
-    path = world.lived(drainTimeout="1h")
-    world.node()
-    async with world.running("machine"):
-        world.server.drop(path)
-        await advance(10)
-        jump_of_the_wall(2 * HOUR_S)
-        touch(world, "after")
-        await advance(60)
-        assert [one.force for one in world.drains.tasks] == [False] * len(world.drains.tasks)
-        assert world.phase() == "Terminating"
-        world.drains.seconds = 0
-        await advance(600)
-
-    assert world.get() == {}
-
-
-async def test_a_drain_that_is_under_way_is_not_forced_by_a_jump() -> None:
-    world = Drains()
-    world.pod("p0", grace_s=100)
-    async with world.draining():
-        await advance(1)
-        world.start(timeout_s=HOUR_S)
-        await advance(5)
-        jump_of_the_wall(2 * HOUR_S)
-        world.heartbeat(Ready="True", Looked="True")
-        await advance(60)
-        assert (world.progress().forced, world.pods()) == (False, ["p0"])
-        await advance(60)
-        assert (world.progress().forced, world.state()) == (False, DrainState.DONE)
-
-
-async def test_a_jump_ends_no_preservation() -> None:
-    """Its set would delete it then."""
-    world = World()
-    world.ready_class()
-    wish = {names.ANNOTATION_PRESERVE: "now"}
-    labels = {"node": "m0", "app": "d"}
-    world.server.put(f"{BASE}/machinesets", SET)
-    world.lived(
-        phase="Failed",
-        metadata={"annotations": wish, "labels": labels},
-        machinePreserveTimeout="1h",
-    )
-    async with world.running("machine", "machineset"):
-        await advance(10)
-        jump_of_the_wall(2 * HOUR_S)
-        touch(world, "after")
-        await advance(60)
-        assert "preserveExpiryTime" in world.status()["currentStatus"]
-        await advance(HOUR_S)
-        assert world.get() == {}

@@ -52,22 +52,6 @@ async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
         yield world, server, first
 
 
-async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> None:
-    """Its old set becomes the new one again, before the cache shows that it is no more its own."""
-    async with two() as (world, server, first):
-        before = world.here()
-        server.shows.clear()
-        updated(world, first)
-        await advance(5)
-        assert world.kinds() == {"small": 1, "large": 1}
-        world.edit(template=template("small"))
-        await advance(5)
-        server.shows.set()
-        await advance(5)
-
-        assert world.here() == before
-
-
 @pytest.mark.row("rollout-event-01")
 async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
     """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""

@@ -10,13 +10,11 @@ import msgspec
 import pytest
 
 from ccm.gardener import names
-from ccm.testing.apiserver.requests import parse
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import (
     HOLD,
     MACHINES,
     NODES,
-    WEB,
     Rolling,
     all_run,
     rolling,
@@ -59,23 +57,6 @@ async def rolled() -> tuple[Rolling, Mapping[tuple[str, str], int]]:
         await advance(120)
     assert (world.kinds(), world.working()) == ({"large": COUNT}, COUNT)
     return world, before
-
-
-async def test_what_a_roll_writes_of_each_machine() -> None:
-    world, before = await rolled()
-
-    found = told(world, before)
-    assert found.pop(("PATCH", "nodes")) <= 5 * COUNT  # joins; free; is old; cordoned; let go
-    assert found == {
-        ("POST", "machines"): COUNT,
-        ("PATCH", "machines"): 2 * COUNT,  # its VM; let go
-        ("PATCH", "machines/status"): 3 * COUNT,  # Pending, Running, Terminating
-        ("DELETE", "machines"): COUNT,
-        ("POST", "secrets"): COUNT,
-        ("DELETE", "secrets"): COUNT,
-        ("PATCH", "nodes/status"): COUNT,
-        ("DELETE", "nodes"): COUNT,
-    }
 
 
 @pytest.mark.row("rollout-autoscaler-08")
@@ -151,32 +132,6 @@ async def test_a_node_that_is_held_late_is_let_go() -> None:
         await advance(5)
 
     assert not HELD.keys() & (world.node_object(name)["metadata"].get("annotations") or {}).keys()
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replaced: bool) -> None:
-    """Nor one that was replaced under its name, as who missed it sees it: in one change."""
-    world = Rolling()
-    world.deployment(replicas=1)
-    async with world.running("machineset", "machinedeployment"):
-        await all_run(world)
-        world.edit(template=template("large"))
-        await advance(1)
-        shared = world.shared
-        assert shared is not None
-        sets = [one["metadata"]["uid"] for one in world.sets()]
-        assert [shared.caches.arrivals.notes(one) for one in sets] == [HELD, HELD]
-        if is_replaced:
-            web, target = world.web(), parse(world.server.store.kinds, WEB)
-            assert target is not None
-            web["metadata"]["uid"] = "another"
-            world.server.store.put(target.kind, target.key, web)
-        else:
-            world.change(WEB, metadata={"finalizers": None})
-            world.server.drop(WEB)
-        await advance(1)
-
-    assert [shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
 
 
 @pytest.mark.row("machineset-create-06")

@@ -105,59 +105,6 @@ def test_lists_differ_exactly_if_the_order_within_a_type_does(
 
 
 @pytest.mark.parametrize(
-    ("own", "told", "required", "expected"),
-    [
-        ("fake://1", "", True, "fake://1"),
-        ("", "fake://2", True, "fake://2"),
-        ("fake://1", "fake://2", True, "fake://2"),
-        ("", "", False, ""),
-        ("", "", True, None),
-        ("", "other://2", True, None),
-        ("", "fake://bm-2", True, None),
-        ("", "no-scheme", True, "no-scheme"),
-    ],
-)
-def test_the_provider_id_to_initialise_with(
-    own: str, told: str, required: bool, expected: str | None
-) -> None:
-    before = node(provider_id=own, taints=[U])
-    answer = InstanceMetadata(provider_id=told)
-
-    if expected is None:
-        with pytest.raises(plan.Rejected, match="provider ID"):
-            plan.completed(before, answer, id_required=required, schemes=OURS, others=THEIRS)
-    else:
-        assert (
-            plan.completed(
-                before, answer, id_required=required, schemes=OURS, others=THEIRS
-            ).provider_id
-            == expected
-        )
-
-
-HOSTNAME_IS_IP = NodeAddress(type="Hostname", address="10.0.0.1")
-OTHER_IP = NodeAddress(type="InternalIP", address="10.0.0.2")
-
-
-def test_the_kubelets_hostname_proves_no_node_ip_at_initialisation() -> None:
-    before = node(
-        taints=[U],
-        annotations={names.ANNOTATION_PROVIDED_NODE_IP: "10.0.0.1"},
-        addresses=[HOSTNAME_IS_IP],
-    )
-
-    with pytest.raises(plan.Rejected, match=r"10\.0\.0\.1 is not among"):
-        plan.completed(
-            before,
-            InstanceMetadata(provider_id="fake://1", addresses=[OTHER_IP]),
-            id_required=True,
-            schemes=OURS,
-            others=THEIRS,
-        )
-    assert plan.desired_addresses(before, [OTHER_IP]) == [HOSTNAME_IS_IP, OTHER_IP]
-
-
-@pytest.mark.parametrize(
     ("labels", "named"),
     [
         ({"fine": "not fine!"}, "fine"),
@@ -171,47 +118,3 @@ def test_a_label_that_is_none_is_named(labels: dict[str, str], named: str) -> No
             node(taints=[U]),
             InstanceMetadata(provider_id="fake://1", additional_labels=labels),
         )
-
-
-def test_what_is_left_out_is_told() -> None:
-    _, warnings = plan.desired_labels(
-        node(labels={"own": "1", "same": "1"}),
-        InstanceMetadata(
-            additional_labels={"own": "2", "same": "1", "a.k8s.io/x": "1", "new": "1"}
-        ),
-    )
-
-    assert warnings == [
-        "additional label own=2 differs from the node's, which stays",
-        "additional label a.k8s.io/x is reserved for Kubernetes",
-    ]
-
-
-WAITING = node(taints=[U])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (None, WAITING, True),
-        (WAITING, WAITING, True),
-        (WAITING, node(taints=[U], resource_version="2", ready="False"), False),
-        (WAITING, node(taints=[U], addresses=[OTHER_IP]), False),
-        (WAITING, node(taints=[U], labels={"a": "1"}), True),
-        (WAITING, node(taints=[U], annotations={"a": "1"}), True),
-        (WAITING, node(taints=[U], provider_id="fake://1"), True),
-        (WAITING, node(taints=[U, Taint(key="a")]), True),
-        (WAITING, node(taints=[U], uid="another"), True),
-        (None, node(), False),
-        (WAITING, node(), False),
-        (None, node(labels={names.LABEL_ZONE_BETA: "z"}), True),
-        (None, node(labels={names.LABEL_ZONE_BETA: "z", names.LABEL_ZONE: "z"}), False),
-        (None, node(labels={names.LABEL_ZONE: "z"}), False),
-    ],
-    ids=[
-        *("new", "resync", "heartbeat", "addresses", "label", "annotation", "provider ID"),
-        *("taint", "re-created", "settled", "became settled", "beta alone", "both", "stable alone"),
-    ],
-)
-def test_which_changes_are_worth_a_look(old: Node | None, new: Node, expected: bool) -> None:
-    assert plan.needs_sync(old, new) is expected

@@ -17,8 +17,6 @@ from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
-    LONGEST_SILENCE_S,
-    MOST_WITNESSES,
     NEW_DENIED_S,
     Action,
     Census,
@@ -27,11 +25,7 @@ from ccm.controllers.nodelifecycle.plan import (
     Reason,
     Rules,
     Tally,
-    changed_state,
-    counts_alike,
-    is_suspect,
     judge,
-    taint_patch,
 )
 from ccm.model import Node, Taint, names
 from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
@@ -72,28 +66,6 @@ def reason(of: Node, given: Facts, rules: Rules = RULES) -> Reason:
 def deleting(of: Node) -> Node:
     metadata = msgspec.structs.replace(of.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     return msgspec.structs.replace(of, metadata=metadata)
-
-
-@pytest.mark.parametrize("reference", [False, True])
-@pytest.mark.parametrize(
-    ("current", "evidence", "action", "reason"),
-    [
-        (ASKED, GONE, Action.DELETE, Reason.GONE),
-        (ASKED, EXISTS, Action.KEEP, Reason.EXISTS),
-        (None, GONE, Action.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1", ready="False", uid="x"), GONE, Action.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://2", ready="False"), GONE, Action.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1"), GONE, Action.KEEP, Reason.READY),
-        (deleting(ASKED), GONE, Action.HOLD, Reason.DELETING),
-        (deleting(ASKED), ONCE, Action.HOLD, Reason.DELETING),
-    ],
-)
-def test_what_happens_to_a_node(
-    current: Node | None, evidence: Evidence, action: Action, reason: Reason, reference: bool
-) -> None:
-    verdict = judge(ASKED, current, facts(evidence), replace(RULES, reference=reference))
-
-    assert (verdict.action, verdict.reason) == (action, reason)
 
 
 def test_a_node_is_deleted_in_one_case_only() -> None:
@@ -164,16 +136,6 @@ def test_what_holds_one_node(held: Node, given: Facts, rules: Rules, why: Reason
     assert reason(held, given, rules) is why
 
 
-@pytest.mark.parametrize("of", [NAMELESS, BARE])
-def test_who_says_which_nodes_are_ours_need_not_wait_for_others(of: Node) -> None:
-    mine = msgspec.structs.replace(
-        of, metadata=msgspec.structs.replace(of.metadata, labels={"own": ""})
-    )
-    given = facts(patient(NEW_DENIED_S), foreign_ids=1)
-
-    assert reason(mine, given, replace(RULES, ownership=SELECTED)) is Reason.GONE
-
-
 @pytest.mark.parametrize(
     ("counted", "denied_s", "why"),
     [
@@ -207,108 +169,8 @@ def annotated(annotations: dict[str, str]) -> Node:
     return node(provider_id="fake://1", ready="False", annotations=annotations)
 
 
-@pytest.mark.parametrize(
-    ("rules", "ours", "limit"),
-    [
-        (RULES, 5, 10),
-        (RULES, 109, 10),
-        (RULES, 110, 11),
-        (replace(RULES, limit=0), 5000, 0),
-        (replace(RULES, limit=3), 5000, 3),
-        (replace(RULES, limit=3, reference=True), 5000, 0),
-    ],
-)
-def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int) -> None:
-    assert rules.limit_for(ours) == limit
-
-
-@pytest.mark.parametrize(
-    ("suspect", "expected"),
-    [
-        (node(ready="True"), False),
-        (node(ready="False"), True),
-        (node(ready="Unknown"), True),
-        (node(ready=None), True),
-        (node(ready="True", taints=[DOWN]), True),
-        (node(ready="True", taints=[NOT_OURS]), False),
-        (node(ready="False", provider_id="other://1"), False),
-        (node(ready="True", taints=[DOWN], provider_id="other://1"), False),
-        (node(ready="False", provider_id="no-scheme"), True),
-    ],
-)
-def test_who_is_looked_at_in_each_pass(suspect: Node, expected: bool) -> None:
-    assert is_suspect(suspect, OURS) is expected
-
-
 READY, SICK = node(), node(ready="False")
 READY_DOWN, SICK_DOWN = node(taints=[DOWN]), node(ready="False", taints=[DOWN])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (None, SICK, True),
-        (READY, SICK, True),
-        (SICK, READY, True),
-        (SICK, node(ready="Unknown"), False),
-        (SICK, node(ready="False", labels={"a": "1"}), False),
-        (SICK, node(ready="False", uid="another"), True),
-        (SICK, SICK_DOWN, False),
-        (SICK_DOWN, SICK, True),
-        (READY, READY_DOWN, True),
-        (READY_DOWN, READY, False),
-        (SICK_DOWN, READY_DOWN, True),
-    ],
-    ids=[
-        *("new", "got sick", "recovered", "still sick", "label", "re-created", "our own taint"),
-        *("taint lost", "ready got tainted", "our own untainting", "recovered with the taint"),
-    ],
-)
-def test_which_changes_do_not_wait_for_the_next_pass(
-    old: Node | None, new: Node, expected: bool
-) -> None:
-    assert changed_state(old, new) is expected
-
-
-@pytest.mark.parametrize("taints", [(A, DOWN), (DOWN, NOT_OURS), (A,), (DOWN,), ()])
-@pytest.mark.parametrize("ready", ["True", "False", "Unknown", None])
-@pytest.mark.parametrize("state", [None, RUNNING, SHUTDOWN])
-def test_the_taint_is_written_only_where_it_is_wrong(
-    taints: tuple[Taint, ...], ready: str | None, state: InstanceState | None
-) -> None:
-    before = node(taints=taints, ready=ready, resource_version="41")
-
-    patch = taint_patch(before, state)
-
-    tainted = DOWN in taints
-    wrong = tainted if ready == "True" else state is SHUTDOWN and not tainted
-    assert (patch is not None) is wrong
-    if patch is not None:
-        after = [Taint(**entry) for entry in patch["spec"]["taints"] or []]
-        assert patch["metadata"] == {"resourceVersion": "41"}
-        assert [taint for taint in after if taint != DOWN] == [t for t in taints if t != DOWN]
-        assert (DOWN in after) is not tainted
-        again = node(taints=after, ready=ready)
-        assert taint_patch(again, state) is None
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"ready": "True"},
-        {"uid": "another"},
-        {"provider_id": ""},
-        {"taints": [NEW]},
-        {"labels": {"own": "no"}},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_changes_how_a_node_counts(changed: dict[str, Any]) -> None:
-    was: dict[str, Any] = {"provider_id": "fake://1", "ready": "False"}
-
-    assert counts_alike(node(**was), node(**was))
-    assert not counts_alike(node(**was), node(**{**was, **changed}))
-    assert not counts_alike(node(**was), deleting(node(**was)))
 
 
 GOING = Taint(key=names.TAINT_AUTOSCALER_DELETION, effect="NoSchedule")
@@ -346,34 +208,6 @@ BROKEN: list[tuple[str, Callable[[Census], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("before", "change", "after", "expected"),
-    [
-        pytest.param([10], None, [15, 20], (10, 20, 10), id="as long as it was said"),
-        pytest.param(
-            [10, 15], lambda made: made.failed(SILENT), [45, 50], (10, 50, 10), id="error"
-        ),
-        pytest.param([0], None, [3600], (0, 3600, LONGEST_SILENCE_S), id="a long silence"),
-        pytest.param([0, 5], lambda made: made.use(0), [6], (0, 6, 6), id="unchanged"),
-        *[pytest.param([0, 5], change, [8], (8, 8, 0), id=name) for name, change in BROKEN],
-    ],
-)
-def test_how_long_a_denial_has_lasted(
-    before: list[float],
-    change: Callable[[Census], object] | None,
-    after: list[float],
-    expected: tuple[float, float, float],
-) -> None:
-    made = census(SILENT)
-    denied(made, *before)
-    if change is not None:
-        change(made)
-    made.saw(SILENT, 7.0)
-    found = denied(made, *after)
-
-    assert (found.since, found.heard, found.lasted_s) == expected
-
-
 def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
     made = census(node("a", provider_id="fake://a", ready="False", uid="x"))
 
@@ -381,34 +215,6 @@ def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:
     made.failed(SILENT)
 
     assert made.evidence(SILENT) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "expected"),
-    [
-        (node(provider_id="fake://1"), Tally(ours=1, settled=1, unasked=1)),
-        (
-            node(provider_id="fake://1", ready="False"),
-            Tally(ours=1, settled=1, denied=1, unasked=1),
-        ),
-        (node(provider_id="other://1"), Tally(foreign=1, foreign_ids=1)),
-        (node(provider_id="fake://1", labels={"not": "ours"}), Tally(foreign=1)),
-        (node(provider_id="fake://1", taints=[GOING]), Tally(ours=1)),
-        (node(taints=[FRESH]), Tally(ours=1)),
-        (node(), Tally(ours=1, settled=1, unasked=1)),
-    ],
-)
-def test_who_counts(one: Node, expected: Tally) -> None:
-    assert census(one, own_nodes="!not").tally() == expected
-
-
-def test_a_node_without_id_counts_once_it_is_confirmed() -> None:
-    sick = node("a", ready="False")
-    for claimed, settled in (((), 0), (("a",), 1)):
-        made = census(sick, claimed=claimed)
-        assert made.tally().settled == settled
-    made.heard(sick, 1.0, exists=True)
-    assert made.tally().confirmed == 1
 
 
 def test_the_sums_are_those_of_a_recount() -> None:
@@ -448,57 +254,6 @@ def recounted(made: Census, nodes: Iterable[Node]) -> Tally:
 
 
 READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c", ready="False")
-
-
-@pytest.mark.parametrize(
-    ("answers", "asked"),
-    [
-        ([], []),
-        ([(SILENT, True)], []),
-        ([(SILENT, False)], ["b"]),
-        ([(SILENT, False), (SILENT_C, True)], []),
-        ([(SILENT, False), (READY_B, True)], ["b"]),
-        ([(SILENT, False), (READY_B, True), (SILENT, True)], []),
-    ],
-    ids=["not asked", "exists", "denied", "a sick one confirmed", "known", "doubt is over"],
-)
-def test_which_ready_nodes_are_asked_about(
-    answers: list[tuple[Node, bool]], asked: list[str]
-) -> None:
-    made = census(SILENT, READY_B, SILENT_C)
-    for of, exists in answers:
-        made.heard(of, 1.0, exists=exists)
-
-    assert list(made.witnesses(2.0)) == asked
-    # Without doubt about any node, answers about ready ones are forgotten.
-    kept = made.evidence(READY_B) is not None
-    assert kept is (bool(asked) and (READY_B, True) in answers)
-
-
-def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
-    ready = {name: node(name, provider_id=f"fake://{name}") for name in map(str, range(1000))}
-    made = census(SILENT, *ready.values())
-    denied(made, 0.0)
-    asked, counts = list[str](), list[int]()
-    for now in range(12):
-        chosen = made.witnesses(float(now))
-        counts.append(len(chosen))
-        asked += chosen
-        for name in chosen:
-            made.heard(ready[name], float(now), exists=False)
-
-    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MOST_WITNESSES]
-    assert len(set(asked)) == len(asked)
-
-    made.heard(ready["500"], 12.0, exists=True)
-    assert made.witnesses(13.0) == ("500",)
-
-
-def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
-    made = census(SILENT, node("b", provider_id="fake://b"), node("c", provider_id="fake://c"))
-    denied(made, 0.0)
-
-    assert [list(made.witnesses(now)) for now in (0.0, 1.0, 2.0)] == [["b"], ["c"], ["b"]]
 
 
 @pytest.mark.parametrize(

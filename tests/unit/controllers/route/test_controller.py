@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from ccm.base.metrics import REGISTRY
-from ccm.cloud.errors import InvalidArgument, RetryAfter, Unavailable
+from ccm.cloud.errors import RetryAfter, Unavailable
 from ccm.cloud.types import address
-from ccm.kube.errors import KubeError
 from ccm.model import NodeAddress
 from ccm.testing import builders
-from ccm.testing.clock import advance, elapsed_s
-from tests.support.cluster import moved
+from ccm.testing.clock import advance
 from tests.support.routes import A, B, Environment, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
@@ -120,63 +116,11 @@ async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
         assert env.cloud.changes().count(f"create a {A}") == 1
 
 
-async def test_what_was_created_during_a_listing_counts_as_there() -> None:
-    creation = f"create a {A}"
-    async with running({"a": A}, slow=[creation]) as env:
-        env.node("b", B)
-        await hold_listing(env)
-        await end(env, creation, "list")
-        await advance(60)
-
-        assert env.cloud.changes().count(creation) == 1
-        assert ("a", "True", "NoRouteCreated") not in env.conditions
-
-
 async def end(env: Environment, *calls: str) -> None:
     """Let calls that are held end, one after the other."""
     for call in calls:
         env.cloud.open[call].set()
         await advance(1)
-
-
-async def hold_listing(env: Environment) -> None:
-    """Let the next comparison begin, and its listing take long."""
-    env.cloud.slow.add("list")
-    await advance(11)
-
-
-@pytest.mark.parametrize("listing_first", [False, True])
-async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_anew(
-    listing_first: bool,
-) -> None:
-    """The listing still shows the route, which is gone a moment later."""
-    first, second = f"delete a {A}", "list"
-    async with running(routes=[made("a", A)], slow=[first]) as env:
-        env.node("a", A)
-        await hold_listing(env)
-        if listing_first:
-            first, second = second, first
-        await end(env, first)
-        assert env.conditions == []
-        await end(env, second)
-        await advance(60)
-
-        assert env.cloud.present() == {("a", A)}
-        assert env.conditions == [("a", "False", "RouteCreated")]
-
-
-@pytest.mark.parametrize("listing_first", [False, True])
-async def test_a_route_whose_node_goes_during_its_creation_goes_too(listing_first: bool) -> None:
-    """The listing does not show the route yet."""
-    creation = f"create a {A}"
-    async with running({"a": A}, slow=[creation]) as env:
-        env.drop("a")
-        await hold_listing(env)
-        await end(env, *(("list", creation) if listing_first else (creation, "list")))
-        await advance(60)
-
-        assert env.cloud.changes() == [creation, f"delete a {A}"]
-        assert env.cloud.present() == set()
 
 
 @pytest.mark.row("route-when-07")
@@ -239,42 +183,6 @@ async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
         assert env.conditions[-1] == ("a", "True", "NoRouteCreated")
 
 
-async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
-    routes = [made("x", A), made("back", B, "r1")]
-    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
-        env.node("back", B)
-        env.cloud.open[f"delete x {A}"].set()
-        await advance(30)
-
-        assert env.cloud.changes() == [f"delete x {A}"]
-        assert env.cloud.present() == {("back", B)}
-
-
-async def test_a_deletion_waits_in_vain_when_its_node_cannot_be_decoded_any_more() -> None:
-    routes = [made("x", A), made("lost", B, "r1")]
-    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
-        env.informer._reflector.undecodable.add("lost")
-        env.cloud.open[f"delete x {A}"].set()
-        await advance(30)
-
-        assert env.cloud.present() == {("lost", B)}
-
-
-@pytest.mark.parametrize("becomes", [None, "10.120.2.0/24"], ids=["gone", "of another range"])
-async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
-    becomes: str | None,
-) -> None:
-    async with running({"a": A, "b": B}, slow=[f"create a {A}"], concurrency=1) as env:
-        if becomes is None:
-            env.drop("b")
-        else:
-            env.node("b", becomes)
-        env.cloud.open[f"create a {A}"].set()
-        await advance(30)
-
-        assert env.cloud.changes() == [f"create a {A}"] + [f"create b {becomes}"] * bool(becomes)
-
-
 LATER = "2030-01-01T00:00:00Z"
 
 
@@ -331,42 +239,6 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("facts", FOREIGN)
-async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any) -> None:
-    """No call is made and no condition written, whether they come, change, or were always there;
-    a route to one stays though it does not want it."""
-    routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
-    async with running({"a": A}, routes=routes, own_nodes="!theirs", theirs=facts) as env:
-        await advance(60)
-        listed = len(env.cloud.at)
-        env.node("theirs", B, ip="10.0.0.2", **facts)
-        env.node("another", B, **facts)
-        await advance(60)
-
-        assert env.cloud.changes() == [f"create a {A}"]
-        assert {name for name, *_ in env.conditions} == {"a"}
-        assert len(env.cloud.at) == listed
-        env.node("ours", "10.120.3.0/24")
-        await advance(60)
-        assert compared() == {"kept": 1, "missing": 1, "doomed": 0}
-
-
-@pytest.mark.parametrize("facts", FOREIGN)
-async def test_a_blackhole_waits_for_the_node_of_others_too(facts: Any) -> None:
-    """It names no node: what it leads to is an address of theirs, unless a node of ours has it."""
-    holes = [
-        made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),
-        made("", "10.120.9.0/24", "ours", blackhole=True, target_addresses=addresses("10.0.0.1")),
-    ]
-    async with running({"a": A}, own_nodes="!theirs", theirs=facts) as env:
-        env.node("theirs", "10.120.8.0/24", ip="10.0.0.8", **facts)
-        env.node("likewise", ip="10.0.0.1", **facts)
-        env.cloud.routes += holes
-        await advance(1200)
-
-        assert env.cloud.changes() == [f"create a {A}", "delete  10.120.9.0/24"]
-
-
 def addresses(ip: str) -> tuple[NodeAddress, ...]:
     return (address("InternalIP", ip),)
 
@@ -375,56 +247,6 @@ def compared() -> dict[str, float | None]:
     """What the last comparison found."""
     states = ("kept", "missing", "doomed")
     return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}
-
-
-@pytest.mark.parametrize("when", ["waiting for its turn", "for good"])
-@pytest.mark.parametrize("facts", FOREIGN)
-async def test_a_node_that_becomes_another_s_keeps_its_routes_and_gets_none(
-    facts: Any, when: str
-) -> None:
-    """Until it is ours again."""
-    slow = [f"create a {A}"] if when == "waiting for its turn" else []
-    gone = [made("b", "10.120.9.0/24", "r9")]
-    async with running({"a": A}, slow=slow, concurrency=1, own_nodes="!theirs") as env:
-        await advance(30)
-        if slow:
-            env.cloud.routes += gone
-            env.node("b", B)
-            await advance(30)
-            env.node("b", B, **facts)
-            env.cloud.open[f"create a {A}"].set()
-        else:
-            env.node("a", A, **facts)
-            env.node("a", B, **facts)
-        await advance(1200)
-        assert env.cloud.changes() == [f"create a {A}"]
-        name = "b" if slow else "a"
-        assert [each for each in env.conditions if each[0] == "b"] == []
-
-        env.node(name, B)
-        await advance(60)
-        assert (name, B) in env.cloud.present()
-
-
-@pytest.mark.parametrize("facts", FOREIGN)
-async def test_a_condition_that_meets_a_conflict_is_not_written_to_another_s_node(
-    facts: Any,
-) -> None:
-    async with running({"a": A}, routes=[made("a", A)], own_nodes="!theirs", grace_s=0) as env:
-        await advance(30)
-        env.requests.clear()
-
-        def taken_over() -> KubeError:
-            env.refuse = lambda: None
-            env.node("a", **facts)
-            return moved()
-
-        env.refuse = taken_over
-        env.node("a")
-        await advance(60)
-
-        assert env.requests == ["PATCH status", "GET"]
-        assert [status for _, status, _ in env.conditions] == ["False"]
 
 
 @pytest.mark.row("route-fail-02")
@@ -468,13 +290,6 @@ async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
         assert env.told == []
 
 
-async def test_a_hopeless_creation_is_not_hammered() -> None:
-    async with running({"a": A}, faults={"create": InvalidArgument("no")}) as env:
-        await advance(590)
-
-        assert len(env.cloud.changes()) == 1
-
-
 @pytest.mark.row("route-fail-04")
 async def test_a_listing_that_fails_changes_nothing() -> None:
     async with running({"a": A}, faults={"list": Unavailable("no")}) as env:
@@ -487,39 +302,5 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
 
 CIDRS = (A, B, "10.120.2.0/24")
 NODES = ("a", "b", "c")
-LATENCIES_S = (0, 0.5, 3, 9)
 PAUSES_S = (0, 0.1, 1, 5, 11, 30)
-SOON_S = 90.0
 """Some comparisons, and far less than a safety pass."""
-
-
-@pytest.mark.parametrize("seed", range(60))
-async def test_routes_are_right_soon_after(seed: int) -> None:
-    rng = random.Random(seed)
-    log = []
-    async with running(concurrency=rng.choice((1, 2, 200))) as env:
-        for _ in range(rng.randint(5, 40)):
-            name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
-            log.append(f"{elapsed_s():.1f} {name} {cidrs}")
-            if cidrs:
-                env.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
-            else:
-                env.drop(name)
-            env.cloud.latency_s = rng.choice(LATENCIES_S)
-            await advance(rng.choice(PAUSES_S))
-        env.cloud.latency_s = 0
-        await advance(SOON_S)
-
-        nodes = env.informer.store.list()
-        wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
-        conditions = [
-            (condition.status, condition.reason)
-            for node in nodes
-            for condition in node.status.conditions or ()
-        ]
-        assert env.cloud.present() == wanted, log
-        assert len(env.cloud.routes) == len(wanted), log
-        assert conditions == [("False", "RouteCreated")] * len(nodes), log
-        calls = len(env.cloud.log)
-        await advance(400)
-        assert len(env.cloud.log) == calls, log

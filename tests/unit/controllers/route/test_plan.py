@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
-from ccm.controllers.route.plan import DeletionReason, Overlaps, Schedule, Settings
+from ccm.controllers.route.plan import DeletionReason
 from ccm.model import Node
-from ccm.model.cidr import Network, overlap, parse_cidr, parse_ranges
+from ccm.model.cidr import Network, parse_cidr, parse_ranges
 from ccm.testing.builders import node as build
 
 RANGES = parse_ranges("10.120.0.0/16,a000::/8")
@@ -196,35 +195,6 @@ def test_a_held_node_keeps_its_routes_unless_another_node_wants_the_range() -> N
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "deletions"),
-    [([], ["lost", "other"]), (["lost"], ["other"]), ([""], [])],
-    ids=["all are read", "one is not", "one has no name either"],
-)
-def test_routes_that_could_be_those_of_an_unreadable_node_stay(
-    unreadable: Sequence[str], deletions: Sequence[str]
-) -> None:
-    routes = [route("lost", B, "lost"), route("other", "10.120.2.0/24", "other")]
-
-    found = compare([node("a")], routes, undecodable=unreadable)
-
-    assert [each.route.name for each in found.deletions] == deletions
-    assert found.doubtful == 2 - len(deletions)
-
-
-def test_overlaps_are_those_a_look_at_each_would_find() -> None:
-    rng = random.Random(7)
-    networks = [
-        network(f"10.{rng.randrange(4)}.{rng.randrange(256)}.0/{rng.randrange(9, 28)}")
-        for _ in range(200)
-    ] + [network(f"fd00:{rng.randrange(9)}::/{rng.randrange(16, 64)}") for _ in range(50)]
-    index = Overlaps(networks)
-
-    for one in networks:
-        expected = [position for position, other in enumerate(networks) if overlap(one, other)]
-        assert list(index.with_(one)) == expected
-
-
-@pytest.mark.parametrize(
     ("cluster", "cidr", "ours"),
     [
         pytest.param(cluster, cidr, ours, marks=pytest.mark.row(row))
@@ -256,30 +226,3 @@ def test_a_comparison_yields_after_each_chunk() -> None:
 
     # The nodes, the routes and the pairs of both.
     assert steps >= 3 * len(nodes) // plan.CHUNK
-
-
-def test_reasons_only_bring_a_comparison_forward() -> None:
-    woken: list[float] = []
-    schedule = Schedule(Settings(interval_s=10.0, settle_s=0.5, safety_s=600.0), woken.append)
-    schedule.force(100.0)
-    assert schedule.begin(100.0)
-    schedule.finished([300.0, 400.0, 50.0], safety_s=600.0)
-    schedule.soon(350.0)
-    schedule.retry(150.0, 20.0)
-    schedule.retry(90.0, 1.0)  # but keeps some distance from the last comparison
-    assert not schedule.begin(100.5)
-    assert woken == [100.0, 300.0, 300.0, 170.0, 101.0, 101.0]
-
-
-def test_a_fixed_period_alone_counts() -> None:
-    woken: list[float] = []
-    schedule = Schedule(Settings(period_s=7.0), woken.append)
-    schedule.force(100.0)
-    assert schedule.begin(100.0)
-    schedule.soon(101.0)
-    schedule.retry(101.0, 1.0)
-    assert schedule.due == math.inf
-    schedule.finished([102.0], safety_s=1.0)
-    assert schedule.begin(107.0)
-    schedule.listing_failed(108.0, 1.0)
-    assert woken == [100.0, 107.0, 114.0]

@@ -187,23 +187,6 @@ async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one(typ
         assert world.address() == "ip-of-aother" * wanted
 
 
-async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
-    world = World()
-
-    def make_anew() -> None:
-        world.balancers.slow.add("delete")
-        world.vanish()
-        world.service(uid="other")
-
-    async with world.running():
-        world.service(finalizers=[F])
-        world.before_write = make_anew
-        await world.pass_time(1)
-
-        assert world.balancers.calls == ["ensure", "delete"]
-        assert (world.finalizers(), world.address()) == ([], "")
-
-
 @pytest.mark.row("service-retry-01")
 async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
     async with started("n1", faults={"ensure": Internal("boom")}) as world:
@@ -287,19 +270,6 @@ async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served(
 
         assert "ensure" not in world.balancers.calls
         assert KEY not in world.objects
-
-
-async def test_a_lagging_cache_does_not_repeat_work() -> None:
-    async with started("n1") as world:
-        world.service()
-        world.cache_lags = True
-        await world.pass_time(1)
-        writes = len(world.patches)
-        world.node("n2")
-        await world.pass_time(2)
-
-        assert world.balancers.calls == ["ensure", "update"]
-        assert len(world.patches) == writes == 2
 
 
 @pytest.mark.row("service-class-01", "service-sync-07")

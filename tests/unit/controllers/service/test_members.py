@@ -11,10 +11,9 @@ import pytest
 from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
 from ccm.controllers.service import members as members_module
-from ccm.controllers.service.members import LONGEST_REST_S, LONGEST_WAVE_S, Bursts
+from ccm.controllers.service.members import Bursts
 from ccm.model import Node, NodeCondition, names
 from ccm.runtime.deletions import DOUBT_S
-from ccm.testing.clock import advance, elapsed_s
 from tests.support.services import F, World, autoscaler_taint, ports, served, started
 
 pytestmark = pytest.mark.virtual_time
@@ -143,21 +142,6 @@ async def test_which_failed_update_is_a_failure(
             assert world.messages[0].endswith("boom")
 
 
-async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> None:
-    """Its burst ended during the call, and nothing else may happen for a long time."""
-    async with started("n1", slow="ensure") as world:
-        world.service()
-        await world.pass_time(1)
-        world.node("n2")
-        await world.pass_time(5)
-        assert world.balancers.calls == ["ensure"]
-
-        world.balancers.release.set()
-        await world.pass_time(1000)
-
-        assert world.balancers.of("update") == [("web", ("n1", "n2"))]
-
-
 @pytest.mark.row("service-burst-01")
 async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
     async with served("n1") as world:
@@ -170,23 +154,6 @@ async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
         await world.pass_time(60)
 
         assert world.balancers.log == [("update", "web", ("n1", "n2", "n3"))]
-
-
-async def test_members_that_could_not_be_given_are_given_during_the_next_burst() -> None:
-    async with served("n1") as world:
-        world.balancers.faults["update"] = Internal("boom")
-        world.node("n2")
-        await world.pass_time(2)
-        assert world.balancers.calls == ["update", "get"]
-        del world.balancers.faults["update"]
-
-        for number in range(8):
-            await world.pass_time(0.8)
-            world.node(f"m{number}")
-
-        assert world.balancers.calls[:3] == ["update", "get", "update"]
-        await world.pass_time(60)
-        assert len(world.balancers.of("update")[-1][1]) == 10
 
 
 @pytest.mark.row("service-slow-01")
@@ -390,72 +357,6 @@ def note(changes: Bursts, step: int) -> None:
     changes.note()
 
 
-def note_wave(last: int) -> Any:
-    def step(changes: Bursts, number: int) -> None:
-        changes.wave(goes_on=number < last)
-        changes.note()
-
-    return step
-
-
-def rest_after(took_s: float) -> Any:
-    def step(changes: Bursts, number: int) -> None:
-        if number == 0:
-            changes.rest()
-        else:
-            changes.rest(took_s)
-            changes.note()
-
-    return step
-
-
-def note_behind_rest(changes: Bursts, step: int) -> None:
-    if step == 0:
-        changes.rest()
-        changes.note()
-
-
-def note_wave_once(changes: Bursts, step: int) -> None:
-    if step == 0:
-        changes.wave(goes_on=True)
-    changes.note()
-
-
-def leave_during_wave(changes: Bursts, step: int) -> None:
-    if step == 0:
-        changes.rest()
-    changes.wave(goes_on=True)
-    changes.note(leaves=step > 0)
-
-
-@pytest.mark.parametrize(
-    ("act", "steps", "pause_s", "acts"),
-    [
-        pytest.param(note, 2, 0.6, [1.6], id="after a pause"),
-        pytest.param(note, 30, 0.5, [10, 15.5], id="never too late"),
-        pytest.param(rest_after(0.05), 2, 0.05, [1.05], id="a cheap pass, no rest"),
-        pytest.param(rest_after(2), 2, 2, [22], id="a dear pass, a rest in proportion"),
-        pytest.param(rest_after(30), 2, 30, [30 + LONGEST_REST_S], id="the longest rest"),
-        pytest.param(note_behind_rest, 10, 100, [LONGEST_REST_S], id="a pass that hangs"),
-        pytest.param(leave_during_wave, 11, 5, [15, 25, 35, 45, 55], id="a node that leaves"),
-        pytest.param(note_wave(99), 100, 3, [99 * 3], id="a wave of initialisation"),
-        pytest.param(note_wave_once, 2, 100, [10, 101], id="a node never initialised"),
-        pytest.param(note_wave(1000), 700, 1, [LONGEST_WAVE_S], id="a wave without end"),
-    ],
-)
-async def test_when_members_are_changed(
-    act: Any, steps: int, pause_s: float, acts: list[float]
-) -> None:
-    done: list[float] = []
-    changes = Bursts(lambda: done.append(elapsed_s()), quiet_s=1, longest_s=10)
-    for step in range(steps):
-        act(changes, step)
-        await advance(pause_s)
-    await advance(max(0.0, acts[-1] - elapsed_s()))
-
-    assert done == [pytest.approx(moment) for moment in acts]
-
-
 # --- starts and drift -----------------------------------------------------------------------
 
 
@@ -554,39 +455,6 @@ async def test_a_start_whose_listing_helps_little(trouble: dict[str, Any], log: 
         assert world.patches == []
 
 
-async def test_a_service_that_was_never_served_does_not_wait_for_the_listing() -> None:
-    world = await settled(3)
-    world.service("new")
-    world.balancers.slow.add("list")
-
-    async with world.running():
-        await world.pass_time(1)
-
-        assert world.balancers.of("ensure") == [("new", ("n1", "n2"))]
-        assert world.address("new")
-
-
-async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
-    async with restarted(2, slow="list") as world:
-        world.vanish("default/s1")
-        await world.pass_time(10)
-
-        assert world.balancers.of("delete") == [("s1", ())]
-
-
-async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after_a_start() -> None:
-    world = await settled(1)
-    world.cache_lags = True
-    world.meta("s0", finalizers=["foo"], deletionTimestamp="2026-01-01T00:00:00Z")
-    world.cache_lags = False
-
-    async with world.running():
-        await world.pass_time(10)
-
-        assert world.balancers.held == {}
-        assert world.finalizers("s0") == ["foo"]
-
-
 @pytest.mark.row("service-drift-01")
 async def test_drift_is_not_looked_for_unless_asked() -> None:
     async with restarted(2) as world:
@@ -629,21 +497,3 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
 
         assert sorted(name for _, name, _ in world.balancers.log) == ["s0", "s1", "s2", "s3"]
         assert (world.events, world.patches) == ([], [])
-
-
-@pytest.mark.parametrize("change", ["nothing, the listing fails", "a Service"])
-async def test_what_is_not_drift(change: str) -> None:
-    async with restarted(2, drift_period_s=100) as world:
-        await world.pass_time(60)
-        world.forget()
-        if change != "a Service":
-            world.balancers.faults["list"] = Unavailable("down")
-        world.balancers.slow.add("list")
-        await world.pass_time(61)
-        if change == "a Service":
-            world.change("s0", ports=ports(81))
-        await world.pass_time(1)
-        world.balancers.release.set()
-        await world.pass_time(10)
-
-        assert world.balancers.log == [LISTED, *ENSURED[: change == "a Service"]]

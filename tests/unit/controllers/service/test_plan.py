@@ -132,13 +132,6 @@ def test_one_thing_follows_from_service_and_record(
     assert plan.decide(now, known, Rules(), members_due=members_due) is action
 
 
-def test_a_finalizer_that_was_another_controllers_is_left_alone() -> None:
-    given = service("ClusterIP", finalizers=[F])
-    for known, action in ((None, Action.NOTHING), (record(State.APPLIED), Action.REMOVE)):
-        found = plan.decide(given, known, Rules(), members_due=False, was_foreign=True)
-        assert found is action
-
-
 CHANGES = [
     (service("ClusterIP"), True, "type"),
     (service(ports=[port(port=81)]), True, "port"),

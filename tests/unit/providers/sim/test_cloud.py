@@ -20,7 +20,7 @@ from ccm.testing.fake_api import Fault, Script
 from providers.sim import __main__ as sim_main
 from providers.sim import server, world, world_balancers, worlds
 from providers.sim.world import NewRoute
-from providers.sim.world_balancers import Interference, Listener, NewBalancer, Plan
+from providers.sim.world_balancers import Listener, NewBalancer, Plan
 from tests.handclock import HandClock
 from tests.unit.providers.sim.conftest import Remote, refused
 from tests.waiting import DEADLINE_S
@@ -39,20 +39,6 @@ def names(page: world.Page) -> list[str]:
     return [one.name for one in page.instances]
 
 
-def test_stopping_and_starting_pass_through_the_states_on_the_way(
-    vms: world.World, hand: HandClock
-) -> None:
-    one = put(vms)
-
-    states = []
-    for action in ("stop", "start"):
-        states.append(vms.act(one, action).state)
-        hand.advance(vms.transition_s)
-        states.append(vms.get(one).state)
-
-    assert states == ["stopping", "stopped", "starting", "running"]
-
-
 @pytest.mark.parametrize(("action", "state"), [("start", "running"), ("stop", "stopped")])
 def test_repeating_an_action_changes_nothing(
     vms: world.World, action: world.Action, state: world.State
@@ -67,24 +53,6 @@ def test_interfering_with_an_instance_on_its_way_is_a_conflict(
 ) -> None:
     with refused("conflict"):
         vms.act(put(vms, state=state), action)
-
-
-def test_a_change_on_the_way_survives_the_arrival(vms: world.World, hand: HandClock) -> None:
-    one = put(vms, state="starting")
-
-    vms.update(one, world.Change(type="huge"))
-    hand.advance(vms.transition_s)
-
-    assert (vms.get(one).type, vms.get(one).state) == ("huge", "running")
-
-
-def test_deleting_on_the_way_leaves_no_arrival(vms: world.World, hand: HandClock) -> None:
-    one = put(vms, state="stopping")
-
-    vms.delete(one)
-    hand.advance(vms.transition_s)
-
-    assert names(vms.page(limit=10)) == []
 
 
 def test_a_stale_read_shows_creation_and_deletion_late(vms: world.World, hand: HandClock) -> None:
@@ -135,17 +103,6 @@ def test_many_instances_are_placed_or_none(
     assert names(vms.page(limit=10)) == ["old"]
 
 
-def test_what_nobody_can_read_any_more_is_forgotten(vms: world.World, hand: HandClock) -> None:
-    one = put(vms, "a")
-    vms.delete(one)
-    hand.advance(world.HISTORY_S + 1)
-
-    again = vms.put(world.GivenInstance(name="a", id=one))
-
-    assert again.id == one
-    assert names(vms.page(limit=10, name="a")) == ["a"]
-
-
 @pytest.fixture
 def cloud(hand: HandClock) -> worlds.Worlds:
     return worlds.Worlds(random.Random(7))
@@ -173,20 +130,6 @@ def test_an_order_whose_instance_went_is_a_new_one(cloud: worlds.Worlds, removal
     assert order(cloud, token="t-1").id != made.id
 
 
-def test_no_more_are_ordered_than_there_may_be(cloud: worlds.Worlds) -> None:
-    cloud.use(worlds.Settings(instance_quota=2, zone_capacity=1))
-    made = order(cloud, zone="z1", token="t-1")
-
-    with refused("no_capacity"):
-        order(cloud, zone="z1")
-    order(cloud, zone="z2")
-    with refused("quota_exceeded"):
-        order(cloud, zone="z3")
-    assert order(cloud, zone="z1", token="t-1").id == made.id
-    cloud.instances.delete(made.id)
-    order(cloud, zone="z1")
-
-
 def test_an_instance_takes_its_time_to_go(cloud: worlds.Worlds, hand: HandClock) -> None:
     cloud.use(worlds.Settings(removal_s=10.0, linger_s=5.0))
     made = order(cloud)
@@ -202,30 +145,6 @@ def test_an_instance_takes_its_time_to_go(cloud: worlds.Worlds, hand: HandClock)
     assert states == ["deleting", "deleting", "deleted"]
     with refused("not_found"):
         cloud.instances.get(made.id)
-
-
-def test_the_administrator_loses_one_at_once(cloud: worlds.Worlds, hand: HandClock) -> None:
-    cloud.use(worlds.Settings(removal_s=10.0))
-    made = order(cloud)
-    cloud.instances.delete(made.id)
-
-    cloud.instances.delete(made.id, at_once=True)
-
-    assert cloud.instances.snapshot() == ()
-    hand.advance(2 * world.HISTORY_S)
-    assert order(cloud, "b").name == "b"  # which buries what is forgotten, each once
-
-
-def test_allowed_addresses_want_an_instance_that_started(
-    cloud: worlds.Worlds, hand: HandClock
-) -> None:
-    made, change = order(cloud), world.Change(allowed_addresses=("10.1.0.0/24",))
-
-    with refused("busy"):
-        cloud.instances.update(made.id, change)
-    hand.advance(cloud.instances.transition_s)
-
-    assert cloud.instances.update(made.id, change).allowed_addresses == ("10.1.0.0/24",)
 
 
 def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: worlds.Worlds) -> None:
@@ -307,35 +226,6 @@ def test_impossible_members(lbs: world_balancers.Balancers, members: list[str]) 
         lbs.set_members(made.id, members)
 
 
-def test_addresses_follow_family_and_network(lbs: world_balancers.Balancers) -> None:
-    made = lbs.create(balancer())
-    both = lbs.change(made.id, Plan(listeners=(PORT,), families=("IPv4", "IPv6")))
-    private = lbs.change(made.id, Plan(listeners=(PORT,), internal=True))
-    other = lbs.create(balancer("other"))
-
-    assert [one.ip for one in made.ingress] == ["198.18.0.1"]
-    assert [one.ip for one in both.ingress] == ["198.18.0.1", "2001:db8:1b::1"]
-    assert [one.ip for one in private.ingress] == ["10.254.0.1"]
-    assert [one.ip for one in other.ingress] == ["198.18.0.2"]
-
-
-def test_the_administrator_alters_what_he_likes(lbs: world_balancers.Balancers) -> None:
-    lbs.provision_s = 100.0
-    made = lbs.create(balancer())
-
-    broken = lbs.interfere(
-        made.id, Interference(state="error", reason="no host", members=("10.0.0.1",))
-    )
-    healed = lbs.interfere(made.id, Interference(state="active", protected=True))
-
-    assert (broken.state, broken.reason, broken.members) == ("error", "no host", ("10.0.0.1",))
-    assert (healed.state, healed.reason) == ("active", "")
-    with refused("protected"):
-        lbs.delete(made.id)
-    lbs.remove(made.id)
-    assert lbs.list() == []
-
-
 def route(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
     return NewRoute(destination=destination, gateway=fields.pop("gateway", "10.0.0.1"), **fields)
 
@@ -344,15 +234,6 @@ def route(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
 def test_impossible_routes(cloud: worlds.Worlds, wrong: NewRoute) -> None:
     with refused("invalid"):
         cloud.routes.create(wrong)
-
-
-def test_names_of_everything(cloud: worlds.Worlds) -> None:
-    made = cloud.routes.create(route(name="r"))
-    instance = cloud.instances.put(world.GivenInstance(name="a"))
-
-    assert cloud.name_of(made.id) == "r"
-    assert cloud.name_of(instance.id) == "a"
-    assert cloud.name_of("nothing") == ""
 
 
 def new_cloud() -> worlds.Worlds:
@@ -383,63 +264,12 @@ async def test_everything_outlives_the_process(tmp_path: Path) -> None:
         assert after.volumes.list() == [volume]
 
 
-@pytest.mark.virtual_time
-async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    cloud = new_cloud()
-
-    async with worlds.kept(cloud, path):
-        cloud.instances.put(world.GivenInstance(name="a"))
-        async with asyncio.timeout(2):
-            while not path.exists():
-                await asyncio.sleep(0.01)
-        saved = worlds.load(path)
-
-    assert [one.name for one in saved.instances] == ["a"]
-
-
-def test_a_file_of_something_else_is_refused_with_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
-    path.write_text('{"instances": [{"name": 1}]}')
-
-    with pytest.raises(ValueError, match=r"state\.json is no saved state: .*name"):
-        worlds.load(path)
-
-
 GET = ("get_instance", ("i-1", "a"))
 
 
 @pytest.fixture
 def script(hand: HandClock) -> Script:
     return Script()
-
-
-@pytest.mark.parametrize(
-    ("fault", "struck"),
-    [
-        (Fault(kind="drop"), True),
-        (Fault(kind="drop", operation="get_*"), True),
-        (Fault(kind="drop", operation="list_instances"), False),
-        (Fault(kind="drop", instance="i-1"), True),
-        (Fault(kind="drop", instance="a"), True),
-        (Fault(kind="drop", instance="b*"), False),
-    ],
-    ids=["any", "operation pattern", "other operation", "ID", "name", "other name"],
-)
-def test_a_fault_matches_operation_and_instance(script: Script, fault: Fault, struck: bool) -> None:
-    script.add(fault)
-
-    assert (script.judge(*GET)[1] is not None) is struck
-    spared = script.judge("get_instance")[1] is None
-    assert spared or fault.instance == "*"
-
-
-def test_skip_and_count_choose_the_calls_by_number(script: Script) -> None:
-    script.add(Fault(kind="drop", skip=1, count=2))
-
-    struck = [script.judge(*GET)[1] is not None for _ in range(5)]
-
-    assert struck == [False, True, True, False, False]
 
 
 def test_a_window_chooses_the_calls_by_time(script: Script, hand: HandClock) -> None:
@@ -451,36 +281,6 @@ def test_a_window_chooses_the_calls_by_time(script: Script, hand: HandClock) -> 
         hand.advance(1.0)
 
     assert struck == [False, False, True, True, False]
-
-
-def test_latencies_add_up_and_the_first_other_fault_decides(script: Script) -> None:
-    script.add(Fault(kind="latency", delay_s=1.0))
-    script.add(Fault(kind="latency", delay_s=0.5))
-    script.add(Fault(kind="empty", count=1))
-    script.add(Fault(kind="drop"))
-
-    verdicts = [script.judge(*GET) for _ in range(2)]
-
-    assert [delay_s for delay_s, _ in verdicts] == [1.5, 1.5]
-    assert [fault and fault.kind for _, fault in verdicts] == ["empty", "drop"]
-
-
-def test_a_rate_limit_refuses_what_exceeds_it_and_says_how_long(hand: HandClock) -> None:
-    limit = server.RateLimit(2.0)
-
-    waits = [limit.take() for _ in range(3)]
-    hand.advance(waits[-1])
-
-    assert waits == [0.0, 0.0, pytest.approx(0.5)]
-    assert limit.take() == 0.0
-
-
-@pytest.mark.parametrize(("rate", "waits"), [(0.1, [0.0, 10.0]), (0.0, [0.0, 0.0])])
-@pytest.mark.usefixtures("hand")
-def test_a_slow_rate_lets_one_call_pass_and_no_rate_all(rate: float, waits: list[float]) -> None:
-    limit = server.RateLimit(rate)
-
-    assert [limit.take(), limit.take()] == pytest.approx(waits)
 
 
 def fill(service: server.Service, number: int) -> None:
@@ -599,22 +399,6 @@ async def test_a_cut_connection_is_logged_without_status(
     assert (await remote.ok("GET", "/admin/snapshot"))["instances"] == []
 
 
-async def test_a_fault_strikes_the_instance_it_names(
-    service: server.Service, remote: Remote
-) -> None:
-    fill(service, 2)
-    first, second = service.world.snapshot()
-    await arm(remote, kind="error", instance="n1")
-
-    statuses = []
-    for path in (first.id, second.id, "?name=n0", "?name=n1", ""):
-        separator = "" if path.startswith("?") or not path else "/"
-        status, _, _ = await remote.call("GET", f"/v1/instances{separator}{path}")
-        statuses.append(status)
-
-    assert statuses == [200, 500, 200, 500, 200]
-
-
 async def test_clearing_the_faults_lets_hanging_calls_go(remote: Remote) -> None:
     await arm(remote, kind="hang")
     # Not a GET: the HTTP library would silently send it again.
@@ -626,23 +410,6 @@ async def test_clearing_the_faults_lets_hanging_calls_go(remote: Remote) -> None
 
     with pytest.raises(aiohttp.ClientError):
         await asyncio.wait_for(hanging, DEADLINE_S)
-
-
-async def test_a_caller_who_hangs_up_early_changes_nothing(
-    service: server.Service, remote: Remote
-) -> None:
-    await remote.ok("PATCH", "/admin/settings", {"latency_s": 3600})
-
-    calling = asyncio.create_task(remote.call("POST", "/v1/instances", {"name": "a"}))
-    async with asyncio.timeout(DEADLINE_S):
-        while not service.calls.entries:
-            await asyncio.sleep(0.01)
-        calling.cancel()
-        while service.calls.entries[0].status is None:
-            await asyncio.sleep(0.01)
-
-    assert service.world.snapshot() == ()
-    assert service.calls.entries[0].status == 0
 
 
 COMMAND = [sys.executable, "-m", "providers.sim"]

@@ -109,38 +109,6 @@ def only(service: server.Service) -> world_balancers.Balancer:
     return found
 
 
-async def test_it_looks_once_and_then_makes_one_call_for_each_difference(
-    service: server.Service, load_balancers: balancers.SimBalancers
-) -> None:
-    changed = builders.service(ports=[ServicePort(port=443, node_port=30443)])
-    with pytest.raises(cloud.NotFound):
-        await load_balancers.update_load_balancer(CLUSTER, WEB, [numbered(1)])
-    calls = []
-    for wanted, nodes in (
-        (WEB, [numbered(2), numbered(1)]),
-        (WEB, [numbered(1), numbered(2)]),
-        (changed, []),
-    ):
-        service.calls.clear()
-        await load_balancers.ensure_load_balancer(CLUSTER, wanted, nodes)
-        calls.append(list(service.calls))
-    for nodes in ([numbered(1), numbered(2)], [numbered(2), numbered(1)]):
-        service.calls.clear()
-        await load_balancers.update_load_balancer(CLUSTER, WEB, nodes)
-        calls.append(list(service.calls))
-
-    assert calls == [
-        ["list_balancers", "create_balancer", "set_members"],
-        ["list_balancers"],
-        ["list_balancers", "change_balancer", "set_members"],
-        ["list_balancers", "set_members"],
-        ["list_balancers"],
-    ]
-    made = only(service)
-    assert (made.name, made.cluster) == (cloud.default_load_balancer_name(WEB), CLUSTER)
-    assert made.members == ("10.0.0.1", "10.0.0.2")
-
-
 @pytest.mark.parametrize("call", ["ensure_load_balancer", "update_load_balancer"])
 async def test_a_refused_member_keeps_out_no_other(
     service: server.Service, load_balancers: balancers.SimBalancers, call: str
@@ -155,16 +123,6 @@ async def test_a_refused_member_keeps_out_no_other(
         assert isinstance(caught.value.partial, cloud.Status)
 
     assert only(service).members == ("10.0.0.2",)
-
-
-async def test_a_used_up_quota(
-    service: server.Service, load_balancers: balancers.SimBalancers
-) -> None:
-    service.change_settings(worlds.Settings(balancer_quota=1))
-    await load_balancers.ensure_load_balancer(CLUSTER, WEB, [])
-
-    with pytest.raises(cloud.ResourceExhausted, match="quota of 1"):
-        await load_balancers.ensure_load_balancer(CLUSTER, builders.service("other"), [])
 
 
 @pytest.fixture
@@ -184,18 +142,6 @@ def route(target: str, cidr: str = "10.120.0.0/24", *ips: str) -> cloud.Route:
         target_node=target,
         target_addresses=[cloud.address("InternalIP", ip) for ip in ips],
     )
-
-
-async def test_a_node_without_addresses_is_looked_up(
-    service: server.Service, table: routes.SimRoutes
-) -> None:
-    put(service, "a", "10.0.0.1", "fd00::1")
-
-    await table.create_route(CLUSTER, "uid", route("a"))
-    await table.create_route(CLUSTER, "uid", route("a", "fd00:1::/64"))
-
-    gateways = [one.gateway for one in service.worlds.routes.list()]
-    assert gateways == ["10.0.0.1", "fd00::1"]
 
 
 async def test_impossible_routes(service: server.Service, table: routes.SimRoutes) -> None:
@@ -235,15 +181,6 @@ HTTP = ServicePort(name="http", port=80, node_port=30080)
 DNS = ServicePort(name="dns", protocol="UDP", port=53, node_port=30053)
 
 
-def test_a_plain_service() -> None:
-    assert balancers.wanted(builders.service()) == client.Recipe(
-        listeners=(client.Listener("TCP", 80, 30080),),
-        health_check=client.HealthCheck(30080, "", 10.0),
-        families=("IPv4",),
-        size="small",
-    )
-
-
 def test_everything_a_service_can_ask_for() -> None:
     service = builders.service(
         ports=[HTTP, DNS],
@@ -270,13 +207,6 @@ def test_everything_a_service_can_ask_for() -> None:
     )
 
 
-def test_without_a_node_port_traffic_keeps_its_port_and_udp_alone_has_no_check() -> None:
-    found = balancers.wanted(builders.service(ports=[ServicePort(protocol="UDP", port=80)]))
-
-    assert found.listeners == (client.Listener("UDP", 80, 80),)
-    assert found.health_check is None
-
-
 @pytest.mark.parametrize(
     ("service", "said"),
     [
@@ -290,45 +220,6 @@ def test_without_a_node_port_traffic_keeps_its_port_and_udp_alone_has_no_check()
 def test_what_the_cloud_does_not_have_is_refused(service: Service, said: str) -> None:
     with pytest.raises(cloud.InvalidArgument, match=said):
         balancers.wanted(service)
-
-
-def test_members_are_internal_addresses_of_the_families() -> None:
-    nodes = [
-        builders.node(
-            "a",
-            addresses=[
-                cloud.address("ExternalIP", "192.0.2.1"),
-                cloud.address("InternalIP", "10.0.0.1"),
-                cloud.address("InternalIP", "10.0.0.9"),
-                cloud.address("InternalIP", "fd00::1"),
-            ],
-        ),
-        builders.node("b", addresses=[cloud.address("ExternalIP", "192.0.2.2")]),
-    ]
-
-    assert balancers.members(nodes, ["IPv4"]) == ("10.0.0.1",)
-    assert balancers.members(nodes, ["IPv4", "IPv6"]) == ("10.0.0.1", "fd00::1")
-
-
-def test_the_digest_tells_every_difference() -> None:
-    recipe = balancers.wanted(builders.service())
-    changes: list[dict[str, object]] = [
-        {"listeners": ()},
-        {"health_check": None},
-        {"source_ranges": ("10.0.0.0/8",)},
-        {"families": ("IPv6",)},
-        {"internal": True},
-        {"size": "large"},
-        {"sticky_s": 1},
-    ]
-    others = [msgspec.structs.replace(recipe, **change) for change in changes]
-
-    digests = {balancers.digest(each, ["10.0.0.1"]) for each in [recipe, *others]}
-
-    assert {key for change in changes for key in change} == set(client.Recipe.__struct_fields__)
-    assert len(digests) == len(others) + 1
-    assert balancers.digest(recipe, ["a", "b"]) == balancers.digest(recipe, ["b", "a"])
-    assert balancers.digest(recipe, []) not in digests
 
 
 @pytest_asyncio.fixture
@@ -345,60 +236,6 @@ def instance(service: server.Service) -> str:
 
 def body(**fields: object) -> Fault:
     return Fault(kind="garbage", body=msgspec.json.encode(fields).decode())
-
-
-@pytest.mark.parametrize(
-    ("fault", "promised"),
-    [
-        (Fault(kind="error", status=404, code="not_found"), cloud.NotFound),
-        (Fault(kind="error", status=404, code="no_such_path"), cloud.Unknown),
-        (Fault(kind="error", status=409, code="busy"), cloud.RetryAfter),
-        (Fault(kind="error", status=409, code="conflict"), cloud.AlreadyExists),
-        (Fault(kind="error", status=409, code="protected"), cloud.FailedPrecondition),
-        (Fault(kind="garbage", status=404), cloud.Unknown),
-        (Fault(kind="garbage", body="{}"), cloud.Unknown),
-        (Fault(kind="latency", delay_s=5.0), cloud.DeadlineExceeded),
-    ],
-    ids=lambda value: f"{value.kind}-{value.code}" if isinstance(value, Fault) else "",
-)
-async def test_each_fault_arrives_as_the_promised_class_and_then_it_goes_on(
-    service: server.Service,
-    api: client.Client,
-    instance: str,
-    fault: Fault,
-    promised: type[cloud.CloudError],
-) -> None:
-    service.script.add(fault)
-
-    for question in (api.server(instance), api.servers("a"), api.servers()):
-        with pytest.raises(cloud.CloudError) as caught:
-            await question
-        assert type(caught.value) is promised
-
-    service.script.clear()
-    assert (await api.server(instance)).name == "a"
-
-
-async def test_a_message_holds_the_clouds_words(
-    service: server.Service, api: client.Client, instance: str
-) -> None:
-    service.script.add(Fault(kind="error", status=500, code="oops", message="disk on fire"))
-
-    with pytest.raises(cloud.Unavailable) as caught:
-        await api.server(instance)
-
-    assert "HTTP 500 oops: disk on fire (req-1)" in str(caught.value)
-
-
-async def test_a_fault_on_a_later_page_is_never_a_short_listing(
-    service: server.Service, api: client.Client
-) -> None:
-    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(5)])
-    service.change_settings(worlds.Settings(page_size=2))
-    service.script.add(Fault(kind="error", skip=2))
-
-    with pytest.raises(cloud.Unavailable):
-        await api.servers()
 
 
 @pytest.mark.parametrize(
@@ -421,25 +258,6 @@ async def test_an_answer_to_another_question_is_refused(
 
 def read(text: str) -> client.Config:
     return cloud.Context(config=text.encode()).settings(client.Config)
-
-
-def test_two_fields_are_enough_and_timeouts_are_durations() -> None:
-    found = read("url: http://localhost:1/\ntoken: a-tokens-text")
-    assert found == client.Config(url="http://localhost:1", token="a-tokens-text")
-    assert "a-tokens-text" not in repr(found)
-
-    found = read("url: http://x\ntoken: t\ntimeout: 1m\nconnect_timeout: 500ms")
-    given = (found.timeout, found.connect_timeout)
-    assert given == (timedelta(minutes=1), timedelta(seconds=0.5))
-
-
-def test_every_fault_is_named_at_once() -> None:
-    with pytest.raises(cloud.ConfigError) as caught:
-        read("url: ftp://x\ntimeout: soon\nconnect_timeout: 0s\ncolour: red")
-
-    for name in ("url", "token", "timeout", "connect_timeout", "colour"):
-        assert any(fault.startswith(f"{name} is") for fault in caught.value.faults), name
-    assert len(caught.value.faults) == 5
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "http://", "http://x:port", "https://[::1"])
