@@ -168,10 +168,7 @@ class Controllers:
         )
         vitals = self._vitals
         vitals.informers, vitals.deletions = informers, context.deletions
-        vitals.nodes, vitals.others = (
-            self._nodes,
-            {role: one.informers for role, one in others.items()},
-        )
+        vitals.others = {role: one.informers for role, one in others.items()}
         try:
             async with Group() as group:
                 for each in (informers, *vitals.others.values()):

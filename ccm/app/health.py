@@ -28,13 +28,11 @@ from ccm.app.options import Options
 from ccm.app.trust import Raw
 from ccm.base import clock, redact
 from ccm.cloud.blocking import exhausted
-from ccm.cloud.calls import history
 from ccm.cloud.calls.handle import Handle
 from ccm.kube import errors, workqueue
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector
-from ccm.model import Node
-from ccm.runtime.account import Account, Answer, CallSaid, said
+from ccm.runtime.account import Answer, text_of
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
 from ccm.serving.health import PING, WELL, Check, Finding, wrong
@@ -215,7 +213,6 @@ class Vitals:
         handle: the handle to the cloud, once the provider is open.
         informers: the caches, while we lead.
         others: those of other clusters, by what these are to controllers.
-        nodes: the nodes that controllers look after, while any does.
         waiting: what the HTTPS server still waits for, in words.
         stopping: whether the process was told to stop.
         late_beats: how often in a row the event loop was late.
@@ -232,7 +229,6 @@ class Vitals:
         self.handle: Handle | None = None
         self.informers: Informers | None = None
         self.others: Mapping[str, Informers] = {}
-        self.nodes: Informer[Node] | None = None
         self.waiting: Callable[[], str] = str
         self.stopping: Callable[[], bool] = bool
         self.late_beats = 0
@@ -261,13 +257,9 @@ class Vitals:
 
     def stand_by(self) -> None:
         """We lead no more: there are no caches, and no controller runs."""
-        self.informers = self.deletions = self.nodes = None
+        self.informers = self.deletions = None
         self.others = {}
         self.controllers.clear()
-
-    def node(self, name: str) -> Node | None:
-        """The cached node, while we lead."""
-        return self.nodes.store.get(name) if self.nodes is not None else None
 
     @contextmanager
     def running(self, name: str, controller: Runnable) -> Iterator[None]:
@@ -285,19 +277,10 @@ class Vitals:
         self.controllers[name] = Finding(detail=f"not running: {why}")
 
 
-KINDS = (history.NODE, history.SERVICE, history.MACHINE, "machineset", "machinedeployment")
+KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
 
-_HELD_OF = {
-    history.NODE: ("Node", "Route"),
-    history.SERVICE: ("Service",),
-}
+_HELD_OF = {"node": ("Node", "Route"), "service": ("Service",)}
 """Kind of object -> kinds of deletions that have to do with it, as the record names them."""
-
-_GENERAL = {
-    history.NODE: ("list_instances", "list_routes"),
-    history.SERVICE: ("list_load_balancers",),
-}
-"""Kind of object -> calls about no single object that matter to it."""
 
 _USAGE = (
     "say which object: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
@@ -327,7 +310,6 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         if (account := work.account(kind, name)) is not None
     ]
     deletions = vitals.deletions
-    general = handle.history.of(history.NOBODY) if handle is not None else ()
     return Answer(
         kind=kind,
         name=name,
@@ -335,7 +317,7 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         leads=_leads(vitals),
         lease="; ".join(elector.trouble for elector in vitals.electors.values() if elector.trouble),
         opening=redact.words(vitals.opening),
-        trouble=history.text_of(handle.trouble.error) if handle and handle.trouble else "",
+        trouble=text_of(handle.trouble.error) if handle and handle.trouble else "",
         api="; ".join(_unfollowed(vitals)),
         accounts=accounts,
         absent={
@@ -349,8 +331,6 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
             for each in (deletions.held(of) if deletions is not None else ())
             if each.key == name
         ],
-        calls=_calls(kind, name, vitals, accounts),
-        general=said(call for call in general if call.verb in _GENERAL.get(kind, ())),
     )
 
 
@@ -358,19 +338,6 @@ def _leads(vitals: Vitals) -> bool:
     if not vitals.electors:
         return vitals.informers is not None
     return any(elector.is_leader for elector in vitals.electors.values())
-
-
-def _calls(kind: str, name: str, vitals: Vitals, accounts: Iterable[Account]) -> list[CallSaid]:
-    if vitals.handle is None:
-        return []
-    calls = vitals.handle.history
-    found = list(calls.of((kind, name)))
-    for key in dict.fromkeys(key for account in accounts for key in account.about):
-        found += calls.of(key)
-    node = vitals.node(name) if kind == history.NODE else None
-    if node is not None and node.provider_id:
-        found += calls.of((history.PROVIDER_ID, node.provider_id))
-    return said(sorted(found, key=lambda call: call.began))
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:

@@ -127,7 +127,6 @@ def _guard(context: ControllerContext, kind: Any, component: str) -> CRDGuard:
 
 
 def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
-    from ccm.cloud.calls.history import MACHINE, POOL
     from ccm.controllers.machine.controller import MachineController, Requests
     from ccm.controllers.machine.drain import Drainer
     from ccm.controllers.machine.freeze import Looks
@@ -172,8 +171,7 @@ def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
             found = guard.facts(obj, key, namespace=caches.namespace)
             if obj is None:
                 return found
-            about = ((POOL, obj.class_name), (MACHINE, obj.name))
-            return replace(found, next_s=made.paused_s(obj) or None, about=about)
+            return replace(found, next_s=made.paused_s(obj) or None)
 
         made.controller.explains["machine"] = facts
         return made.controller

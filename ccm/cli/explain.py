@@ -20,7 +20,7 @@ from ccm.doctor import LIMIT_S, Refused
 _INTRODUCTION = """\
 Says in its first line why a node is not initialised or not deleted, a Service has no load balancer,
 a Machine no VM or no node, or a MachineSet or MachineDeployment not its machines; then what
-the daemon knows of it: state, plan, last calls to the cloud, next try.
+the daemon knows of it: state, plan, last error, next try.
 
 Usage: kube-ccm explain node NAME [-o table|json]
        kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o table|json]

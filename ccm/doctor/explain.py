@@ -1,7 +1,7 @@
 """Why one object is as it is: rendered from the object, its events and the leading daemon's answer.
 
 Rules are tried in order: whose the object is, whether a daemon works at all, and then the first
-controller with a call that hangs, a block, or a last error. Pure.
+controller whose work hangs, with a block, or with a last error. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.gardener import names as gardener
 from ccm.gardener import rolloutstatus
 from ccm.machines import reasons
@@ -18,7 +17,7 @@ from ccm.model.machines import Machine, MachineDeployment, MachineSet, Operation
 from ccm.model.meta import Wire
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.runtime.account import Account, Answer, CallSaid
+from ccm.runtime.account import Account, Answer
 
 NODE, SERVICE, MACHINE = "node", "service", "machine"
 SET, DEPLOYMENT = "machineset", "machinedeployment"
@@ -26,7 +25,7 @@ SET, DEPLOYMENT = "machineset", "machinedeployment"
 Object = Node | Service | Machine | MachineSet | MachineDeployment
 
 SLOW_S = 3.0
-"""A call that runs or waits for longer is the cause."""
+"""Work on an object that lasts longer hangs."""
 
 _CONTROLLERS = {
     NODE: "cloud-node-controller",
@@ -211,50 +210,25 @@ def _gone(subject: Subject) -> Verdict | None:
 
 
 def _of_controllers(subject: Subject) -> Verdict | None:
-    calls = _calls(subject)
-    for call in calls:
-        if call.state in (RUNNING, WAITING) and call.ago_s >= SLOW_S:
-            return _hanging(subject, call)
     for account in _accounts(subject):
+        if (lasts_s := account.in_work_s or 0.0) >= SLOW_S:
+            return Verdict(
+                said=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: the cloud "
+                "does not answer, or the limit of calls to it is used up",
+                advice=("look at the cloud's state; a call that is given up is tried again",),
+            )
         if account.blocked:
             return Verdict(said=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
         last = account.last
         if last is not None and last.kind:
-            times = account.failures
-            return _failed(subject, last.kind, last.text, last.ago_s, times, _then(account))
+            again = f", {account.failures} times in a row" if account.failures > 1 else ""
+            cause = f"{last.kind}: {last.text}, {_ago(last.ago_s)}{again}{_then(account)}"
+            advice = _ADVICE.get(last.kind, _OTHER)
+            return Verdict(said=f"{state(subject)}: {cause}", advice=(advice,))
         if last is not None and last.not_yet:
             said = f"{state(subject)}: the cloud has nothing to say about it yet{_then(account)}"
             return Verdict(said=said, advice=("nothing, if it is new: it is asked again",))
-    if isinstance(subject.found, Machine) and subject.found.works:
-        # Drivers may answer Unimplemented, such as to `initialize_machine`.
-        return None
-    # The error of a call that a controller takes for an outcome.
-    if not calls or (last_call := calls[-1]).state in (OK, CANCELED, RUNNING, WAITING):
-        return None
-    then = next((_then(each) for each in _accounts(subject) if each.next_s is not None), "")
-    ago_s = max(0.0, last_call.ago_s - last_call.took_s)
-    return _failed(subject, last_call.state, last_call.text, ago_s, last_call.times, then)
-
-
-def _hanging(subject: Subject, call: CallSaid) -> Verdict:
-    lasts = _span(call.ago_s)
-    if call.state == RUNNING:
-        return Verdict(
-            said=f"{state(subject)}: the cloud has not answered {call.verb} for {lasts}; given up "
-            f"after {_span(call.deadline_s)}",
-            advice=("look at the cloud's state; when the call is given up, it is tried again",),
-        )
-    return Verdict(
-        said=f"{state(subject)}: {call.verb} has waited {lasts} for its turn: the limit of calls "
-        "to the cloud is used up",
-        advice=("nothing, its turn comes; the metric ccm_cloud_calls_total counts the calls",),
-    )
-
-
-def _failed(subject: Subject, kind: str, text: str, ago_s: float, times: int, then: str) -> Verdict:
-    again = f", {times} times in a row" if times > 1 else ""
-    said = f"{state(subject)}: {kind}: {text}, {_ago(ago_s)}{again}{then}"
-    return Verdict(said=said, advice=(_ADVICE.get(kind, _OTHER),))
+    return None
 
 
 def _of_object(subject: Subject) -> Verdict | None:
@@ -311,7 +285,7 @@ def state(subject: Subject) -> str:
 
 
 def _then(account: Account) -> str:
-    if account.in_work:
+    if account.in_work_s is not None:
         return "; it is being tried now"
     if account.next_s is None:
         return "; it is tried again when it changes"
@@ -326,14 +300,6 @@ def _accounts(subject: Subject) -> Sequence[Account]:
     if isinstance(subject.found, Node) and not is_uninitialized(subject.found):
         first = _WATCHES
     return sorted(subject.answer.accounts, key=lambda each: each.controller != first)
-
-
-def _calls(subject: Subject) -> Sequence[CallSaid]:
-    """Return the calls about the object and the listings that it depends on, the newest last."""
-    if subject.answer is None:
-        return ()
-    calls = (*subject.answer.general, *subject.answer.calls)
-    return sorted(calls, key=lambda each: each.ago_s, reverse=True)
 
 
 # --- rendering ----------------------------------------------------------------------------------
@@ -387,9 +353,6 @@ def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:
             yield from (f"    {line}" for line in _account(account))
         yield from (f"  {name}: {why}" for name, why in answer.absent.items())
         yield from (f"  held back: {held.reason}, since {held.since}" for held in answer.held)
-        if calls := _calls(subject):
-            yield "  last calls to the cloud:"
-            yield from (f"    {_call(call)}" for call in calls)
     for event in subject.warnings[-1:]:
         yield f"  last warning: {event.reason}: {event.message}, at {event.last_timestamp}"
     yield from (f"  next: {advice}" for advice in verdict.advice)
@@ -403,18 +366,10 @@ def _account(account: Account) -> Iterator[str]:
         lasts = f", failing for {_span(last.since_s)}" if failed and last.since_s >= 1 else ""
         outcome = failed or ("not done yet" if last.not_yet else "done, without an error")
         yield f"last look: {_ago(last.ago_s)}, {outcome}{lasts}"
-    if account.in_work:
-        yield "in work now"
+    if account.in_work_s is not None:
+        yield f"in work for {_span(account.in_work_s)}"
     elif account.next_s is not None:
         yield f"next look: {f'in {_span(account.next_s)}' if account.next_s else 'at once'}"
-
-
-def _call(call: CallSaid) -> str:
-    times = f" x{call.times}" if call.times > 1 else ""
-    took = f", took {_span(call.took_s)}" if call.took_s else ""
-    answer = f" ({call.answer})" if call.answer else ""
-    text = f": {call.text}" if call.text else ""
-    return f"{_ago(call.ago_s)}  {call.verb}{times}  {call.state}{answer}{took}{text}"
 
 
 def _span(seconds: float) -> str:

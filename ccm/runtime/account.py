@@ -1,19 +1,19 @@
 """What a daemon knows about one object, as it tells those who ask why nothing happens.
 
 A controller says what only it can know (`Facts`); the rest is read where it is kept anyway: the
-queue, the back-off, the calls to the cloud, what is held back. Times are seconds before or after
+queue, the back-off, what is held back. Times are seconds before or after
 the answer, so that nobody's clock matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from ccm.base import clock
-from ccm.cloud.calls.history import Call
+from ccm.base import redact
+from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import Ownership
 from ccm.model import Node
 from ccm.model.meta import Wire
@@ -33,7 +33,6 @@ class Facts:
         blocked: what keeps the plan from being carried out, apart from errors; empty: nothing.
         key: of the queue, if it is not the object's own.
         next_s: seconds until the controller looks again of its own accord.
-        about: what else calls are about that have to do with it, as the history knows it.
     """
 
     plan: str = ""
@@ -41,7 +40,6 @@ class Facts:
     blocked: str = ""
     key: str = ""
     next_s: float | None = None
-    about: tuple[tuple[str, str], ...] = ()
 
 
 Explain = Callable[[str], Facts]
@@ -71,10 +69,9 @@ class Account(Wire, frozen=True, kw_only=True):
 
     Attributes:
         last: None: it did not look yet, or too long ago.
-        in_work: whether a worker has it in hand.
+        in_work_s: for how long a worker has had it in hand; None: none has.
         next_s: seconds until the next try; 0: as soon as a worker is free; None: none is planned.
         failures: failures in a row.
-        about: see `Facts`.
     """
 
     controller: str
@@ -82,23 +79,9 @@ class Account(Wire, frozen=True, kw_only=True):
     foreign: str = ""
     blocked: str = ""
     last: Last | None = None
-    in_work: bool = False
+    in_work_s: float | None = None
     next_s: float | None = None
     failures: int = 0
-    about: list[tuple[str, str]] = msgspec.field(default_factory=list)
-
-
-class CallSaid(Wire, frozen=True, kw_only=True):
-    """A call to the cloud, or several that ended alike; see `Call`."""
-
-    verb: str
-    state: str
-    ago_s: float
-    took_s: float = 0.0
-    deadline_s: float = 0.0
-    times: int = 1
-    text: str = ""
-    answer: str = ""
 
 
 class Answer(Wire, frozen=True, kw_only=True):
@@ -114,8 +97,6 @@ class Answer(Wire, frozen=True, kw_only=True):
         accounts: of the controllers that run and have to do with such objects.
         absent: controllers that do not run -> why.
         held: deletions held back that have to do with it.
-        calls: about it, the oldest first.
-        general: calls about no single object, such as listings.
     """
 
     kind: str
@@ -129,26 +110,19 @@ class Answer(Wire, frozen=True, kw_only=True):
     accounts: list[Account] = msgspec.field(default_factory=list)
     absent: dict[str, str] = msgspec.field(default_factory=dict)
     held: list[Held] = msgspec.field(default_factory=list)
-    calls: list[CallSaid] = msgspec.field(default_factory=list)
-    general: list[CallSaid] = msgspec.field(default_factory=list)
 
 
-def said(calls: Iterable[Call]) -> list[CallSaid]:
-    """Calls as they are told."""
-    now = clock.monotonic()
-    return [
-        CallSaid(
-            verb=call.verb,
-            state=call.state,
-            ago_s=round(now - call.began, 3),
-            took_s=round(call.took_s, 3),
-            deadline_s=call.deadline_s,
-            times=call.times,
-            text=call.text,
-            answer=call.answer,
-        )
-        for call in calls
-    ]
+LONGEST = 300
+"""Characters of an error's text that are kept."""
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error: on one line, without secrets, and not too long."""
+    said = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
+    said = " ".join(redact.words(said).split())
+    if not said.isprintable():
+        said = "".join(each if each.isprintable() else "?" for each in said)
+    return said if len(said) <= LONGEST else f"{said[: LONGEST - 3]}..."
 
 
 def foreign(node: Node, ownership: Ownership) -> str:

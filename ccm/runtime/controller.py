@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,13 +18,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
 from ccm.base.log import Outage
-from ccm.base.recent import Recent
 from ccm.base.tasks import Group
-from ccm.cloud.calls.history import text_of
 from ccm.cloud.errors import CloudError, Retry, RetryAfter
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account, Explain, Last
+from ccm.runtime.account import Account, Explain, Last, text_of
 from ccm.runtime.backoff import (
     AFTER_JITTER,
     FailureReports,
@@ -33,6 +32,9 @@ from ccm.runtime.backoff import (
     default_backoff,
 )
 from ccm.runtime.workers import Workers
+
+MOST_OUTCOMES = 10_000
+"""Keys whose last outcome is kept: more than a large cluster has nodes, or Services."""
 
 REMIND_S = 60.0
 """Seconds between two lines that say what is waited for."""
@@ -255,7 +257,7 @@ class Controller:
         self._rng = rng or random.Random()
         self._ids = random.Random()
         self._given_up: set[str] = set()
-        self._outcomes: Recent[str, _Outcome] = Recent()
+        self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         self.explains: dict[str, Explain] = {}
         """Kind of object -> what is said of one; see `account`."""
         self._log = log.logger(name)
@@ -306,14 +308,13 @@ class Controller:
             foreign=facts.foreign,
             blocked=facts.blocked,
             last=self._last(key),
-            in_work=self.queue.is_processing(key),
+            in_work_s=self._workers.busy_s(key),
             next_s=self._next_s(key, facts.next_s),
             failures=self.backoff.failures(key),
-            about=list(facts.about),
         )
 
     def _last(self, key: str) -> Last | None:
-        found, now = self._outcomes.of(key), clock.monotonic()
+        found, now = self._outcomes.get(key), clock.monotonic()
         if found is None:
             return None
         return Last(
@@ -383,7 +384,7 @@ class Controller:
                     self.queue.add_after(key, due_s)
             return
         self._given_up.discard(key)
-        self._outcomes.note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
+        self._note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
         for other in self.backoff.recovered(key, now):
             self.queue.add(other, background=True)
@@ -399,7 +400,10 @@ class Controller:
 
     def _failed(self, key: str, error: Exception) -> None:
         decision, now = self._classify(key, error), clock.monotonic()
-        self._note(key, error)
+        before = self._outcomes.get(key)
+        since = before.since if before is not None and before.kind else now
+        kind, text = type(error).__name__, text_of(error)
+        self._note(key, _Outcome(at=now, since=since, kind=kind, text=text))
         if decision.retry is Retry.NEVER:
             self.backoff.forget(key)
             self._reports.forget(key)
@@ -425,11 +429,11 @@ class Controller:
         event = "still told to retry later" if is_busy else "reconcile failed"
         level(event, error=str(error), after_s=round(delay_s, 3))
 
-    def _note(self, key: str, error: Exception) -> None:
-        now, before = clock.monotonic(), self._outcomes.of(key)
-        since = before.since if before is not None and before.kind else now
-        kind, text = type(error).__name__, text_of(error)
-        self._outcomes.note(key, _Outcome(at=now, since=since, kind=kind, text=text))
+    def _note(self, key: str, outcome: _Outcome) -> None:
+        self._outcomes[key] = outcome
+        self._outcomes.move_to_end(key)
+        if len(self._outcomes) > MOST_OUTCOMES:
+            self._outcomes.popitem(last=False)
 
     def _note_outage(self, error: Exception | None) -> None:
         """Said once at the start of an outage and at its end, not once per key and attempt."""

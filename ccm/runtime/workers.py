@@ -115,6 +115,12 @@ class Workers:
         self._group = group
         self._fill_up()
 
+    def busy_s(self, key: str) -> float | None:
+        """Return for how long a worker has had the key in hand; None: none has."""
+        if key not in self._since:
+            return None
+        return round(asyncio.get_running_loop().time() - self._since[key][0], 3)
+
     @property
     def _lent(self) -> int:
         return min(len(self._slow), MOST_LENT)

@@ -45,7 +45,7 @@ async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
 
     assert code == 0
     assert said.startswith("n1 is ready, ")
-    assert "last calls to the cloud:" in said
+    assert "last look: " in said
 
 
 async def silent(env: Environment) -> None:

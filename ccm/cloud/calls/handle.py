@@ -18,7 +18,6 @@ from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
 from ccm.cloud.calls import responses
-from ccm.cloud.calls.history import Entry, History
 from ccm.cloud.calls.inflight import InflightCalls
 from ccm.cloud.calls.responses import bound, brings_credentials, offered
 from ccm.cloud.interface import Cloud
@@ -88,7 +87,6 @@ class _Provider:
     limiter: Limiter
     trouble: Trouble | None = None
     calls: InflightCalls = field(default_factory=InflightCalls)
-    history: History = field(default_factory=History)
     opening: int = 0
     confirmed: set[str] = field(default_factory=set)
 
@@ -135,11 +133,6 @@ class Handle:
         Of calls that come with credentials of their own nothing is noted.
         """
         return self._provider.trouble
-
-    @property
-    def history(self) -> History:
-        """The last calls, for people; whichever provider object was in use."""
-        return self._provider.history
 
     @property
     def opening(self) -> int:
@@ -214,12 +207,6 @@ class Handle:
                 DeadlineExceeded when it took too long.
         """
         operation = self._operation(method, args)
-        with self._provider.history.begin(operation) as entry:
-            answer = await self._call(operation, method, entry)
-            entry.answered(answer)
-        return cast("T", answer)
-
-    async def _call(self, operation: Operation, method: Callable[..., Any], entry: Entry) -> object:
         provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
         opening = provider.opening
@@ -229,7 +216,6 @@ class Handle:
             # What the former one listed may be another's here: it has to be decided anew.
             text = f"{operation.verb} was meant for the provider that was in use before"
             raise errors.RetryAfter(text, seconds=0)
-        entry.running()
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
         ours = not brings_credentials(method)
         ask = partial(self._ask, cloud, operation, method)
@@ -242,7 +228,7 @@ class Handle:
             self._note(error, ours=ours)
             raise
         else:
-            return answer
+            return cast("T", answer)
         finally:
             _CALLS.labels(name, operation.verb, outcome).inc()
             _LATENCY.labels(name, operation.verb).observe(monotonic() - started)

@@ -149,7 +149,9 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         if node is None:
             return Facts(key=COMPARISON)
         why = "no route: it has no Pod range (spec.podCIDRs)" if has_no_pod_cidrs(node) else ""
-        return Facts(key=COMPARISON, blocked=why, next_s=made.pause_s(node))
+        pause_s = made.pause_s(node)
+        plan = "" if pause_s is None else "create its route, which failed"
+        return Facts(key=COMPARISON, plan=plan, blocked=why, next_s=pause_s)
 
     made.controller.explains["node"] = facts
     return made.controller

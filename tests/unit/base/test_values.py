@@ -47,7 +47,6 @@ from ccm.base.flags import (
 )
 from ccm.base.parsing import format_duration, parse_digits, parse_duration
 from ccm.base.proxies import Proxies
-from ccm.base.recent import Recent
 from tests import pki
 
 
@@ -142,26 +141,6 @@ def test_a_streak_grows_until_it_is_reset() -> None:
 
     assert grown == [1.0, 2.0, 4.0]
     assert streak.next(100.0) == 1.0
-
-
-def test_what_was_noted_longest_ago_makes_room() -> None:
-    dropped: list[int] = []
-    recent: Recent[str, int] = Recent(2, dropped=dropped.append)
-
-    for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
-        recent.note(key, value)
-
-    assert (recent.of("a"), recent.of("b"), recent.of("c")) == (3, None, 4)
-    assert dropped == [2]
-    assert len(recent) == 2
-
-
-def test_nothing_is_left_to_drop() -> None:
-    recent: Recent[str, int] = Recent()
-    recent.note("a", 1)
-
-    assert recent.drop_oldest()
-    assert not recent.drop_oldest()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""The handle and the history of its calls."""
+"""The handle to a cloud, and its calls."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,15 +16,12 @@ from ccm.cloud import (
     InstancesV2,
     Limits,
     MachineRequest,
-    NotFound,
     Route,
-    Unavailable,
     errors,
 )
-from ccm.cloud.calls import history, responses
+from ccm.cloud.calls import responses
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.history import History
-from ccm.cloud.operation import DECLARED, Operation, operation
+from ccm.cloud.operation import DECLARED, operation
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
 from tests.support.calls import cloud
@@ -170,71 +166,3 @@ async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]])
         await task
     assert count(name, "instance_exists", "canceled") == 1
     assert seen == [("instance_exists", "canceled")]
-
-
-SECRET = "hunter2-hunter2"
-
-M0 = Identity(cluster="c", pool="small", name="m0", uid="u")
-OF: Mapping[str, Any] = {"provider_spec": {}, "credentials": Credentials({})}
-
-
-def note(
-    kept: History,
-    name: str = "n1",
-    verb: str = "instance_exists",
-    error: Exception | None = None,
-    answer: object = None,
-) -> None:
-    """One call about a node."""
-    operation = Operation(
-        verb=verb, subject="", arguments={"node": node(name)}, deadline_s=60.0, change=False
-    )
-    with contextlib.suppress(Unavailable, NotFound), kept.begin(operation) as entry:
-        entry.running()
-        if error is not None:
-            raise error
-        entry.answered(answer)
-
-
-def shown(kept: History, name: str = "n1") -> list[tuple[str, str, int]]:
-    return [(call.verb, call.state, call.times) for call in kept.of(("node", name))]
-
-
-async def test_an_error_is_one_line_whatever_the_cloud_says() -> None:
-    kept = History()
-    note(kept, error=Unavailable("<html>\n\tBad\x1b[31m Gateway\n</html>"))
-    note(kept, error=Unavailable("again"))
-
-    assert [(call.text, call.times) for call in kept.of(("node", "n1"))] == [("again", 2)]
-    assert history.text_of(Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
-
-
-async def test_few_are_kept_of_each_object_and_of_few_objects() -> None:
-    kept = History(most_keys=3)
-    for number in range(20):
-        note(kept, verb=f"verb-{number}")
-    for name in ("n2", "n3", "n4"):
-        note(kept, name)
-
-    assert len(kept.of(("node", "n2"))) == 1
-    assert kept.of(("node", "n1")) == ()
-    for number in range(20):
-        note(kept, "n4", verb=f"verb-{number}")
-    assert [call.verb for call in kept.of(("node", "n4"))] == [
-        f"verb-{number}" for number in range(20 - history.EACH, 20)
-    ]
-
-
-async def test_texts_have_a_limit_each_and_together() -> None:
-    kept = History(most_text=1000)
-    for number in range(10):
-        note(kept, f"n{number}", error=Unavailable(f"{number} {'x' * 1000}"))
-
-    lengths = [sum(len(call.text) for call in kept.of(("node", f"n{n}"))) for n in range(10)]
-    assert lengths == [0] * 7 + [history.LONGEST] * 3
-    # What makes room is counted no more, else nothing would be kept in the end.
-    for number in range(50):
-        error = Unavailable(f"{number} {'y' * 1000}")
-        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
-        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
-    assert len(kept.of(("node", "n9"))) in (2, 3)
