@@ -6,7 +6,6 @@ from typing import Any
 
 from ccm import cloud
 from ccm.testing.builders import service as build_service
-from ccm.testing.contract_balancers import ensured
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import balancers as fake_balancers
 from providers.hcloud.testing.state import Call
@@ -21,12 +20,8 @@ def service(uid: str | None = None, **annotations: str) -> cloud.Service:
     return build_service(uid=uid, annotations=given)
 
 
-def balancer_of(project: cloud.Cloud) -> Any:
-    assert project.load_balancer is not None
-    return project.load_balancer
-
-
 def only(harness: HcloudHarness) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = harness.service.cloud.load_balancers.values()
     return found
 
@@ -38,13 +33,6 @@ def settled(harness: HcloudHarness, **fields: Any) -> dict[str, Any]:
     assert made is not None
     found: dict[str, Any] = made["load_balancer"]
     return found
-
-
-async def in_vain(harness: HcloudHarness, project: cloud.Cloud, *args: Any) -> None:
-    """Ensuring once more writes nothing."""
-    before = harness.service.writes
-    await ensured(balancer_of(project), *args)
-    assert harness.service.writes == before
 
 
 CHECK = {"protocol": "tcp", "port": 30080, "interval": 15, "timeout": 10, "retries": 3}

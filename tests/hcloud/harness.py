@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
 from ccm import cloud
-from ccm.testing.contract import Harness, HeldBalancer, HeldVM, Made
-from ccm.testing.fake_api import Fault
+from ccm.model.cidr import parse_ranges
+from ccm.testing.contract import HeldBalancer, HeldVM, Made
 from providers import hcloud
 from providers.hcloud.testing import balancers, networks, server, servers
 from providers.hcloud.testing.state import Call
+from tests.support import vendor
+from tests.support.vendor import VendorHarness
 
-ANY_WRITE = "[!G]*"
-"""Calls that only read are GET."""
 
+class HcloudHarness(VendorHarness):
+    """A project of the Hetzner Cloud with a network `k8s`."""
 
-class HcloudHarness(Harness):
-    """Moves a fake of the cloud from behind, and never over its HTTP API."""
-
-    faults: Mapping[str, Fault] = {
-        "outage": Fault(kind="error", code="maintenance"),
-        "drop": Fault(kind="drop"),
-        "denied": Fault(kind="error", code="forbidden"),
-        "rate_limited": Fault(kind="error", code="rate_limit_exceeded"),
-        "quota": Fault(kind="error", code="resource_limit_exceeded"),
-        "garbage": Fault(kind="garbage"),
-        "empty": Fault(kind="empty"),
-        "hang": Fault(kind="hang"),
-    }
+    faults = vendor.faults(
+        "*",
+        outage="maintenance",
+        denied="forbidden",
+        rate_limited="rate_limit_exceeded",
+        quota="resource_limit_exceeded",
+    )
     opt_outs: Mapping[str, str] = {
         "no_cluster_marks": "routes of a network say nothing but range and gateway; that load "
         "balancers are kept apart by their labels is tested in tests/hcloud",
@@ -38,9 +34,7 @@ class HcloudHarness(Harness):
     }
 
     def __init__(self, service: server.Service, url: str) -> None:
-        self.service = service
-        self._url = url
-        self._made = 0
+        super().__init__(service, url)
         order = {
             "name": "k8s",
             "ip_range": "10.0.0.0/16",
@@ -52,7 +46,7 @@ class HcloudHarness(Harness):
 
     def environ(self) -> Mapping[str, str]:
         return {
-            "HCLOUD_ENDPOINT": self._url,
+            "HCLOUD_ENDPOINT": self.url,
             "HCLOUD_TOKEN": self.service.token,
             "HCLOUD_NETWORK": "k8s",
             "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
@@ -100,24 +94,8 @@ class HcloudHarness(Harness):
         self.service.settings.action_s = 60.0
         await self.stop(made)
 
-    async def surprise(self, made: Made) -> None:
-        await self.fail(Fault(kind="novelty"))
-
-    async def fail(self, how: Fault) -> None:
-        self.service.script.add(how)
-
-    async def heal(self) -> None:
-        self.service.heal()
-
-    async def writes(self) -> int:
-        return self.service.writes
-
     async def requests(self) -> int:
-        return self.service.calls.total()
-
-    async def lose_answer(self, number: int) -> None:
-        fault = Fault(kind="drop", operation=ANY_WRITE, skip=number - 1, count=1, applied=True)
-        self.service.script.add(fault)
+        return int(self.service.calls.total())
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
         names = {one["id"]: one["name"] for one in self.service.cloud.servers.values()}
@@ -136,11 +114,6 @@ class HcloudHarness(Harness):
     def _balancer(self, name: str) -> dict[str, Any]:
         held = self.service.cloud.load_balancers.values()
         return next(one for one in held if one["name"] == name)
-
-    async def slow_load_balancers(self, *, slow: bool) -> None:
-        self.service.settings.balancer_s = 60.0 if slow else 0.0
-        if not slow:
-            self.service.cloud.settle(all_of_them=True)
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
         held = self._balancer(name)
@@ -163,16 +136,13 @@ class HcloudHarness(Harness):
     async def foreign_route(self, cidr: str) -> None:
         self.network["routes"].append({"destination": cidr, "gateway": "10.0.9.9"})
 
-    async def shrink_pages(self, size: int) -> None:
-        self.service.settings.page_size = size
-
     async def rotate(self) -> None:
         self.service.token = "renewed"
 
     # --- machines
 
     def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
-        return hcloud.open_machines(cloud.Context(environ={"HCLOUD_ENDPOINT": self._url}))
+        return hcloud.open_machines(cloud.Context(environ={"HCLOUD_ENDPOINT": self.url}))
 
     def machine_credentials(self) -> Mapping[str, bytes]:
         return {"token": f"{self.service.token}\n".encode()}
@@ -205,12 +175,41 @@ class HcloudHarness(Harness):
         self.service.cloud.servers[made["id"]] = made
         return HeldVM(name=name, provider_id=f"hcloud://{made['id']}")
 
-    async def slow_vms(self, *, slow: bool) -> None:
-        settings = self.service.settings
-        settings.boot_s = settings.removal_s = 300.0 if slow else 0.0
-        if not slow:
-            self.service.cloud.settle(all_of_them=True)
-
 
 def _id(made: Made) -> int:
     return int(cloud.parse_provider_id(made.provider_id, "hcloud"))
+
+
+class Told:
+    """A sink of events: kind of the object, its name, and what is said of it."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+        self.messages: list[str] = []
+
+    def event(self, reference: cloud.ObjectReference, kind: str, reason: str, message: str) -> None:
+        """Take note of one."""
+        assert kind == "Warning"
+        self.events.append((reference.kind, reference.name, reason))
+        self.messages.append(message)
+
+
+@asynccontextmanager
+async def opened(harness: HcloudHarness, **settings: str) -> AsyncIterator[cloud.Cloud]:
+    """The provider with other settings; an empty one is left out."""
+    async with in_cluster(harness, Told(), settings) as found:
+        yield found
+
+
+@asynccontextmanager
+async def in_cluster(
+    harness: HcloudHarness, told: Told, settings: Mapping[str, str], *, pods: str = ""
+) -> AsyncIterator[cloud.Cloud]:
+    """The provider with other settings, and a cluster around it whose Pods have these ranges."""
+    given = cloud.Context(
+        environ={**harness.environ(), **settings},
+        events=told,
+        pod_ranges=parse_ranges(pods) if pods else (),
+    )
+    async with hcloud.open_cloud(given) as found:
+        yield found

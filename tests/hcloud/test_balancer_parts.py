@@ -14,23 +14,22 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import deleted, ensured
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
-from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import networks as fake_networks
 from providers.hcloud.testing.state import Call
-from tests.hcloud.balancing import CHECK, UID, balancer_of, in_vain, only, service, settled
-from tests.hcloud.conftest import opened
-from tests.hcloud.harness import HcloudHarness
+from tests.hcloud.balancing import CHECK, UID, only, service, settled
+from tests.hcloud.harness import HcloudHarness, opened
+from tests.support.vendor import balancer_of
 
 
 @pytest.mark.row("hcloud-balancer-11")
-async def test_the_way_to_targets_changes(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    nodes = await make_nodes(project, harness, 2)
-    await ensured(balancer_of(project), service(), nodes)
+async def test_the_way_to_targets_changes(harness: HcloudHarness) -> None:
+    nodes = await harness.nodes(2)
+    await ensured(harness.balancer, service(), nodes)
     harness.service.log.clear()
 
-    await ensured(balancer_of(project), service(use_private_ip="true"), nodes)
+    await ensured(harness.balancer, service(use_private_ip="true"), nodes)
 
     words = [line.rpartition("/")[2] for line in harness.service.log if line.startswith("POST")]
     assert words == ["remove_target", "remove_target", "add_target", "add_target"]
@@ -46,14 +45,14 @@ async def test_private_targets_need_a_network(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-12")
-async def test_more_nodes_than_targets(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    nodes = await make_nodes(project, harness, 28)
-    await ensured(balancer_of(project), service(), nodes[::-1])
+async def test_more_nodes_than_targets(harness: HcloudHarness) -> None:
+    nodes = await harness.nodes(28)
+    await ensured(harness.balancer, service(), nodes[::-1])
 
     kept = [one["server"]["id"] for one in only(harness)["targets"]]
-    await in_vain(harness, project, service(), nodes)
-    await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[1:])
-    await ensured(balancer_of(project), service(type="lb21"), nodes)
+    await harness.in_vain(service(), nodes)
+    await harness.balancer.update_load_balancer(CLUSTER, service(), nodes[1:])
+    await ensured(harness.balancer, service(type="lb21"), nodes)
 
     assert kept == sorted(int(one.provider_id[9:]) for one in nodes)[:25]
     assert len(only(harness)["targets"]) == 28
@@ -88,41 +87,35 @@ async def test_health_checks_from_the_environment(harness: HcloudHarness) -> Non
 
 
 @pytest.mark.row("hcloud-balancer-14", "hcloud-balancer-18")
-async def test_what_nobody_asks_for_of_a_health_check_stays(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_what_nobody_asks_for_of_a_health_check_stays(harness: HcloudHarness) -> None:
     """By somebody's hand, or by the vendor's manager; what is asked for is changed beside it."""
     http = {"domain": "a.example.com", "path": "/ready", "tls": False, "status_codes": ["200"]}
     check = {**CHECK, "protocol": "http", "http": http}
     port = {"protocol": "tcp", "listen_port": 80, "destination_port": 30080, "health_check": check}
     settled(harness, labels={UID: "uid-1"}, name="auid1", services=[port])
     asked = service("uid-1", health_check_protocol="http")
-    await ensured(balancer_of(project), asked, [])
+    await ensured(harness.balancer, asked, [])
     assert only(harness)["services"][0]["health_check"]["http"] == http
     asked = service("uid-1", health_check_protocol="http", health_check_http_path="/live")
-    await ensured(balancer_of(project), asked, [])
+    await ensured(harness.balancer, asked, [])
 
     held = only(harness)["services"][0]["health_check"]["http"]
     assert held == {**http, "path": "/live"}
 
 
 @pytest.mark.row("hcloud-balancer-14")
-async def test_a_health_check_goes_back_from_https(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_a_health_check_goes_back_from_https(harness: HcloudHarness) -> None:
     """Its protocol says so for itself; nobody has to say that there is no TLS."""
     found = []
     for protocol in ("https", "http"):
-        await ensured(balancer_of(project), service(health_check_protocol=protocol), [])
+        await ensured(harness.balancer, service(health_check_protocol=protocol), [])
         found.append(only(harness)["services"][0]["health_check"]["http"]["tls"])
 
     assert found == [True, False]
 
 
 @pytest.mark.row("hcloud-balancer-14")
-async def test_an_empty_part_of_a_health_check_is_its_default(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_an_empty_part_of_a_health_check_is_its_default(harness: HcloudHarness) -> None:
     """The API takes no empty text, and what was there before does not stay."""
     for domain, path in (("a.example.com", "/ready"), ("", "")):
         asked = service(
@@ -130,11 +123,11 @@ async def test_an_empty_part_of_a_health_check_is_its_default(
             health_check_http_domain=domain,
             health_check_http_path=path,
         )
-        await ensured(balancer_of(project), asked, [])
+        await ensured(harness.balancer, asked, [])
 
     held = only(harness)["services"][0]["health_check"]["http"]
     assert (held["domain"], held["path"]) == (None, "/")
-    await in_vain(harness, project, asked, [])
+    await harness.in_vain(asked, [])
 
 
 def certificate(harness: HcloudHarness, name: str) -> int:
@@ -145,38 +138,36 @@ def certificate(harness: HcloudHarness, name: str) -> int:
 
 
 @pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
-async def test_certificates_that_are_there(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_certificates_that_are_there(harness: HcloudHarness) -> None:
     one, two = certificate(harness, "one"), certificate(harness, "two")
     asked = service(protocol="https", http_certificates=f"one, {two}", http_redirect_http="true")
 
-    await ensured(balancer_of(project), asked, [])
+    await ensured(harness.balancer, asked, [])
 
     http = only(harness)["services"][0]["http"]
     assert (sorted(http["certificates"]), http["redirect_http"]) == ([one, two], True)
-    await in_vain(harness, project, asked, [])
+    await harness.in_vain(asked, [])
     with pytest.raises(cloud.InvalidArgument, match="three"):
-        await ensured(
-            balancer_of(project), service(protocol="https", http_certificates="three"), []
-        )
-    await deleted(balancer_of(project), asked)
+        await ensured(harness.balancer, service(protocol="https", http_certificates="three"), [])
+    await deleted(harness.balancer, asked)
     assert len(harness.service.cloud.certificates) == 2
 
 
 @pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
-async def test_managed_certificates(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_managed_certificates(harness: HcloudHarness) -> None:
     asked = {
         "protocol": "https",
         "certificate_type": "managed",
         "http_managed_certificate_acme_staging": "true",
     }
     with pytest.raises(cloud.InvalidArgument, match="domains"):
-        await ensured(balancer_of(project), service("uid-1", **asked), [])
+        await ensured(harness.balancer, service("uid-1", **asked), [])
     asked["http_managed_certificate_domains"] = "example.com, www.example.com"
     await harness.lose_answer(1)
     with pytest.raises(cloud.CloudError):
-        await ensured(balancer_of(project), service("uid-1", **asked), [])
+        await ensured(harness.balancer, service("uid-1", **asked), [])
 
-    await ensured(balancer_of(project), service("uid-1", **asked), [])
+    await ensured(harness.balancer, service("uid-1", **asked), [])
 
     (made,) = harness.service.cloud.certificates.values()
     assert made["name"] == "ccm-managed-certificate-uid-1"
@@ -184,15 +175,15 @@ async def test_managed_certificates(harness: HcloudHarness, project: cloud.Cloud
     assert made["labels"] == {UID: "uid-1", "HC-Use-Staging-CA": "true"}
     assert only(harness)["services"][0]["http"]["certificates"] == [made["id"]]
     named = {**asked, "http_managed_certificate_name": "mine"}
-    await ensured(balancer_of(project), service("uid-1", **named), [])
+    await ensured(harness.balancer, service("uid-1", **named), [])
     assert len(harness.service.cloud.certificates) == 2
-    await deleted(balancer_of(project), service("uid-1", **asked))
+    await deleted(harness.balancer, service("uid-1", **asked))
     assert harness.service.cloud.certificates == {}
 
 
 @pytest.mark.row("hcloud-balancer-15")
 async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
-    harness: HcloudHarness, project: cloud.Cloud
+    harness: HcloudHarness,
 ) -> None:
     """The Service has lost its annotations since; those of others stay."""
     asked = {
@@ -202,13 +193,13 @@ async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
     }
     certificate(harness, "theirs")
     for uid in ("uid-1", "uid-2"):
-        await ensured(balancer_of(project), service(uid, **asked), [])
-    await ensured(balancer_of(project), service("uid-1"), [])
+        await ensured(harness.balancer, service(uid, **asked), [])
+    await ensured(harness.balancer, service("uid-1"), [])
     made = harness.service.cloud.load_balancers
     gone = [one["id"] for one in made.values() if one["labels"][UID] == "uid-1"]
     made.pop(*gone)  # as after a crash in the middle
 
-    await deleted(balancer_of(project), service("uid-1"))
+    await deleted(harness.balancer, service("uid-1"))
 
     left = [one["name"] for one in harness.service.cloud.certificates.values()]
     assert left == ["theirs", "ccm-managed-certificate-uid-2"]
@@ -217,10 +208,10 @@ async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
 @pytest.mark.row("hcloud-balancer-18")
 @pytest.mark.parametrize("asked", [{}, {"use_private_ip": "true", "protocol": "http"}])
 async def test_what_the_vendors_manager_settled_is_taken_over(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
+    harness: HcloudHarness, asked: dict[str, str]
 ) -> None:
     """Its name, its label, its health check without times, and a type that nobody asked for."""
-    nodes = await make_nodes(project, harness, 2)
+    nodes = await harness.nodes(2)
     wanted = service("0b6dbe96-bb3c-4d4c-b1e0-4c0ed8a21f0d", **asked)
     protocol = asked.get("protocol", "tcp")
     private = "use_private_ip" in asked
@@ -250,8 +241,8 @@ async def test_what_the_vendors_manager_settled_is_taken_over(
     )
     robot = node("bm", provider_id="hcloud://bm-42")
 
-    status = await ensured(balancer_of(project), wanted, [*nodes, robot])
-    await balancer_of(project).update_load_balancer(CLUSTER, wanted, [*nodes, robot])
+    status = await ensured(harness.balancer, wanted, [*nodes, robot])
+    await harness.balancer.update_load_balancer(CLUSTER, wanted, [*nodes, robot])
 
     assert harness.service.writes == 0
     assert len(status.ingress) == 3
@@ -260,24 +251,24 @@ async def test_what_the_vendors_manager_settled_is_taken_over(
 @pytest.mark.row("hcloud-balancer-19")
 @pytest.mark.parametrize(("field", "value"), [("protocol", "UDP"), ("node_port", 0)])
 async def test_what_cannot_be_had_is_refused(
-    harness: HcloudHarness, project: cloud.Cloud, field: str, value: Any
+    harness: HcloudHarness, field: str, value: Any
 ) -> None:
     port = msgspec.structs.replace(DEFAULT_PORT, **{field: value})
     with pytest.raises(cloud.InvalidArgument, match="port 80"):
-        await ensured(balancer_of(project), build_service(ports=[port]), [])
+        await ensured(harness.balancer, build_service(ports=[port]), [])
     assert harness.service.writes == 0
 
 
 @pytest.mark.row("hcloud-balancer-02")
-async def test_a_deletion_with_an_action(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_a_deletion_with_an_action(harness: HcloudHarness) -> None:
     """As the vendor's client of today wants it: over when the action is over."""
     settings = harness.service.settings
-    await ensured(balancer_of(project), service(), [])
+    await ensured(harness.balancer, service(), [])
     settings.told_deletions, settings.action_s = True, 0.05
 
     with pytest.raises(cloud.RetryAfter):
-        await balancer_of(project).ensure_load_balancer_deleted(CLUSTER, service())
-    await deleted(balancer_of(project), service())
+        await harness.balancer.ensure_load_balancer_deleted(CLUSTER, service())
+    await deleted(harness.balancer, service())
 
     assert harness.service.cloud.load_balancers == {}
 
@@ -298,30 +289,26 @@ async def test_a_deletion_with_an_action(harness: HcloudHarness, project: cloud.
     ],
     ids=str,
 )
-async def test_digests_make_a_start_cheap(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
-) -> None:
-    nodes: Sequence[cloud.Node] = await make_nodes(project, harness, 2)
-    await ensured(balancer_of(project), service(**asked), nodes)
+async def test_digests_make_a_start_cheap(harness: HcloudHarness, asked: dict[str, str]) -> None:
+    nodes: Sequence[cloud.Node] = await harness.nodes(2)
+    await ensured(harness.balancer, service(**asked), nodes)
     async with harness.open() as again:
         (listed,) = await balancer_of(again).list_load_balancers(CLUSTER)
 
         wanted = balancer_of(again).load_balancer_digest(CLUSTER, service(**asked), nodes)
 
     assert listed.digest == wanted
-    other = balancer_of(project).load_balancer_digest(CLUSTER, service(type="lb31"), nodes)
+    other = harness.balancer.load_balancer_digest(CLUSTER, service(type="lb31"), nodes)
     assert listed.digest != other
 
 
 @pytest.mark.row("hcloud-balancer-17")
-async def test_the_private_address_changes_under_private_targets(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    nodes = await make_nodes(project, harness, 2)
-    await ensured(balancer_of(project), service(use_private_ip="true"), nodes)
+async def test_the_private_address_changes_under_private_targets(harness: HcloudHarness) -> None:
+    nodes = await harness.nodes(2)
+    await ensured(harness.balancer, service(use_private_ip="true"), nodes)
 
     moved = service(use_private_ip="true", private_ipv4="10.0.0.99")
-    await ensured(balancer_of(project), moved, nodes)
+    await ensured(harness.balancer, moved, nodes)
 
     assert only(harness)["private_net"][0]["ip"] == "10.0.0.99"
     assert [one["use_private_ip"] for one in only(harness)["targets"]] == [True, True]
@@ -330,35 +317,35 @@ async def test_the_private_address_changes_under_private_targets(
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("owner", ["", "uid-of-another"])
 async def test_somebody_took_the_name_that_nobody_asked_for(
-    harness: HcloudHarness, project: cloud.Cloud, owner: str
+    harness: HcloudHarness, owner: str
 ) -> None:
     """The name by default, which is looked for only when it turns out to be taken."""
     wanted = service("uid-1")
-    name = balancer_of(project).get_load_balancer_name(CLUSTER, wanted)
+    name = harness.balancer.get_load_balancer_name(CLUSTER, wanted)
     made = settled(harness, name=name, labels={UID: owner} if owner else {})
 
     if owner:
         with pytest.raises(cloud.FailedPrecondition, match=owner):
-            await ensured(balancer_of(project), wanted, [])
+            await ensured(harness.balancer, wanted, [])
     else:
-        await ensured(balancer_of(project), wanted, [])
+        await ensured(harness.balancer, wanted, [])
 
     assert only(harness) is made
     assert made["labels"][UID] == (owner or "uid-1")
 
 
-async def test_a_name_that_is_taken_by_nobody(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_a_name_that_is_taken_by_nobody(harness: HcloudHarness) -> None:
     """It was given up again between the refusal and the look."""
     fault = Fault(operation="POST /load_balancers", code="uniqueness_error", status=409, count=1)
     harness.service.script.add(fault)
 
     with pytest.raises(cloud.AlreadyExists):
-        await ensured(balancer_of(project), service(), [])
-    await ensured(balancer_of(project), service(), [])
+        await ensured(harness.balancer, service(), [])
+    await ensured(harness.balancer, service(), [])
 
 
 @pytest.mark.row("hcloud-balancer-21")
-async def test_one_in_another_network(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_one_in_another_network(harness: HcloudHarness) -> None:
     """It comes into ours; without one of ours it stays where somebody put it."""
     body = {"name": "other", "ip_range": "10.9.0.0/16", "subnets": [{"ip_range": "10.9.0.0/24"}]}
     _, answer = fake_networks.create(harness.service.cloud, Call(body=body))
@@ -369,8 +356,8 @@ async def test_one_in_another_network(harness: HcloudHarness, project: cloud.Clo
     async with opened(harness, HCLOUD_NETWORK="") as without:
         await ensured(balancer_of(without), service("uid-1"), [])
         assert [one["network"] for one in only(harness)["private_net"]] == [other]
-        await in_vain(harness, without, service("uid-1"), [])
-    await ensured(balancer_of(project), service("uid-1"), [])
+        await harness.in_vain(service("uid-1"), [], project=without)
+    await ensured(harness.balancer, service("uid-1"), [])
 
     assert [one["network"] for one in only(harness)["private_net"]] == [harness.network["id"]]
 
@@ -391,89 +378,81 @@ async def test_one_that_nobody_could_reach_is_refused(harness: HcloudHarness, wh
     assert harness.service.writes == before + 2 * (when == "by hand")  # name, listener
 
 
-async def test_a_member_goes_by_somebody_elses_hand_meanwhile(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    nodes = await make_nodes(project, harness, 2)
-    await ensured(balancer_of(project), service(), nodes)
+async def test_a_member_goes_by_somebody_elses_hand_meanwhile(harness: HcloudHarness) -> None:
+    nodes = await harness.nodes(2)
+    await ensured(harness.balancer, service(), nodes)
     fault = Fault(operation="*remove_target", code="not_found", status=404, count=1, applied=True)
     harness.service.script.add(fault)
 
-    await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[:1])
+    await harness.balancer.update_load_balancer(CLUSTER, service(), nodes[:1])
 
     assert len(only(harness)["targets"]) == 1
     harness.service.script.add(Fault(operation="*add_target", code="not_found", status=404))
     with pytest.raises(cloud.Aborted, match=nodes[1].name):  # NotFound: there is no load balancer
-        await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes)
+        await harness.balancer.update_load_balancer(CLUSTER, service(), nodes)
 
 
-async def test_a_quota_that_no_member_uses_is_an_error(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_a_quota_that_no_member_uses_is_an_error(harness: HcloudHarness) -> None:
     settled(harness, labels={UID: "uid-1"})
     fault = Fault(operation="*add_service", code="resource_limit_exceeded")
     harness.service.script.add(fault)
 
     with pytest.raises(cloud.ResourceExhausted):
-        await ensured(balancer_of(project), service("uid-1"), [])
+        await ensured(harness.balancer, service("uid-1"), [])
 
 
-async def test_one_that_has_no_address_yet(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_one_that_has_no_address_yet(harness: HcloudHarness) -> None:
     """As after a restart in the middle of its making: no action of ours is known."""
     harness.service.settings.balancer_s = 60.0
     with pytest.raises(cloud.RetryAfter):
-        await balancer_of(project).ensure_load_balancer(CLUSTER, service(), [])
+        await harness.balancer.ensure_load_balancer(CLUSTER, service(), [])
     async with harness.open() as again:
         with pytest.raises(cloud.RetryAfter, match="no address yet"):
             await balancer_of(again).ensure_load_balancer(CLUSTER, service(), [])
 
 
 @pytest.mark.parametrize("code", ["failed", "gone"])
-async def test_a_deletion_that_fails(
-    harness: HcloudHarness, project: cloud.Cloud, code: str
-) -> None:
+async def test_a_deletion_that_fails(harness: HcloudHarness, code: str) -> None:
     """Its action fails; or somebody else was faster."""
-    await ensured(balancer_of(project), service(), [])
+    await ensured(harness.balancer, service(), [])
     number = only(harness)["id"]
     if code == "failed":
         harness.service.settings.told_deletions = True
         harness.service.cloud.doomed["load_balancer", number] = "no way"
         with pytest.raises(cloud.Aborted, match="no way"):
-            await deleted(balancer_of(project), service())
+            await deleted(harness.balancer, service())
     else:
         fault = Fault(operation="DELETE /load_balancers/*", code="not_found", status=404)
         harness.service.script.add(fault)
-        await deleted(balancer_of(project), service())
+        await deleted(harness.balancer, service())
 
 
 @pytest.mark.row("hcloud-balancer-17")
 @pytest.mark.parametrize("private", ["true", "false"])
 async def test_a_place_of_its_own_in_the_network_comes_first(
-    harness: HcloudHarness, project: cloud.Cloud, private: str
+    harness: HcloudHarness, private: str
 ) -> None:
-    nodes = await make_nodes(project, harness, 1)
+    nodes = await harness.nodes(1)
     wanted = service(private_ipv4="10.0.0.99", use_private_ip=private)
 
-    await ensured(balancer_of(project), wanted, nodes)
+    await ensured(harness.balancer, wanted, nodes)
 
     assert only(harness)["private_net"][0]["ip"] == "10.0.0.99"
     assert [one["use_private_ip"] for one in only(harness)["targets"]] == [private == "true"]
 
 
 @pytest.mark.row("hcloud-balancer-20")
-async def test_a_digest_with_a_certificate_that_is_to_be_made(project: cloud.Cloud) -> None:
+async def test_a_digest_with_a_certificate_that_is_to_be_made(harness: HcloudHarness) -> None:
     """Which one it will be nobody knows: such a Service is looked at after each start."""
     managed = {"protocol": "https", "certificate_type": "managed"}
     wanted = [service(**managed), service(**managed, http_managed_certificate_name="mine")]
 
-    one, other = (balancer_of(project).load_balancer_digest(CLUSTER, each, []) for each in wanted)
+    one, other = (harness.balancer.load_balancer_digest(CLUSTER, each, []) for each in wanted)
 
     assert one != other
 
 
-async def test_somebody_else_makes_the_certificate_meanwhile(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_somebody_else_makes_the_certificate_meanwhile(harness: HcloudHarness) -> None:
     fault = Fault(
         operation="POST /certificates", code="uniqueness_error", status=409, applied=True, count=1
     )
@@ -484,16 +463,16 @@ async def test_somebody_else_makes_the_certificate_meanwhile(
         "http_managed_certificate_domains": "example.com",
     }
 
-    await ensured(balancer_of(project), service(**asked), [])
+    await ensured(harness.balancer, service(**asked), [])
 
     assert len(harness.service.cloud.certificates) == 1
 
 
 @pytest.mark.row("hcloud-balancer-17")
-def test_a_name_by_annotation_is_the_name(project: cloud.Cloud) -> None:
+def test_a_name_by_annotation_is_the_name(harness: HcloudHarness) -> None:
     wanted = build_service(uid="0b6dbe96-bb3c-4d4c-b1e0-4c0ed8a21f0d")
     named = build_service(annotations={ann.NAME.name: "mine"})
-    name = balancer_of(project).get_load_balancer_name
+    name = harness.balancer.get_load_balancer_name
 
     assert name(CLUSTER, wanted) == "a0b6dbe96bb3c4d4cb1e04c0ed8a21f0"
     assert name(CLUSTER, named) == "mine"

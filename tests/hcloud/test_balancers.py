@@ -16,9 +16,9 @@ from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
-from tests.hcloud.balancing import CHECK, EFFECTS, UID, balancer_of, in_vain, only, service, settled
-from tests.hcloud.conftest import Told, in_cluster, opened
-from tests.hcloud.harness import HcloudHarness
+from tests.hcloud.balancing import CHECK, EFFECTS, UID, only, service, settled
+from tests.hcloud.harness import HcloudHarness, Told, in_cluster, opened
+from tests.support.vendor import balancer_of
 
 
 def at(thing: Any, path: str) -> Any:
@@ -32,22 +32,21 @@ def at(thing: Any, path: str) -> Any:
 @pytest.mark.parametrize("when", ["new", "changed"])
 async def test_an_annotation_has_its_effect(
     harness: HcloudHarness,
-    project: cloud.Cloud,
     asked: dict[str, str],
     path: str,
     value: Any,
     when: str,
 ) -> None:
-    nodes = await make_nodes(project, harness, 1)
+    nodes = await harness.nodes(1)
     if when == "changed" and "location" in asked:
         pytest.skip("a location is for ever")
     if when == "changed":
-        await ensured(balancer_of(project), service(), nodes)
+        await ensured(harness.balancer, service(), nodes)
 
-    await ensured(balancer_of(project), service(**asked), nodes)
+    await ensured(harness.balancer, service(**asked), nodes)
 
     assert at(only(harness), path) == value
-    await in_vain(harness, project, service(**asked), nodes)
+    await harness.in_vain(service(**asked), nodes)
 
 
 @pytest.mark.row("hcloud-balancer-17")
@@ -79,35 +78,31 @@ def test_the_schema_refuses_what_is_no_value() -> None:
     ],
 )
 async def test_the_status(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str], expected: list[str]
+    harness: HcloudHarness, asked: dict[str, str], expected: list[str]
 ) -> None:
-    nodes = await make_nodes(project, harness, 1)
-    status = await ensured(balancer_of(project), service(**asked), nodes)
+    nodes = await harness.nodes(1)
+    status = await ensured(harness.balancer, service(**asked), nodes)
 
     public = only(harness)["public_net"]
     named = {"v4": public["ipv4"]["ip"], "v6": public["ipv6"]["ip"]}
     assert [one.ip or one.hostname for one in status.ingress] == [named.get(e, e) for e in expected]
     modes = {one.ip_mode for one in status.ingress}
     assert modes == ({None} if "hostname" in asked else {"VIP"})
-    proxied = await ensured(
-        balancer_of(project), service(uses_proxyprotocol="true", **asked), nodes
-    )
+    proxied = await ensured(harness.balancer, service(uses_proxyprotocol="true", **asked), nodes)
     assert {one.ip_mode for one in proxied.ingress} == (
         {None} if "hostname" in asked else {"Proxy"}
     )
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_one_without_label_is_adopted_by_name(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_one_without_label_is_adopted_by_name(harness: HcloudHarness) -> None:
     made = settled(harness, labels={"env": "prod"}, load_balancer_type="lb31")
 
-    await ensured(balancer_of(project), service("uid-1"), [])
+    await ensured(harness.balancer, service("uid-1"), [])
     assert len(harness.service.cloud.load_balancers) == 2  # it was not asked for by its name
-    await deleted(balancer_of(project), service("uid-1"))
+    await deleted(harness.balancer, service("uid-1"))
     wanted = build_service(uid="uid-1", annotations={ann.NAME.name: "theirs"})
-    await ensured(balancer_of(project), wanted, [])
+    await ensured(harness.balancer, wanted, [])
 
     assert only(harness)["id"] == made["id"]
     assert made["labels"] == {
@@ -137,29 +132,29 @@ async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, p
 
 
 @pytest.mark.row("hcloud-balancer-02")
-async def test_a_protected_one_is_left_alone(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_a_protected_one_is_left_alone(harness: HcloudHarness) -> None:
     settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
 
     with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
-        await deleted(balancer_of(project), service("uid-1"))
+        await deleted(harness.balancer, service("uid-1"))
     assert harness.service.writes == 0
 
 
 @pytest.mark.row("hcloud-balancer-07")
-async def test_two_with_one_label(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_two_with_one_label(harness: HcloudHarness) -> None:
     settled(harness, name="one", labels={UID: "uid-1"})
     settled(harness, name="two", labels={UID: "uid-1"})
 
     with pytest.raises(cloud.FailedPrecondition, match="one, two"):
-        await ensured(balancer_of(project), service("uid-1"), [])
-    await deleted(balancer_of(project), service("uid-1"))
+        await ensured(harness.balancer, service("uid-1"), [])
+    await deleted(harness.balancer, service("uid-1"))
     assert harness.service.cloud.load_balancers == {}
 
 
 @pytest.mark.row("hcloud-balancer-08")
-async def test_the_type(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_the_type(harness: HcloudHarness) -> None:
     async def type_of(**asked: str) -> str:
-        await ensured(balancer_of(project), service(**asked), [])
+        await ensured(harness.balancer, service(**asked), [])
         return str(only(harness)["load_balancer_type"]["name"])
 
     assert await type_of() == "lb11"
@@ -175,35 +170,31 @@ async def test_the_type(harness: HcloudHarness, project: cloud.Cloud) -> None:
 
 
 @pytest.mark.row("hcloud-balancer-09")
-async def test_where_it_is_made(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_where_it_is_made(harness: HcloudHarness) -> None:
     with pytest.raises(cloud.InvalidArgument, match="HCLOUD_LOAD_BALANCERS_LOCATION"):
-        await ensured(balancer_of(project), service(location=""), [])
+        await ensured(harness.balancer, service(location=""), [])
 
-    await ensured(balancer_of(project), service(location="", network_zone="us-east"), [])
+    await ensured(harness.balancer, service(location="", network_zone="us-east"), [])
 
     assert only(harness)["location"]["name"] == "ash"
 
 
 @pytest.mark.row("hcloud-balancer-10")
 @pytest.mark.parametrize("code", ["conflict", "locked"])
-async def test_a_locked_one_is_tried_again(
-    harness: HcloudHarness, project: cloud.Cloud, code: str
-) -> None:
+async def test_a_locked_one_is_tried_again(harness: HcloudHarness, code: str) -> None:
     settled(harness, labels={UID: "uid-1"})
     harness.service.script.add(Fault(operation="*attach_to_network", code=code, count=2))
     with pytest.raises(cloud.RetryAfter):
-        await balancer_of(project).ensure_load_balancer(CLUSTER, service("uid-1"), [])
+        await harness.balancer.ensure_load_balancer(CLUSTER, service("uid-1"), [])
 
-    await ensured(balancer_of(project), service("uid-1"), [])
+    await ensured(harness.balancer, service("uid-1"), [])
 
     assert only(harness)["private_net"][0]["network"] == harness.network["id"]
 
 
 @pytest.mark.row("hcloud-balancer-03")
-async def test_actions_that_take_time_are_asked_about(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 1)
+async def test_actions_that_take_time_are_asked_about(harness: HcloudHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(), [])
     world = harness.service.cloud
     harness.service.settings.action_s = 60.0
@@ -276,10 +267,10 @@ def ids(nodes: Sequence[cloud.Node]) -> set[int]:
     "asked", ASKED, ids=lambda one: ",".join(f"{k}={one[k]}" for k in one)[30:]
 )
 async def test_members_follow_the_nodes_while_ensure_fails(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
+    harness: HcloudHarness, asked: dict[str, str]
 ) -> None:
     """One goes and another comes after a bad annotation; a bad port where that is not refused."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, build_service(), nodes[:2])
     wanted = build_service(annotations=asked)
     try:
@@ -298,10 +289,8 @@ async def test_members_follow_the_nodes_while_ensure_fails(
 
 
 @pytest.mark.row("hcloud-balancer-23")
-async def test_an_unreadable_selector_takes_no_place_from_members(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 26)
+async def test_an_unreadable_selector_takes_no_place_from_members(harness: HcloudHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(26)
     await ensured(balancer, service(), nodes[1:])
     held = members(harness)
 
@@ -312,11 +301,9 @@ async def test_an_unreadable_selector_takes_no_place_from_members(
 
 @pytest.mark.row("hcloud-balancer-23")
 @pytest.mark.parametrize("text", ["true", "perhaps"])
-async def test_an_update_keeps_the_way_to_targets(
-    harness: HcloudHarness, project: cloud.Cloud, text: str
-) -> None:
+async def test_an_update_keeps_the_way_to_targets(harness: HcloudHarness, text: str) -> None:
     """A load balancer may not be in the network yet, and would lose all targets."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
 
     await balancer.update_load_balancer(CLUSTER, service(use_private_ip=text), nodes[1:])
@@ -328,10 +315,8 @@ async def test_an_update_keeps_the_way_to_targets(
 
 
 @pytest.mark.row("hcloud-balancer-23")
-async def test_the_first_targets_are_reached_as_the_service_says(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 1)
+async def test_the_first_targets_are_reached_as_the_service_says(harness: HcloudHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(use_private_ip="true"), [])
 
     await balancer.update_load_balancer(CLUSTER, service(use_private_ip="true"), nodes)
@@ -341,10 +326,10 @@ async def test_the_first_targets_are_reached_as_the_service_says(
 
 @pytest.mark.row("hcloud-balancer-23")
 async def test_members_follow_the_nodes_without_the_network_of_the_settings(
-    harness: HcloudHarness, project: cloud.Cloud
+    harness: HcloudHarness,
 ) -> None:
     settled(harness, labels={UID: "uid-1"})
-    nodes = await make_nodes(project, harness, 1)
+    nodes = await harness.nodes(1)
     async with opened(harness, HCLOUD_NETWORK="gone") as lost:
         await balancer_of(lost).update_load_balancer(CLUSTER, service("uid-1"), nodes)
 
@@ -372,31 +357,29 @@ async def refused(
 @pytest.mark.row("hcloud-balancer-24")
 @pytest.mark.parametrize("why", ["stale", "outside"])
 async def test_a_load_balancer_is_made_without_a_refused_target(
-    harness: HcloudHarness, project: cloud.Cloud, why: str
+    harness: HcloudHarness, why: str
 ) -> None:
-    bad, asked, reason = await refused(harness, project, why)
-    nodes = [bad, *await make_nodes(project, harness, 2)]
+    bad, asked, reason = await refused(harness, harness.project, why)
+    nodes = [bad, *await harness.nodes(2)]
 
     for _ in range(2):
         with pytest.raises(cloud.Aborted, match=reason) as caught:
-            await ensured(balancer_of(project), service(**asked), nodes)
+            await ensured(harness.balancer, service(**asked), nodes)
         assert f"node {bad.name} (server {bad.provider_id[9:]})" in str(caught.value)
         assert isinstance(caught.value.partial, cloud.Status)
         assert caught.value.partial.ingress
 
     assert members(harness) == ids(nodes[1:])
     before = harness.service.writes
-    await ensured(balancer_of(project), service(**asked), nodes[1:])
+    await ensured(harness.balancer, service(**asked), nodes[1:])
     assert harness.service.writes == before
 
 
 @pytest.mark.row("hcloud-balancer-24")
 @pytest.mark.parametrize("why", ["stale", "outside"])
-async def test_a_refused_target_keeps_out_no_other(
-    harness: HcloudHarness, project: cloud.Cloud, why: str
-) -> None:
-    bad, asked, reason = await refused(harness, project, why)
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+async def test_a_refused_target_keeps_out_no_other(harness: HcloudHarness, why: str) -> None:
+    bad, asked, reason = await refused(harness, harness.project, why)
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(**asked), nodes[:1])
 
     with pytest.raises(cloud.Aborted, match=f"{bad.name}.*{reason}"):
@@ -407,10 +390,10 @@ async def test_a_refused_target_keeps_out_no_other(
 
 @pytest.mark.row("hcloud-balancer-24")
 async def test_a_target_that_is_refused_in_the_end_keeps_out_no_other(
-    harness: HcloudHarness, project: cloud.Cloud
+    harness: HcloudHarness,
 ) -> None:
     """Its action holds up those about other targets, and then fails, each time."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 2)
+    balancer, nodes = harness.balancer, await harness.nodes(2)
     await ensured(balancer, service(), [])
     world, held = harness.service.cloud, only(harness)
     harness.service.settings.action_s = 60.0
@@ -428,10 +411,8 @@ async def test_a_target_that_is_refused_in_the_end_keeps_out_no_other(
 
 
 @pytest.mark.row("hcloud-balancer-24")
-async def test_a_target_that_stays_keeps_no_other(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+async def test_a_target_that_stays_keeps_no_other(harness: HcloudHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes)
     fault = Fault(operation="*remove_target", code="protected", status=423, count=1)
     harness.service.script.add(fault)
@@ -442,11 +423,9 @@ async def test_a_target_that_stays_keeps_no_other(
     assert len(members(harness) - ids(nodes[2:])) == 1
 
 
-async def test_a_target_that_is_there_already_is_as_good(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_a_target_that_is_there_already_is_as_good(harness: HcloudHarness) -> None:
     """By a call whose answer was lost."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 1)
+    balancer, nodes = harness.balancer, await harness.nodes(1)
     await ensured(balancer, service(), [])
     code = "target_already_defined"
     harness.service.script.add(Fault(operation="*add_target", code=code, status=409, count=1))
@@ -583,15 +562,13 @@ async def test_an_adopted_orphan_is_not_deleted_by_name(harness: HcloudHarness) 
 
 @pytest.mark.row("hcloud-balancer-06")
 @pytest.mark.parametrize("asked", [{"name": "another"}, {}])
-async def test_an_adopted_one_keeps_its_name(
-    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
-) -> None:
+async def test_an_adopted_one_keeps_its_name(harness: HcloudHarness, asked: dict[str, str]) -> None:
     made = settled(harness, labels=OWN)
-    await ensured(balancer_of(project), service("uid-1", name="theirs"), [])
+    await ensured(harness.balancer, service("uid-1", name="theirs"), [])
 
     with pytest.raises(cloud.FailedPrecondition, match="load balancer theirs was there before"):
-        await ensured(balancer_of(project), service("uid-1", **asked), [])
-    await deleted(balancer_of(project), service("uid-1", **asked))
+        await ensured(harness.balancer, service("uid-1", **asked), [])
+    await deleted(harness.balancer, service("uid-1", **asked))
 
     assert (only(harness) is made, made["name"], made["labels"]) == (True, "theirs", OWN)
 

@@ -23,13 +23,12 @@ from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.contract_routes import created
 from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.probes import CLUSTER
-from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import client
 from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import server
 from tests import servers
 from tests.hcloud import document
-from tests.hcloud.balancing import EFFECTS, balancer_of, service
+from tests.hcloud.balancing import EFFECTS, service
 from tests.hcloud.harness import HcloudHarness
 from tests.hcloud.pool import FLAGS, pool
 from tests.hcloud.test_balancer_parts import certificate
@@ -40,19 +39,17 @@ from tests.scenario.machines import MACHINES, installed
 
 @pytest.mark.row("hcloud-call-05")
 async def test_a_whole_life_is_as_the_document_says(
-    harness: HcloudHarness, project: cloud.Cloud, seen: list[Exchange]
+    harness: HcloudHarness, seen: list[Exchange]
 ) -> None:
     document.load()
-    assert project.inventory is not None
-    assert project.routes is not None
-    nodes = await make_nodes(project, harness, 3)
+    nodes = await harness.nodes(3)
     harness.service.cloud.settings.page_size = 2
-    await project.inventory.list_instances()
+    await harness.project.inventory.list_instances()
     for number, each in enumerate(nodes):
-        await created(project.routes, each, f"10.244.{number}.0/24")
-    for route in await project.routes.list_routes(CLUSTER):
-        await project.routes.delete_route(CLUSTER, route)
-    balancer = balancer_of(project)
+        await created(harness.project.routes, each, f"10.244.{number}.0/24")
+    for route in await harness.project.routes.list_routes(CLUSTER):
+        await harness.project.routes.delete_route(CLUSTER, route)
+    balancer = harness.balancer
     for asked, _, _ in EFFECTS:
         await ensured(balancer, service(**asked), nodes[:2])
     await updated(balancer, service(), nodes[1:])
@@ -73,7 +70,7 @@ async def test_a_whole_life_is_as_the_document_says(
     harness.service.settings.action_s = 0.05
     await ensured(balancer, service("uid-3"), [])
     await ensured(balancer, service("uid-3", type="lb21"), nodes[:1])
-    machines = machine_probes.machines_of(project, harness)
+    machines = machine_probes.machines_of(harness.project, harness)
     machines.spec = {**harness.machine_spec(), "placementGroupPrefix": "w", "labels": {"a": "b"}}
     who = machines.identity()
     await machines.create(who)
@@ -87,31 +84,29 @@ async def test_a_whole_life_is_as_the_document_says(
 
 
 @pytest.mark.row("hcloud-call-01")
-async def test_calls_of_ninety_nodes(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_calls_of_ninety_nodes(harness: HcloudHarness) -> None:
     """What the provider itself needs; how often it is asked is the daemon's."""
-    assert project.inventory is not None
-    assert project.routes is not None
     made = [await harness.create() for _ in range(90)]
     calls = harness.service.calls
-    listing = await project.inventory.list_instances()
+    listing = await harness.project.inventory.list_instances()
     by_name = {one.name: one.metadata for one in listing.instances}
-    await project.routes.list_routes(CLUSTER)
+    await harness.project.routes.list_routes(CLUSTER)
     for number, each in enumerate(made):
         route = cloud.Route(
             destination_cidr=f"10.244.{number}.0/24",
             target_node=each.name,
             target_addresses=by_name[each.name].addresses,
         )
-        await project.routes.create_route(CLUSTER, "", route)
-    routes = await project.routes.list_routes(CLUSTER)
+        await harness.project.routes.create_route(CLUSTER, "", route)
+    routes = await harness.project.routes.list_routes(CLUSTER)
     nodes = [node(each.name, provider_id=each.provider_id) for each in made]
     for number in range(5):
-        await ensured(balancer_of(project), service(f"uid-{number}", type="lb31"), nodes)
+        await ensured(harness.balancer, service(f"uid-{number}", type="lb31"), nodes)
     nothing_left = calls.total()
 
-    await project.routes.list_routes(CLUSTER)
-    await project.inventory.list_instances()
-    await balancer_of(project).list_load_balancers(CLUSTER)
+    await harness.project.routes.list_routes(CLUSTER)
+    await harness.project.inventory.list_instances()
+    await harness.balancer.list_load_balancers(CLUSTER)
 
     assert len([one for one in routes if not one.blackhole]) == 90
     assert all(len(one["targets"]) == 90 for one in harness.service.cloud.load_balancers.values())
@@ -143,43 +138,39 @@ async def test_few_calls_left_are_made_one_by_one() -> None:
 
 
 @pytest.mark.row("hcloud-call-04")
-async def test_the_fake_limits_as_the_real_thing(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_the_fake_limits_as_the_real_thing(harness: HcloudHarness) -> None:
     service = harness.service
     service.settings.requests = 7200  # two a second: the first comes too early on any machine
     service._left = 0.0
-    assert project.inventory is not None
 
     with pytest.raises(cloud.RetryAfter):
-        await project.inventory.list_instances()
+        await harness.project.inventory.list_instances()
     refused = service.calls.total()
     service.settings.requests = 72000
     for _ in range(3):  # from here on it is known how many are left
-        await project.inventory.list_instances()
+        await harness.project.inventory.list_instances()
     assert service.calls.total() == refused + 4
 
 
 async def test_nothing_tells_the_token(
     harness: HcloudHarness,
-    project: cloud.Cloud,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A cloud that quotes the credentials in whatever it says."""
     caplog.set_level("DEBUG")
     token = harness.service.token
-    (one,) = await make_nodes(project, harness, 1)
-    told = [repr(project), repr(harness.open)]
+    (one,) = await harness.nodes(1)
+    told = [repr(harness.project), repr(harness.open)]
     message = f"Bearer {token} may not do that"
-    instances, routes = project.instances, project.routes
+    instances, routes = harness.project.instances, harness.project.routes
     assert instances is not None
     assert routes is not None
-    machines = machine_probes.machines_of(project, harness)
+    machines = machine_probes.machines_of(harness.project, harness)
     asks: list[Any] = [
         lambda: instances.instance_exists(one),
         lambda: created(routes, one, "10.244.0.0/24"),
-        lambda: ensured(balancer_of(project), service(), [one]),
+        lambda: ensured(harness.balancer, service(), [one]),
         lambda: machines.create_once(machines.identity()),
     ]
     for code in ("forbidden", "invalid_input", "server_error", "no_such_word"):
@@ -245,9 +236,9 @@ async def quoted(env: Environment, daemon: harness.Daemon) -> str:
 
 
 @pytest.fixture
-def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Machines:
+def machines(harness: HcloudHarness) -> machine_probes.Machines:
     """Machines of the plainest spec."""
-    found = machine_probes.machines_of(project, harness)
+    found = machine_probes.machines_of(harness.project, harness)
     found.spec = {"serverType": "cx23", "location": "fsn1"}
     return found
 

@@ -15,15 +15,15 @@ from providers.hcloud.testing.state import Call
 from tests.hcloud.harness import HcloudHarness
 
 
-def machines_of(project: cloud.Cloud, harness: HcloudHarness, **spec: Any) -> Any:
-    found = machine_probes.machines_of(project, harness)
+def machines_of(harness: HcloudHarness, **spec: Any) -> Any:
+    found = machine_probes.machines_of(harness.project, harness)
     found.spec = {"serverType": "cx23", **spec}
     return found
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_placement_groups(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    machines = machines_of(project, harness, placementGroupPrefix="workers")
+async def test_placement_groups(harness: HcloudHarness) -> None:
+    machines = machines_of(harness, placementGroupPrefix="workers")
     groups = harness.service.cloud.placement_groups
     made = {}
     for _ in range(12):
@@ -49,11 +49,9 @@ async def test_placement_groups(harness: HcloudHarness, project: cloud.Cloud) ->
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_an_empty_group_of_another_namespace_stays(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_an_empty_group_of_another_namespace_stays(harness: HcloudHarness) -> None:
     """Its first server may be under way; one that has no namespace is older, and shared."""
-    machines = machines_of(project, harness, placementGroupPrefix="workers")
+    machines = machines_of(harness, placementGroupPrefix="workers")
     who, groups = machines.identity(), harness.service.cloud.placement_groups
     made = await machines.create(who)
     (own,) = groups.values()
@@ -69,11 +67,9 @@ async def test_an_empty_group_of_another_namespace_stays(
 
 
 @pytest.mark.row("hcloud-machine-02")
-async def test_two_clusters_in_one_project(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_two_clusters_in_one_project(harness: HcloudHarness) -> None:
     """Of the same pool and even the same UID: only the cluster tells them apart."""
-    machines = machines_of(
-        project, harness, placementGroupPrefix="w", location="fsn1", volumes=[10]
-    )
+    machines = machines_of(harness, placementGroupPrefix="w", location="fsn1", volumes=[10])
     ours = machines.identity()
     theirs = replace(machines.identity(), cluster="other", uid=ours.uid)
     for who in (ours, theirs):
@@ -88,14 +84,13 @@ async def test_two_clusters_in_one_project(harness: HcloudHarness, project: clou
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_a_whole_spec(harness: HcloudHarness, project: cloud.Cloud) -> None:
+async def test_a_whole_spec(harness: HcloudHarness) -> None:
     world = harness.service.cloud
     _, wall = extras.create_firewall(world, Call(body={"name": "wall"}))
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA=="
     extras.create_ssh_key(world, Call(body={"name": "ops", "public_key": key}))
     assert wall is not None
     machines = machines_of(
-        project,
         harness,
         serverType="cax11",
         image="ubuntu-24.04",
@@ -130,7 +125,7 @@ async def test_a_whole_spec(harness: HcloudHarness, project: cloud.Cloud) -> Non
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_every_fault_of_a_spec_is_told(project: cloud.Cloud) -> None:
+async def test_every_fault_of_a_spec_is_told(harness: HcloudHarness) -> None:
     wrong = {
         "image": 7,
         "location": "fsn1",
@@ -141,7 +136,7 @@ async def test_every_fault_of_a_spec_is_told(project: cloud.Cloud) -> None:
         "assignPublicIPv6": False,
         "flavour": "large",
     }
-    driver: Any = project.machines
+    driver: Any = harness.project.machines
 
     found = await driver.validate_spec(wrong, cloud.Credentials({}), live=True)
 
@@ -161,8 +156,8 @@ async def test_every_fault_of_a_spec_is_told(project: cloud.Cloud) -> None:
 
 
 @pytest.mark.row("hcloud-machine-03")
-async def test_a_live_look_at_a_spec(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    driver: Any = project.machines
+async def test_a_live_look_at_a_spec(harness: HcloudHarness) -> None:
+    driver: Any = harness.project.machines
     spec = {"serverType": "cx99", "location": "mars", "networks": ["k8s", "none"]}
     good = cloud.Credentials(harness.machine_credentials())
 
@@ -182,10 +177,8 @@ async def test_an_endpoint_that_is_none_is_refused() -> None:
             pass
 
 
-async def test_an_identity_that_is_no_label_is_refused(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    machines = machines_of(project, harness)
+async def test_an_identity_that_is_no_label_is_refused(harness: HcloudHarness) -> None:
+    machines = machines_of(harness)
     with pytest.raises(cloud.InvalidArgument, match="63"):
         await machines.create(machines.identity(pool="p" * 64))
     assert harness.service.writes == 0

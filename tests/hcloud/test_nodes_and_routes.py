@@ -20,29 +20,26 @@ from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import client, config, networks, routes
 from providers.hcloud import machines as driver
-from tests.hcloud.balancing import UID, balancer_of, only, service, settled
-from tests.hcloud.conftest import Told, in_cluster, opened
-from tests.hcloud.harness import HcloudHarness
+from tests.hcloud.balancing import UID, only, service, settled
+from tests.hcloud.harness import HcloudHarness, Told, in_cluster, opened
+from tests.support.vendor import balancer_of
 
 
 @pytest.mark.row("hcloud-node-05")
 @pytest.mark.parametrize("provider_id", ["hcloud://bm-42", "hrobot://42", "hcloud://4x"])
-async def test_dedicated_servers_are_left_alone(
-    harness: HcloudHarness, project: cloud.Cloud, provider_id: str
-) -> None:
-    assert project.instances is not None
+async def test_dedicated_servers_are_left_alone(harness: HcloudHarness, provider_id: str) -> None:
     found = node("bm", provider_id=provider_id)
     questions: list[Any] = [
-        project.instances.instance_exists,
-        project.instances.instance_shutdown,
-        project.instances.instance_metadata,
+        harness.project.instances.instance_exists,
+        harness.project.instances.instance_shutdown,
+        harness.project.instances.instance_metadata,
     ]
     for ask in questions:
         with pytest.raises(cloud.InvalidArgument, match=provider_id):
             await ask(found)
 
     assert harness.service.calls.total() == 0
-    assert cloud.is_foreign("hrobot://42", project.provider_schemes)
+    assert cloud.is_foreign("hrobot://42", harness.project.provider_schemes)
 
 
 @pytest.mark.row("hcloud-node-06")
@@ -79,100 +76,86 @@ async def test_a_network_that_is_not_there(harness: HcloudHarness) -> None:
 
 
 @pytest.mark.row("hcloud-route-02")
-async def test_a_range_that_leads_nowhere_is_taken_over(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    assert project.routes is not None
-    one, other = await make_nodes(project, harness, 2)
+async def test_a_range_that_leads_nowhere_is_taken_over(harness: HcloudHarness) -> None:
+    one, other = await harness.nodes(2)
     harness.network["routes"].append({"destination": CIDR, "gateway": "10.0.0.200"})
-    (nowhere,) = await project.routes.list_routes(CLUSTER)
+    (nowhere,) = await harness.project.routes.list_routes(CLUSTER)
     assert [one.address for one in nowhere.target_addresses] == ["10.0.0.200"]
 
-    await created(project.routes, one, CIDR)
+    await created(harness.project.routes, one, CIDR)
     with pytest.raises(cloud.AlreadyExists, match=one.name):
-        await created(project.routes, other, CIDR)
+        await created(harness.project.routes, other, CIDR)
 
-    (listed,) = await project.routes.list_routes(CLUSTER)
+    (listed,) = await harness.project.routes.list_routes(CLUSTER)
     assert (listed.target_node, listed.blackhole) == (one.name, False)
 
 
 @pytest.mark.row("hcloud-route-03")
 @pytest.mark.parametrize("code", ["conflict", "locked"])
-async def test_a_locked_network_is_tried_again(
-    harness: HcloudHarness, project: cloud.Cloud, code: str
-) -> None:
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
+async def test_a_locked_network_is_tried_again(harness: HcloudHarness, code: str) -> None:
+    (one,) = await harness.nodes(1)
     harness.service.script.add(Fault(operation="*_route", code=code, count=1))
 
     with pytest.raises(cloud.RetryAfter):
-        await created(project.routes, one, CIDR)
-    await created(project.routes, one, CIDR)
+        await created(harness.project.routes, one, CIDR)
+    await created(harness.project.routes, one, CIDR)
     assert len(harness.network["routes"]) == 1
 
 
 @pytest.mark.row("hcloud-route-04")
-async def test_what_cannot_be_routed(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
+async def test_what_cannot_be_routed(harness: HcloudHarness) -> None:
+    (one,) = await harness.nodes(1)
     harness.service.settings.network_routes = 0
 
     with pytest.raises(cloud.ResourceExhausted):
-        await created(project.routes, one, CIDR)
+        await created(harness.project.routes, one, CIDR)
     with pytest.raises(cloud.Unavailable, match="bare"):
-        await created(project.routes, node("bare"), CIDR)
+        await created(harness.project.routes, node("bare"), CIDR)
     harness.service.cloud.servers[int(one.provider_id[9:])]["private_net"] = []
     async with harness.open() as again:
         assert again.routes is not None
         with pytest.raises(cloud.FailedPrecondition, match=one.name):
             await created(again.routes, node(one.name), CIDR)
     with pytest.raises(cloud.InvalidArgument, match="IPv4"):
-        await created(project.routes, one, "fd00::/64")
+        await created(harness.project.routes, one, "fd00::/64")
 
 
 @pytest.mark.row("hcloud-route-04")
-async def test_a_gateway_is_an_address_of_the_network(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
+async def test_a_gateway_is_an_address_of_the_network(harness: HcloudHarness) -> None:
+    (one,) = await harness.nodes(1)
     wrong = cloud.address("InternalIP", "192.168.7.7")
     route = cloud.Route(
         destination_cidr=CIDR, target_node=one.name, target_addresses=(wrong, *one.addresses)
     )
 
-    await project.routes.create_route(CLUSTER, "hint", route)
+    await harness.project.routes.create_route(CLUSTER, "hint", route)
 
     assert harness.network["routes"][0]["gateway"].startswith("10.0.0.")
 
 
-async def test_a_failed_action_is_told(harness: HcloudHarness, project: cloud.Cloud) -> None:
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
+async def test_a_failed_action_is_told(harness: HcloudHarness) -> None:
+    (one,) = await harness.nodes(1)
     harness.service.cloud.doomed["network", harness.network["id"]] = "no way"
 
     with pytest.raises(cloud.Aborted, match="no way"):
-        await created(project.routes, one, CIDR)
+        await created(harness.project.routes, one, CIDR)
 
 
 @pytest.mark.row("hcloud-route-05")
-async def test_a_node_without_address_has_the_one_of_its_server(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_a_node_without_address_has_the_one_of_its_server(harness: HcloudHarness) -> None:
     """A wave of nodes that are not initialised yet costs one listing, and nobody waits."""
-    assert project.routes is not None
     made = [await harness.create() for _ in range(5)]
     for number, each in enumerate(made):
-        await created(project.routes, node(each.name), f"10.120.{number}.0/24")
+        await created(harness.project.routes, node(each.name), f"10.120.{number}.0/24")
 
     assert len(harness.network["routes"]) == 5
     assert harness.service.calls["GET /servers"] == 1
 
 
 @pytest.fixture
-def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Machines:
+def machines(harness: HcloudHarness) -> machine_probes.Machines:
     """Machines of the plainest spec."""
-    found = machine_probes.machines_of(project, harness)
+    found = machine_probes.machines_of(harness.project, harness)
     found.spec = {"serverType": "cx23", "location": "fsn1"}
     return found
 
@@ -181,16 +164,15 @@ def machines(project: cloud.Cloud, harness: HcloudHarness) -> machine_probes.Mac
 
 
 async def test_the_answer_is_about_something_else(
-    harness: HcloudHarness, project: cloud.Cloud, monkeypatch: pytest.MonkeyPatch
+    harness: HcloudHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing follows from it: not even that the one that was asked about is there."""
-    one, other = await make_nodes(project, harness, 2)
+    one, other = await harness.nodes(2)
     held = harness.service.cloud.servers
     monkeypatch.setitem(held, int(one.provider_id[9:]), held[int(other.provider_id[9:])])
-    assert project.instances is not None
 
     with pytest.raises(cloud.Unknown, match="asked for"):
-        await project.instances.instance_exists(one)
+        await harness.project.instances.instance_exists(one)
 
 
 @pytest.mark.parametrize(
@@ -247,27 +229,23 @@ def test_a_duration_below_zero_is_none() -> None:
         config.parse_duration("-5s")
 
 
-async def test_a_route_that_was_never_listed(project: cloud.Cloud) -> None:
-    assert project.routes is not None
+async def test_a_route_that_was_never_listed(harness: HcloudHarness) -> None:
     with pytest.raises(cloud.InvalidArgument, match="never listed"):
-        await project.routes.delete_route(
+        await harness.project.routes.delete_route(
             CLUSTER, cloud.Route(destination_cidr=CIDR, target_node="n", name="what")
         )
 
 
 @pytest.mark.row("hcloud-route-01")
-async def test_the_same_route_was_made_meanwhile(
-    harness: HcloudHarness, project: cloud.Cloud
-) -> None:
+async def test_the_same_route_was_made_meanwhile(harness: HcloudHarness) -> None:
     """The API has no word of its own for it; another refusal stays one."""
-    assert project.routes is not None
-    (one,) = await make_nodes(project, harness, 1)
+    (one,) = await harness.nodes(1)
     for _ in range(2):
-        await created(project.routes, one, CIDR)
+        await created(harness.project.routes, one, CIDR)
     assert len(harness.network["routes"]) == 1
 
     with pytest.raises(cloud.InvalidArgument, match="overlaps"):
-        await created(project.routes, one, "10.0.0.128/25")
+        await created(harness.project.routes, one, "10.0.0.128/25")
 
 
 @pytest.mark.row("hcloud-route-03")
@@ -349,10 +327,10 @@ async def test_a_datacenter_of_old_is_its_location(
 
 @pytest.mark.row("hcloud-machine-01")
 async def test_what_bears_no_identity_is_nobodys(
-    project: cloud.Cloud, machines: machine_probes.Machines, harness: HcloudHarness
+    machines: machine_probes.Machines, harness: HcloudHarness
 ) -> None:
     """A pool or a cluster whose name no label could hold has nothing; nothing is asked."""
-    driver: Any = project.machines
+    driver: Any = harness.project.machines
     request = cloud.ListMachinesRequest(
         cluster="c",
         pool="p" * 64,

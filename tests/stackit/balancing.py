@@ -6,7 +6,6 @@ from typing import Any
 
 from ccm import cloud
 from ccm.testing.builders import service as build_service
-from ccm.testing.contract_balancers import ensured
 from providers.stackit import service_annotations as ann
 from tests.stackit.harness import StackitHarness
 
@@ -29,21 +28,10 @@ def service(old: dict[str, str] | None = None, /, **new: str) -> cloud.Service:
     return build_service(uid=UID, annotations=given)
 
 
-def balancer_of(project: cloud.Cloud) -> Any:
-    assert project.load_balancer is not None
-    return project.load_balancer
-
-
 def only(harness: StackitHarness) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = harness.service.cloud.balancers.values()
     return found
-
-
-async def in_vain(harness: StackitHarness, project: cloud.Cloud, *args: Any) -> None:
-    """Ensuring once more writes nothing."""
-    before = harness.service.writes
-    await ensured(balancer_of(project), *args)
-    assert harness.service.writes == before
 
 
 def at(thing: Any, path: str) -> Any:

@@ -6,45 +6,43 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import msgspec
+
 from ccm import cloud
-from ccm.testing.contract import Harness, HeldBalancer, HeldVM, Made
-from ccm.testing.fake_api import Fault
+from ccm.testing.contract import HeldBalancer, HeldVM, Made
 from providers import stackit
 from providers.stackit import marks
 from providers.stackit.testing import server, servers
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT, REGION
-
-ANY_WRITE = "[!G]* /v2*"
-"""Calls that only read are GET, and having a token changes nothing."""
+from tests.support import vendor
+from tests.support.vendor import VendorHarness
 
 ANY_CALL = "* /v2*"
+"""Having a token is none."""
 
 
-class StackitHarness(Harness):
-    """Moves a fake of the cloud from behind, and never over its HTTP API."""
+class StackitHarness(VendorHarness):
+    """A project of STACKIT with a network and an image."""
 
-    faults: Mapping[str, Fault] = {
-        "outage": Fault(kind="error", code="unavailable", operation=ANY_CALL),
-        "drop": Fault(kind="drop", operation=ANY_CALL),
-        "denied": Fault(kind="error", code="forbidden", operation=ANY_CALL),
-        "rate_limited": Fault(kind="error", code="too_many_requests", operation=ANY_CALL),
-        "quota": Fault(kind="error", code="quota", operation=ANY_CALL),
-        "garbage": Fault(kind="garbage", operation=ANY_CALL),
-        "empty": Fault(kind="empty", operation=ANY_CALL),
-        "hang": Fault(kind="hang", operation=ANY_CALL),
-    }
+    any_call = ANY_CALL
+    any_write = "[!G]* /v2*"
+    faults = vendor.faults(
+        ANY_CALL,
+        outage="unavailable",
+        denied="forbidden",
+        rate_limited="too_many_requests",
+        quota="quota",
+    )
 
     opt_outs: Mapping[str, str] = {
         "names_are_marks": "names are k8s-svc-<UID>-<name>, and the vendor's manager sets no label",
     }
 
     def __init__(self, service: server.Service, url: str) -> None:
-        self.service = service
-        self.url = url
+        super().__init__(service, url)
         self.form = "short"
         self.extra: dict[str, Any] = {}
         self.variables: dict[str, str] = {}
-        self._made = 0
 
     def config(self) -> bytes:
         """A cloud config of the fake; `extra` adds to its sections."""
@@ -62,8 +60,6 @@ class StackitHarness(Harness):
         }
         for section, more in self.extra.items():
             found[section] = {**found.get(section, {}), **more}
-        import msgspec
-
         return msgspec.json.encode(found)
 
     def environ(self) -> Mapping[str, str]:
@@ -116,24 +112,8 @@ class StackitHarness(Harness):
         self.service.settings.power_s = 60.0
         await self.stop(made)
 
-    async def surprise(self, made: Made) -> None:
-        await self.fail(Fault(kind="novelty", operation=ANY_CALL))
-
-    async def fail(self, how: Fault) -> None:
-        self.service.script.add(how)
-
-    async def heal(self) -> None:
-        self.service.heal()
-
-    async def writes(self) -> int:
-        return self.service.writes
-
     async def requests(self) -> int:
-        return self.service.requests
-
-    async def lose_answer(self, number: int) -> None:
-        fault = Fault(kind="drop", operation=ANY_WRITE, skip=number - 1, count=1, applied=True)
-        self.service.script.add(fault)
+        return int(self.service.requests)
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
         names = {
@@ -162,11 +142,6 @@ class StackitHarness(Harness):
             for pools in [{pool["name"]: pool for pool in one["targetPools"]}]
         ]
 
-    async def slow_load_balancers(self, *, slow: bool) -> None:
-        self.service.settings.balancer_s = 60.0 if slow else 0.0
-        if not slow:
-            self.service.cloud.settle(all_of_them=True)
-
     async def break_load_balancer(self, name: str, reason: str) -> None:
         held = self.service.cloud.balancers[name]
         held["status"] = "STATUS_ERROR"
@@ -178,9 +153,6 @@ class StackitHarness(Harness):
 
     async def protect(self, name: str, *, protected: bool) -> None:
         (set.add if protected else set.discard)(self.service.cloud.protected, name)
-
-    async def shrink_pages(self, size: int) -> None:
-        self.service.settings.page_size = size
 
     async def rotate(self) -> None:
         self.service.account.rotate()
@@ -232,12 +204,6 @@ class StackitHarness(Harness):
         made = servers.make(self.service.cloud, order)
         made["status"] = "ACTIVE"
         return self._vm(made)
-
-    async def slow_vms(self, *, slow: bool) -> None:
-        settings = self.service.settings
-        settings.boot_s = settings.removal_s = 300.0 if slow else 0.0
-        if not slow:
-            self.service.cloud.settle(all_of_them=True)
 
 
 def _id(provider_id: str) -> str:

@@ -17,22 +17,13 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
-from ccm.testing.probes import nodes as make_nodes
 from providers.stackit import auth, balancers, config, machines, recipes
 from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing.server import NETWORK, PROJECT
-from tests.stackit.balancing import (
-    METRICS,
-    NAME,
-    OTHER_NETWORK,
-    UID,
-    balancer_of,
-    in_vain,
-    only,
-    service,
-)
+from tests.stackit.balancing import METRICS, NAME, OTHER_NETWORK, UID, only, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_machines import SERVER, of
+from tests.support.vendor import balancer_of
 
 
 @asynccontextmanager
@@ -66,52 +57,47 @@ async def opened(harness: StackitHarness, **variables: str) -> AsyncIterator[clo
 )
 async def test_what_cannot_be_changed(
     harness: StackitHarness,
-    project: cloud.Cloud,
     before: dict[str, str],
     after: dict[str, str],
     field: str,
     annotation: str,
 ) -> None:
-    await ensured(balancer_of(project), service(**before), [])
+    await ensured(harness.balancer, service(**before), [])
     writes = harness.service.writes
 
     with pytest.raises(cloud.FailedPrecondition) as caught:
-        await ensured(balancer_of(project), service(**after), [])
+        await ensured(harness.balancer, service(**after), [])
 
     assert field in str(caught.value)
     assert annotation in str(caught.value)
     assert harness.service.writes == writes
-    await in_vain(harness, project, service(**before), [])
+    await harness.in_vain(service(**before), [])
 
 
 @pytest.mark.row("stackit-balancer-13")
-async def test_a_role_cannot_be_changed(harness: StackitHarness, project: cloud.Cloud) -> None:
-    await ensured(balancer_of(project), service(), [])
+async def test_a_role_cannot_be_changed(harness: StackitHarness) -> None:
+    await ensured(harness.balancer, service(), [])
     only(harness)["networks"][0]["role"] = "ROLE_TARGETS"
     with pytest.raises(cloud.FailedPrecondition, match=r"networks\[0\]\.role"):
-        await ensured(balancer_of(project), service(), [])
+        await ensured(harness.balancer, service(), [])
 
 
 @pytest.mark.row("stackit-balancer-14")
-async def test_an_ephemeral_address_is_promoted(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    status = await ensured(balancer_of(project), service(), [])
+async def test_an_ephemeral_address_is_promoted(harness: StackitHarness) -> None:
+    status = await ensured(harness.balancer, service(), [])
     ip = status.ingress[0].ip
 
-    await ensured(balancer_of(project), service(external_address=ip), [])
+    await ensured(harness.balancer, service(external_address=ip), [])
 
     assert only(harness)["externalAddress"] == ip
     assert only(harness)["options"]["ephemeralAddress"] is False
-    await in_vain(harness, project, service(external_address=ip), [])
+    await harness.in_vain(service(external_address=ip), [])
     with pytest.raises(cloud.FailedPrecondition, match="ephemeralAddress"):
-        await ensured(balancer_of(project), service(), [])
+        await ensured(harness.balancer, service(), [])
 
 
 @pytest.mark.row("stackit-balancer-15")
-async def test_a_change_keeps_what_nobody_asked_for(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_change_keeps_what_nobody_asked_for(harness: StackitHarness) -> None:
     harness.extra = {"loadBalancer": {"extraLabels": {"team": "a"}}}
     check = {"interval": "3s", "healthyThreshold": 2}
     async with harness.open() as again:
@@ -123,7 +109,7 @@ async def test_a_change_keeps_what_nobody_asked_for(
         held["targetPools"][0]["activeHealthCheck"] = check
         version = held["version"]
 
-        await in_vain(harness, again, service(), [])
+        await harness.in_vain(service(), [], project=again)
         await ensured(balancer_of(again), service(service_plan_id="p50"), [])
 
     assert held["planId"] == "p50"
@@ -134,24 +120,22 @@ async def test_a_change_keeps_what_nobody_asked_for(
 
 
 @pytest.mark.row("stackit-balancer-15")
-async def test_somebody_was_faster(harness: StackitHarness, project: cloud.Cloud) -> None:
-    await ensured(balancer_of(project), service(), [])
+async def test_somebody_was_faster(harness: StackitHarness) -> None:
+    await ensured(harness.balancer, service(), [])
     harness.service.script.add(Fault(code="conflict", operation="PUT*", count=1))
 
     with pytest.raises(cloud.Aborted):
-        await ensured(balancer_of(project), service(service_plan_id="p50"), [])
-    await ensured(balancer_of(project), service(service_plan_id="p50"), [])
+        await ensured(harness.balancer, service(service_plan_id="p50"), [])
+    await ensured(harness.balancer, service(service_plan_id="p50"), [])
 
     assert only(harness)["planId"] == "p50"
 
 
 @pytest.mark.row("stackit-balancer-16")
-async def test_an_update_writes_pools_that_differ_and_nothing_else(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    nodes = await make_nodes(project, harness, 3)
+async def test_an_update_writes_pools_that_differ_and_nothing_else(harness: StackitHarness) -> None:
+    nodes = await harness.nodes(3)
     two = build_service(uid=UID, ports=[service().ports[0], HTTPS])
-    await ensured(balancer_of(project), two, nodes[:2])
+    await ensured(harness.balancer, two, nodes[:2])
     held = only(harness)
     held["targetPools"][1]["targets"] = [
         {"displayName": one.name, "ip": one.status.addresses[0].address}  # type: ignore[index]
@@ -162,8 +146,8 @@ async def test_an_update_writes_pools_that_differ_and_nothing_else(
     before = deepcopy({key: value for key, value in held.items() if key not in moving})
     harness.service.log.clear()
 
-    await updated(balancer_of(project), two, nodes)
-    await updated(balancer_of(project), two, nodes[::-1])
+    await updated(harness.balancer, two, nodes)
+    await updated(harness.balancer, two, nodes[::-1])
 
     wrote = [line for line in harness.service.log if not line.startswith("GET")]
     assert [line.rpartition("/")[2] for line in wrote] == ["http"]
@@ -173,9 +157,9 @@ async def test_an_update_writes_pools_that_differ_and_nothing_else(
 
 
 @pytest.mark.row("stackit-balancer-03")
-async def test_states(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_states(harness: StackitHarness) -> None:
     harness.service.settings.balancer_s = 60.0
-    ensure = balancer_of(project).ensure_load_balancer
+    ensure = harness.balancer.ensure_load_balancer
     with pytest.raises(cloud.RetryAfter) as caught:
         await ensure(CLUSTER, service(), [])
     assert caught.value.seconds == balancers.AGAIN_S
@@ -197,35 +181,33 @@ async def test_states(harness: StackitHarness, project: cloud.Cloud) -> None:
 
 
 @pytest.mark.row("stackit-balancer-24")
-async def test_no_room_for_one_more(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_no_room_for_one_more(harness: StackitHarness) -> None:
     harness.service.settings.balancers = 0
     with pytest.raises(cloud.ResourceExhausted, match="quota"):
-        await balancer_of(project).ensure_load_balancer(CLUSTER, service(), [])
+        await harness.balancer.ensure_load_balancer(CLUSTER, service(), [])
     harness.service.script.add(Fault(code="too_many_requests", operation="POST*", count=1))
     with pytest.raises(cloud.RetryAfter):
-        await balancer_of(project).ensure_load_balancer(CLUSTER, service(), [])
+        await harness.balancer.ensure_load_balancer(CLUSTER, service(), [])
 
 
 @pytest.mark.row("stackit-balancer-02")
-async def test_a_deletion_is_waited_for(harness: StackitHarness, project: cloud.Cloud) -> None:
-    await ensured(balancer_of(project), service(), [])
+async def test_a_deletion_is_waited_for(harness: StackitHarness) -> None:
+    await ensured(harness.balancer, service(), [])
     harness.service.settings.balancer_removal_s = 60.0
     for _ in range(2):
         with pytest.raises(cloud.RetryAfter):
-            await balancer_of(project).ensure_load_balancer_deleted(CLUSTER, service())
+            await harness.balancer.ensure_load_balancer_deleted(CLUSTER, service())
     wrote = [line for line in harness.service.log if line.startswith("DELETE")]
     harness.service.cloud.settle(all_of_them=True)
-    await deleted(balancer_of(project), service())
+    await deleted(harness.balancer, service())
 
     assert (len(wrote), harness.service.cloud.balancers) == (1, {})
 
 
 @pytest.mark.row("stackit-balancer-05")
-async def test_a_copy_of_a_cluster_is_another_one(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_copy_of_a_cluster_is_another_one(harness: StackitHarness) -> None:
     """The same UIDs and names, and another name of the cluster."""
-    balancer = balancer_of(project)
+    balancer = harness.balancer
     await ensured(balancer, service(), [], cluster="other")
     before = harness.service.writes
     for ask in (balancer.ensure_load_balancer, balancer.update_load_balancer):
@@ -254,7 +236,7 @@ def held_credentials(harness: StackitHarness) -> list[tuple[str, str, str]]:
 async def test_metrics_from_on_to_off(harness: StackitHarness) -> None:
     async with opened(harness, **METRICS) as project:
         await ensured(balancer_of(project), service(), [])
-        await in_vain(harness, project, service(), [])
+        await harness.in_vain(service(), [], project=project)
     assert held_credentials(harness) == [(NAME, "me", "hush-hush-hush")]
     metrics = only(harness)["options"]["observability"]["metrics"]
     assert metrics["pushUrl"] == "https://push.example.com"
@@ -262,13 +244,13 @@ async def test_metrics_from_on_to_off(harness: StackitHarness) -> None:
     renewed = {**METRICS, "STACKIT_REMOTEWRITE_PASSWORD": "another-one"}
     async with opened(harness, **renewed) as project:
         await ensured(balancer_of(project), service(), [])
-        await in_vain(harness, project, service(), [])
+        await harness.in_vain(service(), [], project=project)
     assert held_credentials(harness) == [(NAME, "me", "another-one")]
     assert only(harness)["options"]["observability"]["metrics"] == metrics
 
     async with opened(harness) as project:
         await ensured(balancer_of(project), service(), [])
-        await in_vain(harness, project, service(), [])
+        await harness.in_vain(service(), [], project=project)
     assert held_credentials(harness) == []
     assert "observability" not in only(harness)["options"]
 
@@ -340,11 +322,11 @@ def settled(harness: StackitHarness, asked: cloud.Service, *targets: cloud.Node)
     ids=lambda one: ",".join(name.rpartition("/")[2] for name in one.annotations) or "plain",
 )
 async def test_what_the_vendors_manager_settled_is_taken_over(
-    harness: StackitHarness, project: cloud.Cloud, asked: cloud.Service
+    harness: StackitHarness, asked: cloud.Service
 ) -> None:
-    nodes = await make_nodes(project, harness, 2)
+    nodes = await harness.nodes(2)
     settled(harness, asked, *nodes)
-    balancer = balancer_of(project)
+    balancer = harness.balancer
 
     (listed,) = await balancer.list_load_balancers(CLUSTER)
     status = await ensured(balancer, asked, nodes)
@@ -356,10 +338,8 @@ async def test_what_the_vendors_manager_settled_is_taken_over(
 
 
 @pytest.mark.row("stackit-balancer-23")
-async def test_a_digest_of_what_only_the_status_shows(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer = balancer_of(project)
+async def test_a_digest_of_what_only_the_status_shows(harness: StackitHarness) -> None:
+    balancer = harness.balancer
     asked = service(ip_mode_proxy="true")
     await ensured(balancer, asked, [])
     (listed,) = await balancer.list_load_balancers(CLUSTER)
@@ -379,9 +359,9 @@ async def test_digests_know_of_metrics(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-balancer-22")
-async def test_a_404_without_a_word(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_a_404_without_a_word(harness: StackitHarness) -> None:
     harness.service.settings.silent_404 = True
-    balancer = balancer_of(project)
+    balancer = harness.balancer
     assert await balancer.get_load_balancer(CLUSTER, service()) is None
 
     await ensured(balancer, service(), [])
@@ -389,7 +369,7 @@ async def test_a_404_without_a_word(harness: StackitHarness, project: cloud.Clou
     harness.service.script.add(Fault(kind="empty", status=404, operation=one))
 
     assert await balancer.get_load_balancer(CLUSTER, service()) is not None
-    await in_vain(harness, project, service(), [])
+    await harness.in_vain(service(), [])
     harness.service.script.add(Fault(kind="garbage", status=404, operation=one))
     harness.service.heal()
     harness.service.script.add(Fault(kind="garbage", status=404, operation=one))
@@ -404,10 +384,8 @@ ONE = "GET /v2/projects/{projectId}/regions/{region}/load-balancers/{name}"
 
 
 @pytest.mark.row("stackit-machine-13")
-async def test_a_creation_that_was_cut_short_is_finished(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_creation_that_was_cut_short_is_finished(harness: StackitHarness) -> None:
+    group = of(harness)
     request = group.request(group.identity(), user_data=machine_probes.USER_DATA)
 
     first = await group.driver.create_machine(request)
@@ -423,14 +401,12 @@ async def test_a_creation_that_was_cut_short_is_finished(
 
 
 @pytest.mark.row("stackit-node-01", "stackit-machine-15")
-async def test_an_answer_about_another_server(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_an_answer_about_another_server(harness: StackitHarness) -> None:
     """Whatever stands between us and the API: it is no word about ours."""
-    group = of(project, harness)
+    group = of(harness)
     made = await group.create(who := group.identity())
     ((number, held),) = harness.service.cloud.servers.items()
-    instances: Any = project.instances
+    instances: Any = harness.project.instances
     held["status"] = "DELETED"
     await instances._api.wait_until_server_deleted(PROJECT, "eu01", number)
 
@@ -442,10 +418,8 @@ async def test_an_answer_about_another_server(
 
 
 @pytest.mark.row("stackit-machine-05", "stackit-machine-06")
-async def test_a_machine_without_identity_has_nothing(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_machine_without_identity_has_nothing(harness: StackitHarness) -> None:
+    group = of(harness)
     await group.create(who := group.identity())
     for nobody in (replace(who, uid=""), replace(who, name="n" * 64)):
         await group.driver.delete_machine(group.request(nobody))
@@ -467,9 +441,9 @@ def test_marks_that_are_no_labels(field: str) -> None:
 @pytest.mark.row("stackit-spec-12")
 @pytest.mark.parametrize("given", [{}, {"project-id": b"mine"}])
 async def test_a_secret_without_a_project(
-    harness: StackitHarness, project: cloud.Cloud, given: Mapping[str, bytes]
+    harness: StackitHarness, given: Mapping[str, bytes]
 ) -> None:
-    group = of(project, harness)
+    group = of(harness)
     key = harness.machine_credentials()["serviceaccount.json"]
     group.credentials = {"serviceaccount.json": key, **given}
 
@@ -478,10 +452,8 @@ async def test_a_secret_without_a_project(
 
 
 @pytest.mark.row("stackit-balancer-04")
-async def test_a_load_balancer_that_was_made_meanwhile(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer = balancer_of(project)
+async def test_a_load_balancer_that_was_made_meanwhile(harness: StackitHarness) -> None:
+    balancer = harness.balancer
     await ensured(balancer, service(), [])
     harness.service.script.add(Fault(code="not_found", operation=ONE, count=1))
     await ensured(balancer, service(), [])
@@ -494,13 +466,11 @@ async def test_a_load_balancer_that_was_made_meanwhile(
 
 
 @pytest.mark.row("stackit-balancer-22")
-async def test_an_answer_about_another_load_balancer(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    await ensured(balancer_of(project), service(), [])
+async def test_an_answer_about_another_load_balancer(harness: StackitHarness) -> None:
+    await ensured(harness.balancer, service(), [])
     harness.service.cloud.balancers[NAME]["name"] = "other"
     with pytest.raises(cloud.Unknown, match="other"):
-        await balancer_of(project).get_load_balancer(CLUSTER, service())
+        await harness.balancer.get_load_balancer(CLUSTER, service())
 
 
 @pytest.mark.row("stackit-balancer-17")

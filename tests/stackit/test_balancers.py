@@ -28,12 +28,11 @@ from tests.stackit.balancing import (
     OTHER_NETWORK,
     UID,
     at,
-    balancer_of,
-    in_vain,
     only,
     service,
 )
 from tests.stackit.harness import StackitHarness
+from tests.support.vendor import balancer_of
 
 SETTINGS = config.LoadBalancer(network_id=OTHER_NETWORK)
 
@@ -47,14 +46,14 @@ def wanted(found: cloud.Service, *nodes: cloud.Node) -> recipes.Recipe:
     ("asked", "path", "value"), EFFECTS, ids=[f"{p}-{n}" for n, (_, p, _) in enumerate(EFFECTS)]
 )
 async def test_an_annotation_has_its_effect(
-    harness: StackitHarness, project: cloud.Cloud, asked: cloud.Service, path: str, value: Any
+    harness: StackitHarness, asked: cloud.Service, path: str, value: Any
 ) -> None:
-    nodes = await make_nodes(project, harness, 1)
+    nodes = await harness.nodes(1)
 
-    await ensured(balancer_of(project), asked, nodes)
+    await ensured(harness.balancer, asked, nodes)
 
     assert at(only(harness), path) == value
-    await in_vain(harness, project, asked, nodes)
+    await harness.in_vain(asked, nodes)
 
 
 @pytest.mark.row("stackit-balancer-21")
@@ -202,11 +201,11 @@ def test_flavors() -> None:
 
 
 @pytest.mark.row("stackit-balancer-12")
-async def test_annotations_that_mean_nothing_now(project: cloud.Cloud) -> None:
+async def test_annotations_that_mean_nothing_now(harness: StackitHarness) -> None:
     old = {one.name.removeprefix(ann.LEGACY): "x" for one in ann.UNSUPPORTED}
 
     with capture_logs() as lines:
-        await ensured(balancer_of(project), service({**old, "flavorId": FLAVOR}), [])
+        await ensured(harness.balancer, service({**old, "flavorId": FLAVOR}), [])
 
     first, second = lines
     assert first["annotations"].split(", ") == [one.name for one in ann.UNSUPPORTED]
@@ -232,15 +231,15 @@ def test_source_ranges(ranges: list[str], old: str | None, found: tuple[str, ...
 
 
 @pytest.mark.row("stackit-balancer-18")
-async def test_source_ranges_are_cleared(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_source_ranges_are_cleared(harness: StackitHarness) -> None:
     asked = build_service(uid=UID, load_balancer_source_ranges=["10.0.0.0/8"])
-    await ensured(balancer_of(project), asked, [])
+    await ensured(harness.balancer, asked, [])
     assert at(only(harness), "options.accessControl.allowedSourceRanges") == ["10.0.0.0/8"]
 
-    await ensured(balancer_of(project), service(), [])
+    await ensured(harness.balancer, service(), [])
 
     assert not at(only(harness), "options.accessControl.allowedSourceRanges")
-    await in_vain(harness, project, service(), [])
+    await harness.in_vain(service(), [])
 
 
 @pytest.mark.row("stackit-balancer-18")
@@ -262,20 +261,19 @@ def test_a_source_range_that_is_none() -> None:
 )
 async def test_the_status(
     harness: StackitHarness,
-    project: cloud.Cloud,
     asked: dict[str, str],
     field: str,
     mode: str | None,
 ) -> None:
-    status = await ensured(balancer_of(project), service(**asked), [])
+    status = await ensured(harness.balancer, service(**asked), [])
 
     (ingress,) = status.ingress
     assert (ingress.ip, ingress.hostname, ingress.ip_mode) == (only(harness)[field], "", mode)
 
 
 @pytest.mark.row("stackit-balancer-20")
-async def test_a_class_of_another_controller(harness: StackitHarness, project: cloud.Cloud) -> None:
-    balancer, asked = balancer_of(project), service({"className": "yawol"})
+async def test_a_class_of_another_controller(harness: StackitHarness) -> None:
+    balancer, asked = harness.balancer, service({"className": "yawol"})
     with pytest.raises(cloud.ImplementedElsewhere):
         await balancer.ensure_load_balancer(CLUSTER, asked, [])
     with pytest.raises(cloud.NotFound):
@@ -287,11 +285,9 @@ async def test_a_class_of_another_controller(harness: StackitHarness, project: c
 
 
 @pytest.mark.row("stackit-balancer-20")
-async def test_a_class_that_changes_leaves_no_load_balancer_behind(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_class_that_changes_leaves_no_load_balancer_behind(harness: StackitHarness) -> None:
     """One that is there by its name is served, and goes with its Service."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 2)
+    balancer, nodes = harness.balancer, await harness.nodes(2)
     await ensured(balancer, service({"className": "stackit"}), nodes[:1])
     asked = service({"className": "yawol"}, service_plan_id="p50")
 
@@ -358,10 +354,10 @@ def names(nodes: Sequence[cloud.Node]) -> set[str]:
 @pytest.mark.row("stackit-balancer-25")
 @pytest.mark.parametrize("asked", ASKED, ids=lambda one: ",".join(f"{k}={one[k]}" for k in one))
 async def test_members_follow_the_nodes_while_ensure_fails(
-    harness: StackitHarness, project: cloud.Cloud, asked: dict[str, str]
+    harness: StackitHarness, asked: dict[str, str]
 ) -> None:
     """One goes and another comes after a bad annotation; a bad port where that is not refused."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     wanted = build_service(uid=UID, annotations=asked)
     try:
@@ -380,11 +376,9 @@ async def test_members_follow_the_nodes_while_ensure_fails(
 
 
 @pytest.mark.row("stackit-balancer-25")
-async def test_members_of_ports_that_are_to_go_follow_the_nodes(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_members_of_ports_that_are_to_go_follow_the_nodes(harness: StackitHarness) -> None:
     """As long as the change of ports fails, they have traffic."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     both = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, both, nodes[:2])
 
@@ -403,10 +397,8 @@ def refuse(harness: StackitHarness, *nodes: cloud.Node) -> None:
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_load_balancer_is_made_without_a_refused_target(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 4)
+async def test_a_load_balancer_is_made_without_a_refused_target(harness: StackitHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(4)
     refuse(harness, nodes[1])
     good = [nodes[0], *nodes[2:]]
 
@@ -423,10 +415,8 @@ async def test_a_load_balancer_is_made_without_a_refused_target(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_new_load_balancer_that_takes_time(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 2)
+async def test_a_new_load_balancer_that_takes_time(harness: StackitHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(2)
     refuse(harness, nodes[0])
     await harness.slow_load_balancers(slow=True)
     with pytest.raises(cloud.RetryAfter):
@@ -443,10 +433,10 @@ async def test_a_new_load_balancer_that_takes_time(
 @pytest.mark.parametrize("call", ["ensure", "update"])
 @pytest.mark.parametrize("bad", [[1], [3], [1, 2, 3], [1, 4], [1, 2, 3, 4]])
 async def test_a_refused_target_keeps_out_no_other(
-    harness: StackitHarness, project: cloud.Cloud, call: str, bad: list[int]
+    harness: StackitHarness, call: str, bad: list[int]
 ) -> None:
     """And keeps none that is gone, in the pool of each port."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 6)
+    balancer, nodes = harness.balancer, await harness.nodes(6)
     wanted = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, wanted, [nodes[0], nodes[5]])
     refuse(harness, *(nodes[each] for each in bad))
@@ -461,10 +451,8 @@ async def test_a_refused_target_keeps_out_no_other(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_gone_member_leaves_beside_a_refused_one(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+async def test_a_gone_member_leaves_beside_a_refused_one(harness: StackitHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     refuse(harness, nodes[2])
 
@@ -475,9 +463,7 @@ async def test_a_gone_member_leaves_beside_a_refused_one(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_change_of_the_service_waits_for_no_refused_target(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_change_of_the_service_waits_for_no_refused_target(harness: StackitHarness) -> None:
     harness.variables = METRICS
     async with harness.open() as metered:
         nodes = await make_nodes(metered, harness, 2)
@@ -494,10 +480,8 @@ async def test_a_change_of_the_service_waits_for_no_refused_target(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_refusal_costs_one_call_again(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 3)
+async def test_a_refusal_costs_one_call_again(harness: StackitHarness) -> None:
+    balancer, nodes = harness.balancer, await harness.nodes(3)
     await ensured(balancer, service(), nodes[:2])
     refuse(harness, nodes[2])
 
@@ -509,11 +493,9 @@ async def test_a_refusal_costs_one_call_again(
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_pool_that_is_refused_keeps_back_no_other(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_pool_that_is_refused_keeps_back_no_other(harness: StackitHarness) -> None:
     """No new target is to blame: it is not looked for one by one."""
-    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 4)
+    balancer, nodes = harness.balancer, await harness.nodes(4)
     wanted = build_service(uid=UID, ports=[DEFAULT_PORT, HTTPS])
     await ensured(balancer, wanted, nodes[:1])
     fault = Fault(operation="PUT *target-pools*", code="bad_request", count=2, message="as it is")
@@ -527,5 +509,5 @@ async def test_a_pool_that_is_refused_keeps_back_no_other(
     assert harness.service.writes == before + 3
 
 
-def test_the_daemon_has_to_know_which_nodes_are_well(project: cloud.Cloud) -> None:
-    assert not project.load_balancers_check_health
+def test_the_daemon_has_to_know_which_nodes_are_well(harness: StackitHarness) -> None:
+    assert not harness.project.load_balancers_check_health

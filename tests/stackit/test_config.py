@@ -258,20 +258,17 @@ async def test_a_token_that_still_counts_survives_a_failed_renewal(
 
 
 @pytest.mark.row("stackit-auth-03")
-async def test_a_token_that_is_revoked_is_renewed_in_the_middle(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    assert project.inventory is not None
-    await project.inventory.list_instances()
+async def test_a_token_that_is_revoked_is_renewed_in_the_middle(harness: StackitHarness) -> None:
+    await harness.project.inventory.list_instances()
     account = harness.service.account
     account.revoke()
     with pytest.raises(cloud.Unauthenticated):  # a fresh one is not renewed: no loop
-        await project.inventory.list_instances()
+        await harness.project.inventory.list_instances()
     assert account.issued == 1
 
-    flow = _flow(project)
+    flow = _flow(harness.project)
     flow._got_at -= auth.YOUNG_S
-    await project.inventory.list_instances()
+    await harness.project.inventory.list_instances()
 
     assert account.issued == 2
 

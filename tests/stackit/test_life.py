@@ -29,9 +29,10 @@ from tests.scenario import harness, pool_needle
 from tests.scenario.harness import EVENTS, Environment, wait_for
 from tests.scenario.machines import MACHINES, installed
 from tests.stackit import document
-from tests.stackit.balancing import EFFECTS, METRICS, balancer_of, service
+from tests.stackit.balancing import EFFECTS, METRICS, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_cluster import FLAGS, pool
+from tests.support.vendor import balancer_of
 
 WHOLE = {
     "labels": {"app/component": "a"},
@@ -132,27 +133,26 @@ def test_the_documents_judge() -> None:
 
 
 @pytest.mark.row("stackit-call-01")
-async def test_calls_of_two_hundred(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_calls_of_two_hundred(harness: StackitHarness) -> None:
     """What the provider itself needs; how often it is asked is the daemon's."""
-    assert project.inventory is not None
-    machines = machine_probes.machines_of(project, harness)
+    machines = machine_probes.machines_of(harness.project, harness)
     service_ = harness.service
     identities = [machines.identity() for _ in range(200)]
     for who in identities:
         await machines.initialize(who, (await machines.create(who)).provider_id)
     making = service_.requests
-    listed = await project.inventory.list_instances()
+    listed = await harness.project.inventory.list_instances()
     nodes = [
         node(one.name, provider_id=one.metadata.provider_id, addresses=one.metadata.addresses)
         for one in listed.instances
     ]
     for number in range(20):
-        await ensured(balancer_of(project), build_service(f"web-{number}"), nodes)
+        await ensured(harness.balancer, build_service(f"web-{number}"), nodes)
     nothing_left = service_.requests
 
-    await project.inventory.list_instances()
+    await harness.project.inventory.list_instances()
     await machines.listed()
-    await balancer_of(project).list_load_balancers(CLUSTER)
+    await harness.balancer.list_load_balancers(CLUSTER)
     at_rest = service_.requests
 
     assert len(nodes) == 200

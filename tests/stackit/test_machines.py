@@ -22,9 +22,9 @@ from tests.stackit.harness import StackitHarness
 SERVER = "70bb02f3-c11b-4321-bd78-8f8f4460f1b3"
 
 
-def of(project: cloud.Cloud, harness: StackitHarness, **spec: Any) -> Machines:
+def of(harness: StackitHarness, project: cloud.Cloud | None = None, /, **spec: Any) -> Machines:
     """Machines of a class; a field that is None is left out."""
-    found = machine_probes.machines_of(project, harness)
+    found = machine_probes.machines_of(project or harness.project, harness)
     given = {**harness.machine_spec(), "allowedAddresses": None, **spec}
     found.spec = {key: value for key, value in given.items() if value is not None}
     return found
@@ -45,10 +45,8 @@ def orders(harness: StackitHarness, monkeypatch: pytest.MonkeyPatch) -> list[dic
 
 
 @pytest.mark.row("stackit-machine-02", "stackit-machine-04")
-async def test_a_bare_order(
-    harness: StackitHarness, project: cloud.Cloud, orders: list[dict[str, Any]]
-) -> None:
-    group = of(project, harness)
+async def test_a_bare_order(harness: StackitHarness, orders: list[dict[str, Any]]) -> None:
+    group = of(harness)
     who = group.identity()
 
     made = await group.create_once(who)
@@ -111,13 +109,12 @@ OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
 @pytest.mark.parametrize(("spec", "key", "value"), OPTIONS, ids=[one[1] for one in OPTIONS])
 async def test_an_option(
     harness: StackitHarness,
-    project: cloud.Cloud,
     orders: list[dict[str, Any]],
     spec: dict[str, Any],
     key: str,
     value: Any,
 ) -> None:
-    group = of(project, harness, **spec)
+    group = of(harness, **spec)
     who = group.identity()
 
     await group.create_once(who)
@@ -146,13 +143,12 @@ async def test_an_option(
 )
 async def test_whose_user_data(
     harness: StackitHarness,
-    project: cloud.Cloud,
     orders: list[dict[str, Any]],
     own: str,
     secret: bytes,
     sent: bytes,
 ) -> None:
-    group = of(project, harness, userData=own)
+    group = of(harness, userData=own)
 
     await group.driver.create_machine(group.request(group.identity(), user_data=secret))
 
@@ -160,10 +156,8 @@ async def test_whose_user_data(
 
 
 @pytest.mark.row("stackit-machine-04")
-async def test_a_server_that_would_never_join_is_not_ordered(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness, userData="")
+async def test_a_server_that_would_never_join_is_not_ordered(harness: StackitHarness) -> None:
+    group = of(harness, userData="")
 
     with pytest.raises(cloud.InvalidArgument, match="userData is missing"):
         await group.driver.create_machine(group.request(group.identity(), user_data=b""))
@@ -176,12 +170,12 @@ async def test_a_server_that_would_never_join_is_not_ordered(
     "wrong", [{"machineType": ""}, {"imageId": ""}, {"networking": None}, {"networking": {}}]
 )
 async def test_an_order_that_makes_no_sense_is_not_made(
-    harness: StackitHarness, project: cloud.Cloud, wrong: dict[str, Any]
+    harness: StackitHarness, wrong: dict[str, Any]
 ) -> None:
-    group = of(project, harness, **wrong)
+    group = of(harness, **wrong)
     with pytest.raises(cloud.InvalidArgument, match=next(iter(wrong))):
         await group.create(group.identity())
-    group = of(project, harness)
+    group = of(harness)
     group.credentials = {**harness.machine_credentials(), "project-id": b""}
     with pytest.raises(cloud.InvalidArgument, match="project-id"):
         await group.create(group.identity())
@@ -199,14 +193,12 @@ async def test_an_order_that_makes_no_sense_is_not_made(
 
 @pytest.mark.row("stackit-machine-03")
 @pytest.mark.parametrize("by", ["networkId", "nicIds"])
-async def test_what_cards_may_send_from(
-    harness: StackitHarness, project: cloud.Cloud, by: str
-) -> None:
+async def test_what_cards_may_send_from(harness: StackitHarness, by: str) -> None:
     world = harness.service.cloud
     nic = servers.new_nic(world, NETWORK, allowedAddresses=["192.0.2.0/24"])
     networking = {by: NETWORK} if by == "networkId" else {by: [nic["id"]]}
     allowed = ["10.0.0.0/8", "10.9.0.0/16"]
-    group = of(project, harness, networking=networking, allowedAddresses=allowed)
+    group = of(harness, networking=networking, allowedAddresses=allowed)
     who = group.identity()
     made = await group.create(who)
     (held,) = [one for one in world.nics.values() if one.get("device")]
@@ -228,13 +220,11 @@ async def test_what_cards_may_send_from(
 
 
 @pytest.mark.row("stackit-machine-03")
-async def test_a_crash_while_cards_are_changed(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_crash_while_cards_are_changed(harness: StackitHarness) -> None:
     world = harness.service.cloud
     cards = [servers.new_nic(world, NETWORK) for _ in range(2)]
     networking = {"nicIds": [one["id"] for one in cards]}
-    group = of(project, harness, networking=networking, allowedAddresses=["10.0.0.0/8"])
+    group = of(harness, networking=networking, allowedAddresses=["10.0.0.0/8"])
     made = await group.create(who := group.identity())
     for number in (1, 2):
         for one in cards:
@@ -247,9 +237,9 @@ async def test_a_crash_while_cards_are_changed(
 
 
 @pytest.mark.row("stackit-machine-16")
-async def test_cards_fit_one_machine(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_cards_fit_one_machine(harness: StackitHarness) -> None:
     nic = servers.new_nic(harness.service.cloud, NETWORK)
-    group = of(project, harness, networking={"nicIds": [nic["id"].upper()]})
+    group = of(harness, networking={"nicIds": [nic["id"].upper()]})
     made = await group.create(first := group.identity())
     await group.create(first)
     before = harness.service.writes
@@ -270,8 +260,8 @@ async def test_cards_fit_one_machine(harness: StackitHarness, project: cloud.Clo
 
 
 @pytest.mark.row("stackit-machine-03")
-async def test_no_card(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness)
+async def test_no_card(harness: StackitHarness) -> None:
+    group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
     held["nics"] = []
@@ -281,8 +271,8 @@ async def test_no_card(harness: StackitHarness, project: cloud.Cloud) -> None:
 
 
 @pytest.mark.row("stackit-machine-15", "stackit-machine-05")
-async def test_the_waits_are_steps(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness)
+async def test_the_waits_are_steps(harness: StackitHarness) -> None:
+    group = of(harness)
     await harness.slow_vms(slow=True)
     made = await group.create_once(who := group.identity())
     req = group.request(who, made.provider_id)
@@ -299,7 +289,7 @@ async def test_the_waits_are_steps(harness: StackitHarness, project: cloud.Cloud
     with pytest.raises(cloud.RetryAfter):
         await group.driver.delete_machine(req)
     assert harness.service.writes == before  # it is being deleted, and not asked for again
-    instances: Any = project.instances
+    instances: Any = harness.project.instances
     with pytest.raises(cloud.RetryAfter):
         await instances._api.wait_until_server_deleted(PROJECT, "eu01", server_id)
     harness.service.cloud.settle(all_of_them=True)
@@ -336,9 +326,9 @@ async def test_the_waits_are_steps(harness: StackitHarness, project: cloud.Cloud
     ],
 )
 async def test_errors_follow_from_the_status(
-    harness: StackitHarness, project: cloud.Cloud, status: int, text: str, kind: type[Exception]
+    harness: StackitHarness, status: int, text: str, kind: type[Exception]
 ) -> None:
-    group = of(project, harness)
+    group = of(harness)
     made = await group.create(who := group.identity())
     there = group.request(who, made.provider_id)
     harness.service.script.add(Fault(status=status, message=text, operation="* /v2*"))
@@ -358,19 +348,15 @@ async def test_errors_follow_from_the_status(
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_an_order_that_names_what_is_not_there(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness, imageId=SERVER)
+async def test_an_order_that_names_what_is_not_there(harness: StackitHarness) -> None:
+    group = of(harness, imageId=SERVER)
     with pytest.raises(cloud.FailedPrecondition, match=SERVER):
         await group.create(group.identity())
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_a_server_that_never_came_up_is_deleted(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_server_that_never_came_up_is_deleted(harness: StackitHarness) -> None:
+    group = of(harness)
     harness.service.settings.hosts = 0
     made = await group.create(who := group.identity())
     with pytest.raises(cloud.ResourceExhausted, match="No valid host") as caught:
@@ -391,9 +377,9 @@ async def test_a_server_that_never_came_up_is_deleted(
 
 @pytest.mark.row("stackit-machine-10", "stackit-machine-06")
 async def test_a_server_that_has_run_is_never_deleted_for_its_state(
-    harness: StackitHarness, project: cloud.Cloud
+    harness: StackitHarness,
 ) -> None:
-    group = of(project, harness)
+    group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
     held.update(status="ERROR", errorMessage="resize failed")
@@ -409,10 +395,8 @@ async def test_a_server_that_has_run_is_never_deleted_for_its_state(
 
 
 @pytest.mark.row("stackit-machine-10")
-async def test_a_failed_server_of_somebody_else_is_not_deleted(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_failed_server_of_somebody_else_is_not_deleted(harness: StackitHarness) -> None:
+    group = of(harness)
     given = await machine_probes.foreign(group, "given", "nobody")
     (held,) = harness.service.cloud.servers.values()
     held["status"] = "ERROR"
@@ -439,10 +423,8 @@ async def test_a_failed_server_of_somebody_else_is_not_deleted(
         "stackit:/",
     ],
 )
-async def test_a_malformed_provider_id(
-    harness: StackitHarness, project: cloud.Cloud, provider_id: str
-) -> None:
-    group = of(project, harness)
+async def test_a_malformed_provider_id(harness: StackitHarness, provider_id: str) -> None:
+    group = of(harness)
     req = group.request(group.identity(), provider_id)
     for ask in (
         group.driver.get_machine_status,
@@ -455,8 +437,8 @@ async def test_a_malformed_provider_id(
 
 
 @pytest.mark.row("stackit-id-01")
-async def test_the_form_of_nodes_is_read_too(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness)
+async def test_the_form_of_nodes_is_read_too(harness: StackitHarness) -> None:
+    group = of(harness)
     made = await group.create(who := group.identity())
     short = f"stackit://{made.provider_id.rpartition('/')[2]}"
 
@@ -466,14 +448,12 @@ async def test_the_form_of_nodes_is_read_too(harness: StackitHarness, project: c
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_a_class_that_moves_leaves_no_server_behind(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_class_that_moves_leaves_no_server_behind(harness: StackitHarness) -> None:
+    group = of(harness)
     one, other, third = (group.identity() for _ in range(3))
     made = await group.create(one)
     await group.create(other)
-    there = of(project, harness, region="eu02")
+    there = of(harness, region="eu02")
     there.states = group.states
 
     assert (await there.status(one, made.provider_id)).provider_id == made.provider_id
@@ -487,19 +467,17 @@ async def test_a_class_that_moves_leaves_no_server_behind(
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_no_region_at_all(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness, region=None)
+async def test_no_region_at_all(harness: StackitHarness) -> None:
+    group = of(harness, region=None)
     with pytest.raises(cloud.InvalidArgument, match="region"):
         await group.driver.delete_machine(group.request(group.identity(), f"stackit://{SERVER}"))
 
 
 @pytest.mark.row("stackit-machine-11")
 @pytest.mark.parametrize("wrong", ["region", "project", "neither is there"])
-async def test_a_machine_that_was_never_ordered_goes(
-    harness: StackitHarness, project: cloud.Cloud, wrong: str
-) -> None:
+async def test_a_machine_that_was_never_ordered_goes(harness: StackitHarness, wrong: str) -> None:
     """Its class names no place, so there is nothing to ask for, and nothing to correct first."""
-    group = of(project, harness, region="eu01" if wrong == "project" else "eu-01")
+    group = of(harness, region="eu01" if wrong == "project" else "eu-01")
     if wrong != "region":
         group.credentials = {**harness.machine_credentials(), "project-id": b"mine"}
     who = group.identity()
@@ -516,16 +494,16 @@ async def test_a_machine_that_was_never_ordered_goes(
 @pytest.mark.row("stackit-machine-11")
 @pytest.mark.parametrize("wrong", ["region", "project"])
 async def test_an_order_whose_answer_is_lost_is_remembered(
-    harness: StackitHarness, project: cloud.Cloud, wrong: str
+    harness: StackitHarness, wrong: str
 ) -> None:
     """A class that is broken since does not let its server be forgotten."""
-    group = of(project, harness)
+    group = of(harness)
     who = group.identity()
     await harness.lose_answer(1)
     with pytest.raises(cloud.Unavailable):
         await group.create_once(who)
     assert len(await harness.vms()) == 1
-    broken = of(project, harness, region="eu-01" if wrong == "region" else "eu01")
+    broken = of(harness, region="eu-01" if wrong == "region" else "eu01")
     broken.states = group.states
     if wrong == "project":
         broken.credentials = {**harness.machine_credentials(), "project-id": b"mine"}
@@ -539,10 +517,8 @@ async def test_an_order_whose_answer_is_lost_is_remembered(
 
 
 @pytest.mark.row("stackit-machine-11")
-async def test_a_provider_id_says_its_project(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_a_provider_id_says_its_project(harness: StackitHarness) -> None:
+    group = of(harness)
     made = await group.create(who := group.identity())
     group.credentials = {**harness.machine_credentials(), "project-id": b""}
 
@@ -552,11 +528,9 @@ async def test_a_provider_id_says_its_project(
 
 
 @pytest.mark.row("stackit-machine-12")
-async def test_a_server_of_the_vendors_driver(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_server_of_the_vendors_driver(harness: StackitHarness) -> None:
     """Listed without a marker, for the daemon to take over when it is told to; never by itself."""
-    group = of(project, harness)
+    group = of(harness)
     order = {
         "name": "theirs",
         "machineType": "c2i.2",
@@ -589,9 +563,9 @@ async def test_a_server_of_the_vendors_driver(
     ],
 )
 async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
-    harness: StackitHarness, project: cloud.Cloud, labels: dict[str, str], owned: bool
+    harness: StackitHarness, labels: dict[str, str], owned: bool
 ) -> None:
-    group = of(project, harness)
+    group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
     theirs = {marks.StackitMachineLabel: who.name, marks.StackitMachineClassLabel: who.pool}
@@ -607,8 +581,8 @@ async def test_a_server_of_the_vendors_driver_is_known_by_machine_and_class(
 
 
 @pytest.mark.row("stackit-machine-07", "stackit-machine-09")
-async def test_labels_that_are_no_text(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness)
+async def test_labels_that_are_no_text(harness: StackitHarness) -> None:
+    group = of(harness)
     await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
     for odd in (None, 7):
@@ -619,10 +593,8 @@ async def test_labels_that_are_no_text(harness: StackitHarness, project: cloud.C
 
 
 @pytest.mark.row("stackit-machine-13")
-async def test_of_two_servers_of_one_machine_the_older_stays(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
-    group = of(project, harness)
+async def test_of_two_servers_of_one_machine_the_older_stays(harness: StackitHarness) -> None:
+    group = of(harness)
     made = await group.create(who := group.identity())
     (held,) = harness.service.cloud.servers.values()
     servers.make(harness.service.cloud, held["_order"])
@@ -634,8 +606,8 @@ async def test_of_two_servers_of_one_machine_the_older_stays(
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_one_client_for_each_key(harness: StackitHarness, project: cloud.Cloud) -> None:
-    group = of(project, harness)
+async def test_one_client_for_each_key(harness: StackitHarness) -> None:
+    group = of(harness)
     driver: Any = group.driver
     account = harness.service.account
     for user_data in (b"one", b"two"):
@@ -656,10 +628,8 @@ async def test_one_client_for_each_key(harness: StackitHarness, project: cloud.C
 @pytest.mark.parametrize(
     "key", [b"", b"no json", b"[1]", b'"text"', b'{"credentials": {"kid": "k"}}']
 )
-async def test_a_key_that_is_none(
-    harness: StackitHarness, project: cloud.Cloud, key: bytes
-) -> None:
-    group = of(project, harness)
+async def test_a_key_that_is_none(harness: StackitHarness, key: bytes) -> None:
+    group = of(harness)
     group.credentials = {**harness.machine_credentials(), "serviceaccount.json": key}
     with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):
         await group.listed()
@@ -670,7 +640,7 @@ async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> N
     harness.service.settings.no_auth = True
     harness.variables = {"STACKIT_NO_AUTH": "true"}
     async with harness.open_machines() as opened:
-        group = of(opened, harness)
+        group = of(harness, opened)
         group.credentials = {**harness.machine_credentials(), "serviceaccount.json": b"[]"}
         await group.create(group.identity())
 
@@ -682,31 +652,30 @@ async def test_machines_are_where_the_cloud_config_says(harness: StackitHarness)
     """A variable goes before it; who opens the driver alone has nothing else."""
     harness.variables = {"STACKIT_IAAS_ENDPOINT": ""}
     async with harness.open() as opened:
-        group = of(opened, harness)
+        group = of(harness, opened)
         await group.create(group.identity())
         assert len(await harness.vms()) == 1
     harness.variables = {"STACKIT_IAAS_ENDPOINT": f"{harness.url}/elsewhere"}
     async with harness.open() as opened:
         with pytest.raises(cloud.Unknown):
-            await of(opened, harness).listed()
+            await of(harness, opened).listed()
 
 
 @pytest.mark.row("stackit-machine-14")
-async def test_volumes(project: cloud.Cloud) -> None:
-    assert project.machines is not None
+async def test_volumes(harness: StackitHarness) -> None:
     specs: list[dict[str, Any]] = [
         {"csi": {"driver": machines.StackitMachines.csi_driver, "volumeHandle": "v-1"}},
         {"csi": {"driver": "csi.else", "volumeHandle": "v-2"}},
         {"hostPath": {}},
     ]
-    found = await project.machines.get_volume_ids(cloud.GetVolumeIDsRequest(pv_specs=specs))
+    found = await harness.project.machines.get_volume_ids(cloud.GetVolumeIDsRequest(pv_specs=specs))
 
     assert found == ["v-1"]
 
 
 @pytest.mark.row("stackit-spec-13")
-async def test_a_live_look_at_a_spec(harness: StackitHarness, project: cloud.Cloud) -> None:
-    driver: Any = project.machines
+async def test_a_live_look_at_a_spec(harness: StackitHarness) -> None:
+    driver: Any = harness.project.machines
     spec = {**harness.machine_spec(), "networking": {"networkId": SERVER}, "imageId": SERVER}
     good = cloud.Credentials(harness.machine_credentials())
     bad = cloud.Credentials({**good, "serviceaccount.json": b"{}"})
@@ -736,7 +705,7 @@ async def test_the_key_of_a_class_does_not_say_where_tokens_come_from(
     async with server.serve(server.Service(witness=asked.append)) as elsewhere:
         key["credentials"]["tokenEndpoint"] = f"{elsewhere}/token"
         async with harness.open_machines() as opened:
-            group = of(opened, harness)
+            group = of(harness, opened)
             group.credentials = {
                 **harness.machine_credentials(),
                 "serviceaccount.json": msgspec.json.encode(key),
@@ -747,12 +716,10 @@ async def test_the_key_of_a_class_does_not_say_where_tokens_come_from(
 
 
 @pytest.mark.row("stackit-machine-08")
-async def test_a_key_that_takes_long_to_read_is_refused(
-    harness: StackitHarness, project: cloud.Cloud
-) -> None:
+async def test_a_key_that_takes_long_to_read_is_refused(harness: StackitHarness) -> None:
     key = msgspec.json.decode(harness.service.account.key)
     key["credentials"]["privateKey"] = "A" * (auth.PEM_LIMIT + 1)
-    group = of(project, harness)
+    group = of(harness)
     for text in (msgspec.json.encode(key), b"[" * 100_000, b'{"credentials": "\xff"}'):
         group.credentials = {**harness.machine_credentials(), "serviceaccount.json": text}
         with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):

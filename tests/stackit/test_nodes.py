@@ -28,21 +28,18 @@ SERVER = "70bb02f3-c11b-4321-bd78-8f8f4460f1b3"
         "{id}",
     ],
 )
-async def test_every_form_of_a_provider_id_is_read(
-    harness: StackitHarness, project: cloud.Cloud, form: str
-) -> None:
+async def test_every_form_of_a_provider_id_is_read(harness: StackitHarness, form: str) -> None:
     made = await harness.create()
     number = made.provider_id.rpartition("/")[2].upper()
     found = node("any", provider_id=form.format(project=PROJECT, id=number))
-    assert project.instances is not None
 
-    metadata = await project.instances.instance_metadata(found)
+    metadata = await harness.project.instances.instance_metadata(found)
     await harness.delete(made)
 
     assert metadata is not None
     assert metadata.provider_id == made.provider_id
-    assert not await project.instances.instance_exists(found)
-    assert not cloud.is_foreign(found.provider_id, project.provider_schemes)
+    assert not await harness.project.instances.instance_exists(found)
+    assert not cloud.is_foreign(found.provider_id, harness.project.provider_schemes)
 
 
 @pytest.mark.row("stackit-node-02")
@@ -59,14 +56,13 @@ async def test_every_form_of_a_provider_id_is_read(
     ],
 )
 async def test_what_is_not_of_this_project_is_refused(
-    harness: StackitHarness, project: cloud.Cloud, provider_id: str
+    harness: StackitHarness, provider_id: str
 ) -> None:
-    assert project.instances is not None
     found = node("any", provider_id=provider_id)
     questions: list[Any] = [
-        project.instances.instance_exists,
-        project.instances.instance_shutdown,
-        project.instances.instance_metadata,
+        harness.project.instances.instance_exists,
+        harness.project.instances.instance_shutdown,
+        harness.project.instances.instance_metadata,
     ]
     for ask in questions:
         with pytest.raises(cloud.InvalidArgument, match="provider ID"):
@@ -121,16 +117,13 @@ async def test_new_nodes_may_have_the_form_of_machines(harness: StackitHarness) 
         (None, False),
     ],
 )
-async def test_what_is_shut_down(
-    harness: StackitHarness, project: cloud.Cloud, status: str | None, is_off: bool
-) -> None:
+async def test_what_is_shut_down(harness: StackitHarness, status: str | None, is_off: bool) -> None:
     made = await harness.create()
     (held,) = harness.service.cloud.servers.values()
     held["status"] = status
-    assert project.instances is not None
 
     assert (
-        await project.instances.instance_shutdown(node("any", provider_id=made.provider_id))
+        await harness.project.instances.instance_shutdown(node("any", provider_id=made.provider_id))
         is is_off
     )
 
@@ -164,18 +157,16 @@ async def test_the_default_network_comes_first(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-node-05")
-async def test_a_server_without_cards(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_a_server_without_cards(harness: StackitHarness) -> None:
     made, other = await harness.create(), await harness.create()
     harness.service.cloud.servers[made.provider_id.rpartition("/")[2]]["nics"] = []
-    assert project.instances is not None
-    assert project.inventory is not None
 
     with pytest.raises(cloud.Unavailable, match="network card"):
-        await project.instances.instance_metadata(node(made.name))
-    listed = (await project.inventory.list_instances()).instances
+        await harness.project.instances.instance_metadata(node(made.name))
+    listed = (await harness.project.inventory.list_instances()).instances
 
     assert [one.name for one in listed] == [other.name]
-    assert await project.instances.instance_exists(node(made.name))
+    assert await harness.project.instances.instance_exists(node(made.name))
 
 
 @pytest.mark.row("stackit-node-01", "stackit-machine-09")

@@ -21,10 +21,11 @@ from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 from tests import servers as api_servers
 from tests.scenario import harness
 from tests.scenario.machines import installed
-from tests.stackit.balancing import METRICS, NAME, balancer_of, service
+from tests.stackit.balancing import METRICS, NAME, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_cluster import FLAGS, pool
 from tests.stackit.test_machines import of
+from tests.support.vendor import balancer_of
 
 BALANCER: dict[str, Any] = {
     "name": NAME,
@@ -82,13 +83,13 @@ SERVER: dict[str, Any] = {
 
 
 @pytest.mark.row("stackit-balancer-19")
-async def test_a_load_balancer(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_a_load_balancer(harness: StackitHarness) -> None:
     harness.service.cloud.balancers[NAME] = msgspec.to_builtins(BALANCER)
     nodes = [
         node(name, addresses=[cloud.address("InternalIP", ip)])
         for name, ip in (("node-a.example.com", "10.0.0.11"), ("node-b", "10.0.0.12"))
     ]
-    balancer = balancer_of(project)
+    balancer = harness.balancer
 
     (listed,) = await balancer.list_load_balancers(CLUSTER)
     status = await ensured(balancer, service(), nodes)
@@ -119,21 +120,20 @@ async def test_a_load_balancer_with_metrics(harness: StackitHarness) -> None:
 
 
 @pytest.mark.row("stackit-machine-12", "stackit-node-02")
-async def test_a_machine_and_its_node(harness: StackitHarness, project: cloud.Cloud) -> None:
+async def test_a_machine_and_its_node(harness: StackitHarness) -> None:
     """Known by its provider ID; the node's is the shorter one."""
     held = servers.make(harness.service.cloud, SERVER)
     held.update(status="ACTIVE", launchedAt=held["createdAt"])
     for nic in harness.service.cloud.nics.values():
         nic["allowedAddresses"] = ["10.96.0.0/12"]
-    group = of(project, harness, allowedAddresses=["10.96.0.0/12"])
+    group = of(harness, allowedAddresses=["10.96.0.0/12"])
     req = group.request(group.identity("machine-1"), f"stackit://{PROJECT}/{held['id']}")
 
     status = await group.driver.get_machine_status(req)
     await group.driver.initialize_machine(req)
     (listed,) = await group.listed()
-    assert project.instances is not None
     one = node("machine-1", provider_id=f"stackit://{held['id']}")
-    metadata = await project.instances.instance_metadata(one)
+    metadata = await harness.project.instances.instance_metadata(one)
 
     assert (status.provider_id, status.node_name) == (req.provider_id, "machine-1")
     assert (listed.identity.cluster, listed.info.provider_id) == ("", req.provider_id)
