@@ -411,15 +411,19 @@ async def test_one_that_has_no_address_yet(harness: HcloudHarness) -> None:
             await balancer_of(again).ensure_load_balancer(CLUSTER, service(), [])
 
 
-@pytest.mark.parametrize("code", ["failed", "gone"])
+@pytest.mark.parametrize("code", ["failed", "gone", "garbage"])
 async def test_a_deletion_that_fails(harness: HcloudHarness, code: str) -> None:
-    """Its action fails; or somebody else was faster."""
+    """Its action fails; it was deleted before; or the answer cannot be read."""
     await ensured(harness.balancer, service(), [])
     number = only(harness)["id"]
     if code == "failed":
         harness.service.settings.told_deletions = True
         harness.service.cloud.doomed["load_balancer", number] = "no way"
         with pytest.raises(cloud.Aborted, match="no way"):
+            await deleted(harness.balancer, service())
+    elif code == "garbage":
+        harness.service.script.add(Fault(kind="garbage", operation="DELETE *"))
+        with pytest.raises(cloud.Unknown):
             await deleted(harness.balancer, service())
     else:
         fault = Fault(operation="DELETE /load_balancers/*", code="not_found", status=404)

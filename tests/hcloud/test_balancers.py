@@ -46,6 +46,9 @@ async def test_an_annotation_has_its_effect(
     await ensured(harness.balancer, service(**asked), nodes)
 
     assert at(only(harness), path) == value
+    # The daemon leaves it to them which members are well.
+    assert all(one["health_check"]["protocol"] for one in only(harness)["services"])
+    assert harness.project.load_balancers_check_health
     await harness.in_vain(service(**asked), nodes)
 
 

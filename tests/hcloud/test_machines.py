@@ -162,12 +162,17 @@ async def test_a_live_look_at_a_spec(harness: HcloudHarness) -> None:
     good = cloud.Credentials(harness.machine_credentials())
 
     absent = await driver.validate_spec(spec, good, live=True)
-    refused = await driver.validate_spec(
-        {"serverType": "cx23"}, cloud.Credentials({"token": b"wrong"}), live=True
-    )
-
     assert [one.field for one in absent] == ["serverType", "location", "networks"]
-    assert [one.field for one in refused] == ["secretRef"]
+    # The last three fit no header.
+    for token in (b"wrong", b"hunter2\nX-Admin: 1", b"hunter2" * 43_000, b"\xff"):
+        bad = cloud.Credentials({"token": token})
+        (refused,) = await driver.validate_spec({"serverType": "cx23"}, bad, live=True)
+        assert refused.field == "secretRef"
+        assert "hunter2" not in refused.message
+    machines = machines_of(harness, location="mars")
+    with pytest.raises(cloud.InvalidArgument, match="location: "):  # the field that was wrong
+        await machines.create_once(machines.identity())
+    assert harness.service.cloud.servers == {}
 
 
 async def test_an_endpoint_that_is_none_is_refused() -> None:

@@ -10,11 +10,9 @@ import pytest_asyncio
 
 from ccm import cloud
 from providers import sim
+from providers.sim import server, world
 
 WHO = cloud.Identity(cluster="c1", namespace="pools", pool="workers", name="m-1", uid="u-1")
-OTHER = cloud.Identity(cluster="c1", pool="workers", name="m-2", uid="u-2")
-VOLUMES = {"dataVolumes": [10, 20]}
-RANGES = {"allowedAddresses": ["10.244.0.0/24"]}
 
 
 class Asking:
@@ -30,12 +28,6 @@ class Asking:
 
     async def create(self, **fields: Any) -> cloud.MachineInfo:
         return await self.driver.create_machine(self.request(user_data=b"hi", **fields))
-
-    async def records(self, **spec: Any) -> list[cloud.MachineRecord]:
-        asked = cloud.ListMachinesRequest(
-            cluster="c1", pool="workers", provider_spec=spec, credentials=self.credentials
-        )
-        return list(await self.driver.list_machines(asked))
 
 
 @pytest_asyncio.fixture
@@ -67,6 +59,49 @@ async def test_credentials_are_checked_and_not_told(
     with pytest.raises(cloud.InvalidArgument) as raised:
         await asking.driver.create_machine(asking.request(credentials=given))
     assert "hunter2" not in f"{problem} {raised.value} {raised.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ({"machineType": 4, "zone": ""}, ["machineType", "zone"]),
+        ({"sise": "big"}, ["sise"]),
+        ({"labels": {"kube-ccm/cluster": "mine"}}, ["labels"]),
+        ({"dataVolumes": [1, 0]}, ["dataVolumes"]),
+        ({"allowedAddresses": ["10.0.0.0/8", "x"]}, ["allowedAddresses"]),
+    ],
+)
+async def test_every_fault_of_a_spec_is_told(
+    asking: Asking, spec: Mapping[str, Any], fields: list[str]
+) -> None:
+    problems = await asking.driver.validate_spec(spec, asking.credentials, live=False)
+
+    assert [one.field for one in problems] == fields
+    with pytest.raises(cloud.InvalidArgument):
+        await asking.create(provider_spec=spec)
+
+
+async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.Service) -> None:
+    """A provider ID written by hand has another VM deleted."""
+    await asking.create(provider_spec={"dataVolumes": [10, 20]})
+    other = service.world.put(world.GivenInstance(name="other"))
+
+    request = asking.request(f"sim://{other.id}", is_imported=True)
+    await asking.driver.delete_machine(request)
+
+    assert [one.name for one in service.world.snapshot()] == ["m-1"]
+    assert len(service.worlds.volumes.list()) == 2
+
+
+async def test_a_secret_does_not_say_where_the_cloud_is(
+    asking: Asking, service: server.Service
+) -> None:
+    other = server.Service()
+    async with server.serve(other) as elsewhere:
+        given = {**asking.credentials, "url": elsewhere.encode()}
+        await asking.create(credentials=cloud.Credentials(given))
+
+    assert (len(service.world.snapshot()), other.calls.total()) == (1, 0)
 
 
 @pytest.mark.parametrize("url", ["", "nowhere", "ftp://x"])

@@ -46,7 +46,7 @@ async def test_metadata_is_complete_and_in_kubernetes_words(
             zone="z1",
             region="r1",
             addresses=tuple(world.Address(kind=kind, value=value) for kind, value in kinds),
-            labels={"example.com/rack": "7", "note": "not a label!", "/": "x"},
+            labels={"example.com/rack": "7", "note": "not a label!", "/": "x", "kube-ccm/uid": "u"},
         )
     )
 
@@ -254,6 +254,43 @@ async def test_an_answer_to_another_question_is_refused(
 
     with pytest.raises(cloud.Unknown):
         await (api.server(instance) if "id" in answer else api.servers())
+
+
+@pytest.mark.parametrize(
+    ("fault", "promised"),
+    [
+        (Fault(status=404, code="not_found"), cloud.NotFound),
+        (Fault(status=404, code="no_such_path"), cloud.Unknown),
+        (Fault(status=409, code="busy"), cloud.RetryAfter),
+        (Fault(status=409, code="conflict"), cloud.AlreadyExists),
+        (Fault(status=409, code="protected"), cloud.FailedPrecondition),
+        (Fault(kind="garbage", status=404), cloud.Unknown),
+        (Fault(kind="garbage", body="{}"), cloud.Unknown),
+        (Fault(kind="latency", delay_s=5.0), cloud.DeadlineExceeded),
+    ],
+    ids=lambda value: f"{value.kind}-{value.code}" if isinstance(value, Fault) else "",
+)
+async def test_a_fault_arrives_as_its_class(
+    service: server.Service, api: client.Client, instance: str, fault: Fault, promised: type
+) -> None:
+    """Only a 404 with the cloud's own word says that something is not there."""
+    service.script.add(fault)
+
+    for question in (api.server(instance), api.servers("a"), api.servers()):
+        with pytest.raises(promised) as caught:
+            await question
+        assert caught.type is promised
+
+
+async def test_a_fault_on_a_later_page_is_no_short_listing(
+    service: server.Service, api: client.Client
+) -> None:
+    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(5)])
+    service.change_settings(worlds.Settings(page_size=2))
+    service.script.add(Fault(skip=2))
+
+    with pytest.raises(cloud.Unavailable):
+        await api.servers()
 
 
 def read(text: str) -> client.Config:
