@@ -149,3 +149,50 @@ def test_a_secret_of_several_lines_stays_out_of_a_groups_traceback(
 
     assert "ValueError: bad" in written(stream)
     assert "secondLine88" not in written(stream)
+
+
+@pytest.mark.parametrize("fmt", ["text", "dev"])
+def test_a_message_cannot_forge_a_line(stream: io.BytesIO, fmt: log.Format) -> None:
+    said = "no\nforged\rforged\x85forged\u2028forged\x1b[2J\x9b2J\u202e"
+    log.setup(fmt=fmt, stream=stream)
+    try:
+        raise ValueError(said)
+    except ValueError as error:
+        log.logger("node").error(said, exc_info=error, error=error, name=said)
+
+    first, *rest = written(stream).splitlines()
+    assert rest[0] == "\tTraceback (most recent call last):"
+    assert all(line.startswith("\t") for line in rest)
+    assert "".join([first, *(line[1:] for line in rest)]).isprintable()
+
+
+def test_json_lines_have_klogs_keys_and_each_level_its_stream(stream: io.BytesIO) -> None:
+    infos = io.BytesIO()
+    log.setup(fmt="json", verbosity=6, stream=stream, info_stream=infos)
+    log.logger("node").v(6).info("detail")
+    logging.getLogger("some.library").info("chatter")
+    with log.bound(zone="z1"):
+        log.logger("node").error("failed", error=ValueError("broken"), attempt=3)
+    logging.getLogger("some.library").error("careful, %s", "please")
+
+    (info,) = objects(infos)
+    assert [*info] == ["ts", "caller", "msg", "v", "logger", "level"]
+    line, forwarded = objects(stream)
+    assert re.fullmatch(r"test_log\.py:\d+", line.pop("caller"))
+    assert line.pop("ts") > 1_500_000_000_000
+    expected = {"msg": "failed", "logger": "node", "err": "broken", "level": "error"}
+    assert line == {**expected, "zone": "z1", "attempt": 3}
+    assert (forwarded["logger"], forwarded["msg"]) == ("some.library", "careful, please")
+
+
+def test_no_secret_reaches_a_stream(stream: io.BytesIO) -> None:
+    redact.know("wLq2hunter\n2")
+    try:
+        raise ValueError("refused: wLq2hunter\n2 is wrong")
+    except ValueError as error:
+        log.logger("node").error("failed", exc_info=error, error=error, header="Bearer abc.def1")
+    finally:
+        redact.forget("wLq2hunter\n2")
+    logging.getLogger("some.library").warning("GET https://me:pa55@cloud.example/x")
+
+    assert not re.search("hunter|def1|pa55", written(stream))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -12,7 +13,9 @@ from ccm.base import interpreter, metrics
 from tests.waiting import DEADLINE_S
 
 
-def test_options_of_ours_are_the_childs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_our_options_and_ignores_folder_and_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "_xoptions", {"dev": True, "int_max_str_digits": "700"})
 
     command = interpreter.command("this", "that")
@@ -119,6 +122,18 @@ def test_warnings_and_errors_that_nobody_awaits_are_lines_without_secrets() -> N
     assert "hunTer2x9" not in done.stdout
 
 
-def lines(name: str) -> list[str]:
+def test_series_have_their_suffixes_and_no_created_series() -> None:
+    name = f"test_{uuid.uuid4().hex}"
+    metrics.histogram(f"{name}_h", "help", ["verb"], buckets=(0.1,)).labels(verb="get").observe(0.1)
+    metrics.counter(f"{name}_c_total", "help").inc()
+    metrics.plain_counter(f"{name}_p", "help", ["result"]).labels("good").inc()
+
     text = metrics.exposition().decode()
-    return [line for line in text.splitlines() if line.startswith(name)]
+    assert [line for line in text.splitlines() if line.startswith(name)] == [
+        f'{name}_h_bucket{{le="0.1",verb="get"}} 1.0',
+        f'{name}_h_bucket{{le="+Inf",verb="get"}} 1.0',
+        f'{name}_h_count{{verb="get"}} 1.0',
+        f'{name}_h_sum{{verb="get"}} 0.1',
+        f"{name}_c_total 1.0",
+        f'{name}_p{{result="good"}} 1.0',
+    ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,14 +22,6 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.TRANSIENT))
     monkeypatch.setattr(redact, "_held", {})
     monkeypatch.setattr(redact, "_needles", None)
-
-
-@pytest.fixture
-def known() -> Iterator[None]:
-    """One secret the process knows."""
-    redact.know('s3"cret/x')
-    yield
-    redact.forget('s3"cret/x')
 
 
 @pytest.mark.parametrize(("lasting", "most"), [(True, redact.LASTING), (False, redact.TRANSIENT)])
@@ -124,3 +119,125 @@ def test_a_line_of_json_stays_json(said: str, written: str) -> None:
     redact.know("1234567")
 
     assert redact.line(said.encode()).decode() == written
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "/var/run/secrets/kubernetes.io/serviceaccount/token: no such file",
+        "basic authentication and bearer tokens; authorization: denied by policy",
+        'msg="secret" resource="secrets" key="node-1"',
+        "token expired",
+        "password: must not be empty",
+        "node token-1 is ready",
+        "https://host:6443/users/me@example.com?mail=a@b",
+        'secrets is forbidden: User "system:serviceaccount:kube-system:ccm" cannot list "secrets"',
+        "use --service-account-credentials=true",
+        "token=null&n=1 password: none, secret=false; {'token': None} x.token == None",
+        "tokens: 5 max_tokens=4096, passwords: 0 secrets=2.5 sig=15",
+        "<token/> <password></password> <secrets>\n  <name>x</name>\n</secrets>",
+        "secrets:\n  - name: x\ntoken:\n  file: /x\npassword:\n  from:\n    env: X",
+        "compass=3 bypass: on, adminPassed=1 design=5",
+        "worker.examplehostname1 is ready, worker.example0host1234.internal too",
+        "registry.k8s.io/pause@sha256:0123456789abcdef0123456789abcdef",
+        "m-nosecret: spec.secretRef is missing; name a Secret",
+        "machines pool-token: Pending: Ordered, pool-passwords: VM was refused",
+        "m-nosecret: hunter, next",
+    ],
+)
+def test_harmless_text_stays(said: str) -> None:
+    assert redact.words(said) == said
+    assert redact.line(said.encode()) == said.encode()
+
+
+@pytest.mark.parametrize("secret", ["hunter2-hunter2", "a?b>c~d>e?f", "p\u00e4sswort", "x\ny" * 9])
+def test_a_known_secret_is_masked_in_base64_of_a_text_around_it(secret: str) -> None:
+    redact.know(secret)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before, after in (("", ""), ("u:", "x"), ("us:", "xy"), ("usr:", "xyz")):
+            shown = redact.words(encode(f"{before}{secret}{after}".encode()).decode())
+            # A digit at either end holds bits of its neighbour.
+            assert M in shown
+            assert base64.b64encode(secret.encode())[4:12].decode() not in shown
+
+
+def test_a_held_secret_is_masked_until_its_last_owner_releases_it() -> None:
+    redact.know("node")
+    redact.hold("owner", "held-secret", "other-secret")
+    redact.hold("another", "held-secret")
+    text = "held-secret other-secret node"
+    assert redact.words(text) == f"{M} {M} node"
+    redact.release("owner")
+    assert redact.words(text) == f"{M} other-secret node"
+    redact.release("another")
+    assert redact.words(text) == text
+
+
+@pytest.mark.parametrize("between", ["\n", ":\n\n  \t"])
+def test_a_secret_of_several_lines_is_known_behind_margins(between: str) -> None:
+    secret = between.join(("first77-of-sixteen", "second88-of-sixteen"))
+    redact.know(secret)
+    rows = f"bad: {secret} end".split("\n")
+
+    for margin in ("\n  | ", "\\n    | ", "\n  + ", "\n\t"):
+        said = redact.words(margin.join(rows))
+        assert "second88" not in said
+        assert said.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("m-mysecret: hunter2 is wrong", f"m-mysecret: {M} is wrong"),
+        ('m-nosecret: "hunter" is wrong', f'm-nosecret: "{M}" is wrong'),
+        ("m-nosecret: wrong token: abc", f"m-nosecret: wrong token: {M}"),
+        ("x-secret: hunter", f"x-secret: {M}"),
+        ("mail_password: hunter", f"mail_password: {M}"),
+    ],
+)
+def test_a_secret_after_the_name_of_an_object_is_masked(said: str, written: str) -> None:
+    assert redact.words(said) == written
+
+
+@pytest.mark.parametrize(
+    ("names", "secret"),
+    [("token apiToken client_secret PASSWORD api-key", True), ("tokenFile key_pair", False)],
+)
+def test_names_tell_which_settings_are_secret(names: str, secret: bool) -> None:
+    assert {redact.is_secret(name) for name in names.split()} == {secret}
+
+
+def test_public_text_is_cut_after_its_secrets_are_gone() -> None:
+    said = redact.public("é" * 505 + " password: abcdefghijklmnop " + "x" * 9000)
+
+    assert len(said.encode()) <= redact.PUBLIC_BYTES
+    assert said.endswith("...")
+    assert "abc" not in said
+
+
+@pytest.mark.parametrize("secret", ["hunter2-" * 40, "hunter2-" * 400])
+def test_half_a_secret_at_the_cut_is_left_out(secret: str) -> None:
+    redact.know(secret)
+    for whole in (1, 7, 100, len(secret) // 2, len(secret) - 2):
+        said = redact.words("x " * ((redact.LONGEST - whole) // 2) + secret)
+        assert "hunter" not in said
+        assert len(said) <= redact.LONGEST
+
+
+def test_hostile_text_costs_seconds_at_most() -> None:
+    """Text of 64 KiB whose cost would be quadratic in a careless pattern."""
+    before = time.process_time()
+    for piece in (
+        "token='eyJ-://a:",
+        "\\",
+        "--token ",
+        "\\u0041",
+        "a0.",
+        "m-token: a b ",
+        "cookie=a; ",
+    ):
+        redact.line((piece * ((1 << 16) // len(piece))).encode())
+    redact.hold(1, "ab" * (credentials.HEADER_BYTES // 2))
+    redact.know(json.dumps({"key": "\n" * (credentials.MOST_BYTES // 4)}))
+    redact.line(b"x" * 300)
+    assert time.process_time() - before < 10

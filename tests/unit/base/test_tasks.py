@@ -16,18 +16,9 @@ from ccm.base import clock, drain, lease_guard, tasks
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.base.throttle import TokenBucket, Unlimited, bucket
-from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.testing.clock import advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
-
-
-async def fails() -> None:
-    raise ValueError("broken")
-
-
-GRACE_S = 20.0
-
-Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Environment:
@@ -36,25 +27,14 @@ class Environment:
     def __init__(self) -> None:
         self.drain = Drain()
         self.door = asyncio.Event()
-        self.door_of_second = asyncio.Event()
         self.said: list[str] = []
-        self.tasks: list[asyncio.Task[Any]] = []
 
-    async def start(self, work: Work) -> asyncio.Task[None]:
+    def start(self, work: Work) -> asyncio.Task[None]:
         async def governed() -> None:
             self.drain.govern()
-            await work()
+            await work(self)
 
-        task = tasks.spawn(governed(), name="work")
-        self.tasks.append(task)
-        await settle()
-        return task
-
-    async def stop(self) -> asyncio.Task[bool]:
-        task = tasks.spawn(self.drain.drained(GRACE_S), name="stop")
-        self.tasks.append(task)
-        await settle()
-        return task
+        return tasks.spawn(governed(), name="work")
 
     async def change(self, what: str, *, long: bool = False) -> None:
         async with drain.change(long=long):
@@ -62,7 +42,10 @@ class Environment:
             await self.door.wait()
 
 
-def changes(*what: str, in_unit: bool = True) -> Callable[[Environment], Coroutine[Any, Any, None]]:
+Work = Callable[[Environment], Coroutine[Any, Any, None]]
+
+
+def changes(*what: str, in_unit: bool = True) -> Work:
     async def work(env: Environment) -> None:
         async with drain.unit() if in_unit else contextlib.nullcontext():
             for each in what:
@@ -72,29 +55,74 @@ def changes(*what: str, in_unit: bool = True) -> Callable[[Environment], Corouti
     return work
 
 
+async def beside(env: Environment) -> None:
+    async with drain.unit():
+        tasks.spawn(env.change("left behind"), name="left-behind")
+
+
 ONE, LONE = changes("first"), changes("lone", in_unit=False)
 
 
-async def run(work: Callable[[Environment], Coroutine[Any, Any, None]]) -> Environment:
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        pytest.param(ONE, ["first", "done"], id="a-unit-comes-to-its-end"),
+        pytest.param(changes("a", "b"), ["a", "b", "done"], id="its-next-change-is-made"),
+        pytest.param(changes("first", "long"), ["first"], id="but-none-that-takes-long"),
+        pytest.param(LONE, ["lone", "done"], id="a-change-without-a-unit"),
+        pytest.param(beside, ["left behind"], id="a-task-that-outlives-its-unit"),
+    ],
+)
+async def test_a_change_under_way_comes_to_its_end(work: Work, said: list[str]) -> None:
     env = Environment()
-    await env.start(lambda: work(env))
-    return env
+    begun = env.start(work)
+    await settle()
+    stopped = tasks.spawn(env.drain.drained(20.0), name="stop")
+    await settle()
+    assert not stopped.done()
+
+    env.door.set()
+    await settle()
+
+    assert stopped.result() is True
+    assert (env.said, env.drain.under_way) == (said, 0)
+    await tasks.cancel_and_join(begun)
 
 
-async def ended(env: Environment) -> None:
-    await tasks.cancel_and_join(*env.tasks)
+async def test_a_change_that_takes_too_long_is_reported() -> None:
+    env = Environment()
+    begun = env.start(ONE)
+    await settle()
+
+    assert await env.drain.drained(20.0) is False
+
+    assert (elapsed_s(), env.drain.under_way) == (20.0, 1)
+    await tasks.cancel_and_join(begun)
+    assert env.drain.under_way == 0
+
+
+@pytest.mark.parametrize("work", [ONE, LONE, beside])
+async def test_a_drain_begins_nothing_new(work: Work) -> None:
+    env = Environment()
+    env.door.set()
+    assert await env.drain.drained(20.0)
+    begun = env.start(work)
+    await settle()
+
+    assert env.said == []
+    await tasks.cancel_and_join(begun)
 
 
 def governing(seconds: float | None) -> LeaseGuard:
-    """The fence of this test; None: under a lease that nobody has taken yet."""
-    made = LeaseGuard()
+    """The guard of this test; None: under a lease that was never taken."""
+    guard = LeaseGuard()
     if seconds is not None:
-        made.extend(clock.monotonic() + seconds)
-    made.govern()
-    return made
+        guard.extend(clock.monotonic() + seconds)
+    guard.govern()
+    return guard
 
 
-async def work() -> str:
+async def limited() -> str:
     """Something that never ends by itself; how it ended."""
     try:
         async with lease_guard.limit():
@@ -104,6 +132,84 @@ async def work() -> str:
     except TimeoutError:
         return "ended"
     return "done"
+
+
+@pytest.mark.parametrize("seconds", [None, 10])
+async def test_without_a_lease_that_holds_nothing_is_begun(seconds: float | None) -> None:
+    """Not even where the event loop had no chance to notice, nor in a thread of the task."""
+    governing(seconds)
+    if seconds:
+        jump(9.9)
+        lease_guard.check()
+        jump(0.1)
+    with pytest.raises(Lapsed):
+        lease_guard.check()
+    with pytest.raises(Lapsed):
+        await asyncio.to_thread(lease_guard.check)
+    assert await limited() == "not begun"
+
+
+async def test_work_under_way_lasts_as_long_as_its_own_lease() -> None:
+    guard = governing(10)
+    begun = tasks.spawn(limited(), name="limited")
+    for _ in range(3):
+        await advance(9)
+        guard.extend(clock.monotonic() + 10)
+
+    async def another() -> None:
+        governing(100)
+        await advance(50)
+        lease_guard.check()
+
+    await tasks.spawn(another(), name="another")
+    assert await begun == "ended"
+    with pytest.raises(Lapsed):
+        lease_guard.check()
+
+
+async def test_a_lost_lease_ends_at_once_what_is_under_way() -> None:
+    guard = governing(10)
+    begun = tasks.spawn(limited(), name="limited")
+    await advance(1)
+
+    guard.lapse()
+    # A renewal that is answered in the same breath finds its end begun.
+    await asyncio.sleep(0)
+    guard.extend(clock.monotonic())
+
+    assert await begun == "ended"
+    assert elapsed_s() == 1
+
+
+async def test_bounded_runs_all_with_at_most_the_limit_at_once_and_stops_at_a_failure() -> None:
+    running, most, done = 0, 0, 0
+
+    async def work(item: int) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running, done = running - 1, done + 1
+        if item == 20:
+            raise ValueError
+
+    await tasks.bounded(iter(range(20)), work, limit=3, name="job")
+    assert (done, most) == (20, 3)
+    with pytest.raises(ExceptionGroup):
+        await tasks.bounded(range(20, 1000), work, limit=2, name="job")
+    assert done < 25
+
+
+async def test_a_cancellation_is_heard_together_with_the_event() -> None:
+    event = asyncio.Event()
+    waits = asyncio.create_task(tasks.wait_for(event, 3))
+    await settle()
+
+    event.set()
+    waits.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waits
 
 
 @given(
@@ -151,8 +257,20 @@ def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> N
         TokenBucket(qps=qps, burst=burst)
 
 
-async def test_a_negative_rate_means_no_limit() -> None:
-    limiter = bucket(-1, 10)
+async def test_a_negative_rate_means_no_limit_and_zero_the_defaults_of_client_go() -> None:
+    limiter, default = bucket(-1, 10), bucket(0, 0)
 
     assert isinstance(limiter, Unlimited)
     assert [await limiter.acquire() for _ in range(500)] == [0.0] * 500
+    assert [await default.acquire() for _ in range(11)] == [0.0] * 10 + [pytest.approx(0.2)]
+
+
+async def test_trying_never_waits_and_never_jumps_the_line() -> None:
+    limiter = TokenBucket(qps=1, burst=1)
+    assert [limiter.try_acquire(), limiter.try_acquire()] == [True, False]
+    waiter = tasks.spawn(limiter.acquire(), name="waiter")
+    await settle()
+    jump(10)
+    assert not limiter.try_acquire()
+    await tasks.cancel_and_join(waiter)
+    assert limiter.try_acquire()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
+import re
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from aiohttp import (
     ClientConnectorDNSError,
     ClientConnectorError,
@@ -24,8 +22,9 @@ from aiohttp import (
 from aiohttp.client_reqrep import ConnectionKey
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from ccm.base import wire
+from ccm.base import credentials, files, redact, wire
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.flags import (
     ADDRESS,
@@ -44,10 +43,18 @@ from ccm.base.flags import (
     Gate,
     Gates,
     Kind,
+    NamedCertificate,
 )
-from ccm.base.parsing import format_duration, parse_digits, parse_duration
-from ccm.base.proxies import Proxies
-from tests import pki
+from ccm.base.log import Outage, logger
+from ccm.base.parsing import MOST, format_duration, parse_digits, parse_duration
+from ccm.base.proxies import Proxies, shown
+from tests.handclock import HandClock
+
+
+@pytest.mark.parametrize("text", ["+1", "1_0", "²", "٣", "1\n", str(MOST + 1), "0" * 5000])
+def test_other_text_than_digits_is_none(text: str) -> None:
+    assert parse_digits(text) is None
+    assert parse_digits(str(MOST)) == MOST
 
 
 @given(st.text())
@@ -65,6 +72,65 @@ def test_what_is_written_reads_back_the_same(micros: int) -> None:
     value = micros * US
 
     assert parse_duration(format_duration(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "written"),
+    [
+        ("-0", timedelta(0), "0s"),
+        ("5.s", timedelta(seconds=5), "5s"),
+        ("12μs", 12 * US, "12µs"),
+        ("-1999ns", -US, "-1µs"),
+        ("10.5s4m", timedelta(minutes=4, seconds=10.5), "4m10.5s"),
+        ("1h2m3s4ms5us6ns", timedelta(hours=1, minutes=2, seconds=3, microseconds=4005), None),
+        ("0.3333333333333333333h", timedelta(minutes=19, seconds=59, microseconds=999999), None),
+        ("48h", timedelta(hours=48), "48h0m0s"),
+        ("-90s", -timedelta(seconds=90), "-1m30s"),
+        ("2562047h", timedelta(hours=2562047), None),
+    ],
+)
+def test_durations_are_those_of_go(text: str, value: timedelta, written: str | None) -> None:
+    assert parse_duration(text) == value
+    assert written in (None, format_duration(value))
+
+
+@pytest.mark.parametrize("text", ["", "3", "s", ".s", "1d", "5 s", " 5s", "1h2", "٣s", "2562048h"])
+def test_other_durations_are_refused_with_the_text_shown(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        *(("", True), ("a b", True), ("x" * credentials.HEADER_BYTES, True)),
+        *((f"hunter{text}", False) for text in ("\nb", "\r\nX-Admin: 1", "\0", "\x7f", "ä")),
+        ("hunter" * 50_000, False),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_a_header_carries_one_line_of_a_credential(text: str, is_taken: bool) -> None:
+    if is_taken:
+        assert credentials.header_value(text) == text
+        return
+    with pytest.raises(ValueError, match=r"must be one line .* and has \d+$") as caught:
+        credentials.header_value(text)
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_credential_file_has_a_limit_and_a_private_one_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b" \n" + b"x" * (credentials.MOST_BYTES - 3) + b"\n")
+    assert credentials.read(file) == "x" * (credentials.MOST_BYTES - 3)
+    file.write_bytes(b"x" * (credentials.MOST_BYTES + 1))
+    with pytest.raises(ValueError, match=f"more than {credentials.MOST_BYTES} bytes"):
+        credentials.read(file)
+
+    file.chmod(0o644)
+    files.write_private(file, "kept")
+
+    assert file.read_text() == "kept"
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 PROXY = "http://proxy.test:3128"
@@ -105,6 +171,37 @@ def test_hosts_that_are_reached_directly(
 
 
 @pytest.mark.parametrize(
+    ("environ", "url", "proxy"),
+    [
+        ({"https_proxy": PROXY}, "https://cloud.test", PROXY),
+        ({"HTTPS_PROXY": "http://upper", "https_proxy": PROXY}, "https://c", "http://upper"),
+        ({"HTTPS_PROXY": "", "https_proxy": PROXY}, "https://cloud.test", PROXY),
+        ({"HTTPS_PROXY": PROXY}, "http://cloud.test", ""),
+        ({"HTTP_PROXY": PROXY}, "http://cloud.test", PROXY),
+        ({"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, "https://cloud.test", ""),
+        ({"HTTPS_PROXY": " proxy.test:3128 "}, "https://cloud.test", PROXY),
+        # Metadata services and this machine are never asked through a proxy.
+        *((BOTH, f"http://{host}/latest", "") for host in ("169.254.170.23", "[fd00:ec2::254]")),
+        *(
+            (BOTH, f"https://{host}", "")
+            for host in ("[::ffff:169.254.169.254]", "[fe80::a9fe:a9fe]")
+        ),
+        *((BOTH, f"http://{host}", "") for host in ("127.8.8.8:8080", "[::1]", "LOCALHOST")),
+    ],
+)
+def test_the_variables_name_a_proxy(environ: dict[str, str], url: str, proxy: str) -> None:
+    assert Proxies.of(environ).proxy_for(url) == proxy
+
+
+def test_the_password_of_a_proxy_is_a_secret() -> None:
+    proxy = "http://us:pass%40word-of-proxy@proxy.test"
+    assert Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test") == proxy
+
+    assert redact.words("it was pass@word-of-proxy") == "it was [redacted]"
+    assert shown(proxy) == "http://proxy.test"
+
+
+@pytest.mark.parametrize(
     "given", ["socks5://us:hunter4@proxy.test", "http://", "http://proxy.test:x", "http://p:0"]
 )
 def test_what_is_no_proxy_is_refused_by_name(given: str) -> None:
@@ -123,7 +220,11 @@ def test_a_password_of_a_proxy_that_is_longer_than_any_credential_is_refused() -
         Proxies.of({"HTTPS_PROXY": proxy}).proxy_for("https://cloud.test")
 
 
-POLICY = Exponential(base_s=0.005, factor=2.0, cap_s=1000.0)
+def test_delays_double_up_to_the_cap() -> None:
+    policy = Exponential(base_s=0.005, factor=2.0, cap_s=1000.0)
+    delays = [policy.delay(failures, random.Random(7)) for failures in (0, 1, 17, 18, 10**9)]
+
+    assert delays == [0.005, 0.01, 655.36, 1000.0, 1000.0]
 
 
 @given(st.floats(0.001, 1e6), st.floats(-1.0, 3.0), st.integers())
@@ -133,14 +234,62 @@ def test_jitter_stretches_and_never_shortens(delay: float, fraction: float, seed
     assert delay <= stretched <= delay * (1 + max(0.0, fraction))
 
 
-def test_a_streak_grows_until_it_is_reset() -> None:
-    streak = Streak(policy=Exponential(base_s=1.0, cap_s=30.0))
-    grown = [streak.next(now_s) for now_s in (0.0, 1.0, 3.0)]
+def test_a_streak_grows_until_it_is_reset_or_a_quiet_time_is_over() -> None:
+    streak = Streak(policy=Exponential(base_s=1.0, cap_s=30.0), reset_after_s=120.0)
+    grown = [streak.next(now_s) for now_s in (0.0, 1.0, 121.0, 241.5, 242.0)]
 
     streak.reset()
 
-    assert grown == [1.0, 2.0, 4.0]
-    assert streak.next(100.0) == 1.0
+    assert grown == [1.0, 2.0, 4.0, 1.0, 2.0]
+    assert streak.next(243.0) == 1.0
+
+
+def test_an_outage_is_logged_as_it_begins_every_few_minutes_and_as_it_ends(hand: HandClock) -> None:
+    outage = Outage(logger("test"), begins="lost", ends="found")
+    with capture_logs() as lines:
+        outage.is_over()
+        for minute in range(12):
+            outage.goes_on(minute=minute)
+            hand.advance(60.0)
+        outage.is_over()
+        outage.is_over()
+
+    warned = [line["minute"] for line in lines if line["log_level"] == "warning"]
+    assert warned == [0, 5, 10]
+    assert [line["after_s"] for line in lines if line["event"] == "found"] == [720.0]
+
+
+CERTIFICATE = NamedCertificate(cert_file="a", key_file="b", names=("*.c", "d"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value", "written"),
+    [
+        *[(BOOL, word, True, "true") for word in ("1", "t", "T", "true", "TRUE", "True")],
+        *[(BOOL, word, False, "false") for word in ("0", "f", "F", "false", "FALSE", "False")],
+        (INT32, "-2147483648", -(2**31), "-2147483648"),
+        (INT32, "+5", 5, "5"),
+        (FLOAT, "-.5e1", -5.0, "-5"),
+        (DURATION, "12h", timedelta(hours=12), "12h0m0s"),
+        (STRINGS, "", (), "[]"),
+        (STRINGS, " a,,b,", (" a", "", "b", ""), "[ a,,b,]"),
+        (NUMBERS, "29,23", (29, 23), "[29,23]"),
+        (
+            GATES,
+            "B=true, A=false,,C=1",
+            {"A": False, "B": True, "C": True},
+            "A=false,B=true,C=true",
+        ),
+        (LEVELS, "node*=4,kube=2", (("node*", 4), ("kube", 2)), "node*=4,kube=2"),
+        (QUANTITY, "64Ki", 65536, None),
+        (CERTIFICATES, "a,b:*.c, d", (CERTIFICATE,), "[a,b:*.c,d]"),
+        (VERSION, "1", "true", "true"),
+        (VERSION, "v1.2.3-rc.1", "v1.2.3-rc.1", "v1.2.3-rc.1"),
+    ],
+)
+def test_reads_and_writes(kind: Kind[Any], text: str, value: object, written: str | None) -> None:
+    assert kind.parse(text) == value
+    assert written in (None, kind.write(kind.parse(text)))
 
 
 @pytest.mark.parametrize(
@@ -179,6 +328,20 @@ KNOWN = (
 )
 
 
+@pytest.mark.parametrize(
+    ("settings", "enabled"),
+    [
+        ({}, {"Tried", "Settled"}),
+        ({"AllAlpha": True, "AllBeta": False}, {"Early", "Settled"}),
+        ({"Early": False, "AllAlpha": True, "Settled": True}, {"Tried", "Settled"}),
+    ],
+    ids=["defaults", "a-group-spares-locked", "its-own-wins-over-a-group"],
+)
+def test_settings_change_gates(settings: dict[str, bool], enabled: set[str]) -> None:
+    gates = Gates(KNOWN, settings)
+    assert {gate.name for gate in KNOWN if gates.enabled(gate.name)} == enabled
+
+
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(ValueError, match="unrecognized feature gate: Nope") as raised:
         Gates(KNOWN, {"Nope": True, "Settled": False})
@@ -188,29 +351,11 @@ def test_all_faults_are_told_at_once() -> None:
     )
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> pki.Authority:
-    return pki.Authority(tmp_path, "machine")
-
-
-@pytest_asyncio.fixture
-async def url(authority: pki.Authority) -> AsyncIterator[str]:
-    """A server whose certificate is of that authority."""
-    pair = authority.server("localhost")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.chain, pair.key)
-    context.set_alpn_protocols(["http/1.1"])
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        agreed = writer.get_extra_info("ssl_object").selected_alpn_protocol()
-        writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{agreed}".encode())
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    async with server:
-        yield f"https://localhost:{server.sockets[0].getsockname()[1]}"
+def test_trust_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    ours, pythons = wire._context(), ssl.create_default_context()
+    for name in ("verify_flags", "verify_mode", "check_hostname", "options", "minimum_version"):
+        assert getattr(ours, name) == getattr(pythons, name), name
 
 
 def test_the_daemon_starts_without_the_machines_authorities() -> None:

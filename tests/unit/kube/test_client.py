@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from ccm.kube import decode, errors
+from ccm.kube import decode, errors, exec_plugin, resources
 from ccm.kube.client import Client, Resource, encode
 from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
-from ccm.model import Lease, Node, ObjectMeta
+from ccm.model import Lease, Node, ObjectMeta, meta, node, objects, service
 from tests.unit.kube.proxy import Server, a_status, no_answer, says, sends, streams
 
 NODE = {"metadata": {"name": "n1", "resourceVersion": "5"}}
@@ -105,10 +107,6 @@ async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Nod
             await anext(events)
 
     assert first.key == "n1"
-
-
-def _node(name: str, **more: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "resourceVersion": f"rv-{name}"}, **more}
 
 
 @pytest.mark.parametrize(
@@ -233,3 +231,120 @@ def test_what_is_nested_too_deeply_and_cut_off_is_no_list(levels: int, end: str)
         decode.decode_page(NODES, ('{"items": [' * levels + end).encode())
     with no_answer("garbage"):
         decode.decode_event(NODES, ('{"object": [' * levels + end).encode())
+
+
+_MODELS = {
+    "Cause": "V1StatusCause",
+    "Envelope": "V1WatchEvent",
+    "Event": "CoreV1Event",
+    "EventSource": "V1EventSource",
+    "ObjectReference": "V1ObjectReference",
+    "PortStatus": "V1PortStatus",
+}
+
+
+_NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "Named", "NameMeta", "RawList"}
+
+
+_MODULES = (meta, node, service, objects, resources, errors, exec_plugin)
+
+
+def _wire_types() -> Iterator[type[meta.Wire]]:
+    """Every wire type of the model and of this layer, bases and generic ones apart."""
+    skipped = (meta.Wire, meta.KubeObject, resources.ItemList, resources.Change)
+    for module in _MODULES:
+        for found in vars(module).values():
+            ours = isinstance(found, type) and found.__module__ == module.__name__
+            if ours and issubclass(found, meta.Wire) and found not in skipped:
+                yield found
+
+
+def test_fields_are_spelled_as_the_server_spells_them() -> None:
+    from kubernetes.client import models  # heavy: nobody else needs it
+
+    for each in _wire_types():
+        if each.__name__ not in _NOT_THERE:
+            model = getattr(models, _MODELS.get(each.__name__, f"V1{each.__name__}"))
+            ours = {item.encode_name for item in msgspec.structs.fields(each)}
+            assert ours <= {"kind", *model.attribute_map.values()}, each
+
+
+def test_kinds_know_their_paths() -> None:
+    assert NODES.path() == "/api/v1/nodes"
+    assert NODES.path(name="n1", subresource="status") == "/api/v1/nodes/n1/status"
+    assert NODES.path(name="../secrets?x#y%") == "/api/v1/nodes/..%2Fsecrets%3Fx%23y%25"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    assert LEASES.path(namespace="kube-system", name="ccm") == f"{leases}/ccm"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "expected"),
+    [
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Expired", errors.Gone),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.TooManyRequests),
+        (500, "InternalError", errors.ServerError),
+        (504, "Timeout", errors.ServerError),
+        (400, "BadRequest", errors.ApiError),
+    ],
+)
+def test_a_status_becomes_the_error_of_its_code(
+    status: int, reason: str, expected: type[errors.ApiError]
+) -> None:
+    body = json.dumps(a_status(status, reason, "because")).encode()
+
+    error = errors.from_response(status, {}, body)
+
+    assert type(error) is expected
+    assert (error.status, error.reason, error.message) == (status, reason, "because")
+    assert str(error) == f"because ({status} {reason})"
+
+
+@pytest.mark.parametrize("seconds", ["86400", "9" * 5000], ids=["a day", "no end"])
+def test_a_server_is_waited_for_five_minutes_at_most(seconds: str) -> None:
+    details = {"details": {"retryAfterSeconds": 86400}}
+    body = json.dumps(a_status(429, "TooManyRequests") | details).encode()
+
+    assert errors.retry_after_seconds({"Retry-After": seconds}) == 300
+    assert errors.from_response(429, {"Retry-After": seconds}, b"").retry_after == 300
+    assert errors.from_response(429, {}, body).retry_after == 300
+
+
+async def test_delete_carries_its_precondition(server: Server, nodes: Resource[Node]) -> None:
+    await nodes.delete("n1")
+    await nodes.delete("n1", uid="u")
+    await nodes.delete("n1", uid="u", resource_version="7")
+
+    options = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    assert [(seen.method, seen.target) for seen in server.seen] == [
+        ("DELETE", "/api/v1/nodes/n1")
+    ] * 3
+    assert [seen.json for seen in server.seen] == [
+        options,
+        {**options, "preconditions": {"uid": "u"}},
+        {**options, "preconditions": {"uid": "u", "resourceVersion": "7"}},
+    ]
+
+
+def test_a_proxys_page_is_not_shown() -> None:
+    body = b"<html><body>" + b"x" * 10_000 + b"</body></html>"
+
+    error = errors.from_response(502, {"Content-Type": "text/html"}, body)
+
+    assert type(error) is errors.ServerError
+    assert error.message == "the server answered 502 without a Status"
+    assert error.reason == "InternalError"
+
+
+def test_an_annotation_of_that_name_is_left_as_it_is() -> None:
+    body = {"metadata": {"annotations": {"note": "token: abcdefgh"}}, "message": "token: abcdefgh"}
+
+    sent = json.loads(encode(body))
+
+    assert sent["metadata"] == body["metadata"]
+    assert sent["message"] == "token: [redacted]"

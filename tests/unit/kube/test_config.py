@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from ccm.kube import config
+from ccm.base import redact
+from ccm.kube import config, credentials
 from ccm.kube.config import ClusterConfig, ConfigError
+from ccm.kube.credentials import Credential, TlsSettings
 from tests.unit.kube.proxy import CERTS
 
 V1 = "client.authentication.k8s.io/v1"
@@ -252,3 +255,80 @@ async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path:
         "config": {"audience": "people"},
         "certificate-authority-data": authority,
     }
+
+
+async def test_a_pod_finds_its_server(account: Path) -> None:
+    found = config.load(environ=POD, service_account=account)
+
+    assert found.server == "https://10.0.0.1:443"
+    assert found.namespace == "kube-system"
+    assert found.disable_compression
+    assert found.tls.authorities == (account / "ca.crt").read_bytes()
+    assert list(found.files) == [account / "token", account / "ca.crt"]
+    assert await _header(found) == "Bearer pod-token"
+
+
+def test_the_clusters_settings_are_honoured(write: Any) -> None:
+    settings = {
+        "tls-server-name": "apiserver.test",
+        "disable-compression": True,
+        "certificate-authority-data": _data("authority-one.pem"),
+        "extensions": [{"name": "minikube", "extension": {}}],
+    }
+
+    found = config.load(write(cluster=settings))
+
+    authorities = (CERTS / "authority-one.pem").read_bytes()
+    assert found.tls == TlsSettings(authorities=authorities, server_name="apiserver.test")
+    assert found.disable_compression
+
+
+async def test_files_are_merged_and_the_first_current_context_counts(write: Any) -> None:
+    first = write(user={"token": "first"}, context={"namespace": "one"}, name="a", label="one")
+    second = write(user={"token": "second"}, context={"namespace": "two"}, name="b", label="two")
+
+    found = config.load(f"{first}:/does/not/exist:{second}")
+
+    assert found.namespace == "one"
+    assert await _header(found) == "Bearer first"
+    assert found.source == f"{first} (context 'one')"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no such file"),
+        ("", "must be a mapping with clusters"),
+        ("a: 1\nb: 2\na: 3", "a is given twice, again in line 3"),
+        ("token: *hunter2", r"found undefined alias \(not shown\)"),
+        ("users: [u]", "users must be a list of mappings, each with a name"),
+        (json.dumps({"contexts": []}), "current-context: is not set"),
+        (json.dumps({"current-context": "x"}), "context 'x' does not exist"),
+        ("\udcff", "byte 0 is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_one_clear_message(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_bytes(content.encode(errors="surrogateescape"))
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        config.load(str(path))
+
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "secret"),
+    [
+        (lambda: credentials.bearer("opaque-token"), "opaque-token"),
+        (lambda: credentials.basic("me", "hunter22"), "hunter22"),
+    ],
+    ids=["bearer", "basic"],
+)
+def test_the_log_never_shows_a_credential(made: Callable[[], Credential], secret: str) -> None:
+    sent = str(made().header)
+
+    assert redact.words(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2

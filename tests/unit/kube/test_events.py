@@ -12,13 +12,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.events import COMBINED_PREFIX, QUEUE_SIZE, Correlator, EventRecorder, Verdict, stamped
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.testing.clock import START, advance, elapsed_s
-from tests.support.watches import api_error
+from tests.support.watches import api_error, refused
 
 pytestmark = pytest.mark.virtual_time
 
@@ -165,3 +166,29 @@ def test_only_the_most_recent_keys_are_remembered() -> None:
     stream = Stream(memory=2)
     counts = [stream.expect(node=node).event.count for node in "abacab"]
     assert counts == [1, 1, 2, 1, 3, 1]
+
+
+async def test_an_event_about_a_node_is_created_in_the_default_namespace(sink: Sink) -> None:
+    sink.recorder.event(NODE, "Normal", "Synced", "Node synced successfully")
+    await advance(0)
+    (event,) = sink.events.values()
+    assert re.fullmatch(r"node-1\.[0-9a-f]{16}", event.name)
+    assert int(event.name.partition(".")[2], 16) == int(clock.now().timestamp()) * 10**9
+    assert event.namespace == "default"
+    assert event.involved_object == NODE
+    assert (event.type, event.reason) == ("Normal", "Synced")
+    assert event.message == "Node synced successfully"
+    assert event.source.component == event.reporting_component == sink.component
+    assert event.count == 1
+    assert event.first_timestamp == event.last_timestamp == "2026-01-01T00:00:00Z"
+
+
+async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
+    sink.fault = lambda verb: refused()
+    sink.recorder.event(NODE, "Normal", "R", "m")
+    await advance(300)
+    at = [moment for moment, _ in sink.requests]
+    assert len(at) == 12
+    assert 0 < at[1] < 10
+    assert [later - at[1] for later in at[1:]] == pytest.approx([10.0 * n for n in range(11)])
+    assert sink.count("undelivered") == 1

@@ -173,10 +173,6 @@ async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
     assert not (tmp_path / "end").exists()
 
 
-def _noted(note: Path) -> list[int]:
-    return [int(pid) for pid in note.read_text().split()] if note.exists() else []
-
-
 async def _gone(pid: int) -> None:
     """Wait until a process has ended; one that only waits to be reaped has."""
     while _state(pid) not in "ZX":
@@ -188,3 +184,12 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return "X"
+
+
+async def test_a_programs_words_lose_their_secrets_before_they_are_cut(tmp_path: Path) -> None:
+    failing = "import sys; print('token=' + 'q' * 400, file=sys.stderr); sys.exit(3)"
+
+    with pytest.raises(NoCredentials) as caught:
+        await ExecPlugin(_settings(tmp_path, args=("-c", failing))).current()
+
+    assert str(caught.value).endswith("code 3: token=[redacted]")

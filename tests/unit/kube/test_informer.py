@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,13 +16,16 @@ from ccm.model import Node, Service
 from ccm.testing.builders import service
 from ccm.testing.clock import advance
 from tests.support.watches import (
+    LISTED,
     STEADY,
     Recorder,
     Server,
     Step,
     added,
+    api_error,
     bookmark,
     deleted,
+    malformed,
     modified,
     node,
     page,
@@ -46,12 +48,6 @@ async def following(
     async with running(reflector.run()):
         yield reflector, sink
     assert server.open_watches == 0
-
-
-def gaps(server: Server) -> list[float]:
-    """Seconds between two watches."""
-    at = [call.at for call in server.of("watch")]
-    return [later - earlier for earlier, later in itertools.pairwise(at)]
 
 
 def initial(*objects: Node, version: int) -> list[Step]:
@@ -205,3 +201,65 @@ def test_a_store_keeps_the_newest_of_each_key_and_hands_out_copies() -> None:
     assert (len(store), list(store), list(store.keys())) == (1, [other], ["other/a"])
     assert "default/a" not in store
     assert listed == [second, other]
+
+
+async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
+    server = Server()
+    cut = errors.Unreachable("reset", kind="reset")
+    server.watches = [
+        [*initial(node("a", 1), node("b", 2), version=3), api_error(410)],
+        [added(node("a", 1)), cut],
+        initial(node("a", 1), node("c", 5), version=6),
+    ]
+    async with following(server, LISTED) as (_, sink):
+        await advance(1)
+        assert sink.removed == []
+        await advance(5)
+        assert sink.removed == [("b", None)]
+        assert set(sink.objects) == {"a", "c"}
+
+
+async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=3),
+                malformed("a", 8),
+                2.0,
+                api_error(410),
+            ],
+            [
+                malformed("a", 8, "ADDED"),
+                *initial(node("c", 9), version=10),
+                malformed("c", 11, "DELETED"),
+                2.0,
+            ],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.version == "8"
+        await advance(4)
+        assert sink.removed == [("b", None), ("c", None)]
+        assert set(sink.objects) == {"a"}
+        assert reflector.version == "11"
+
+
+@pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
+async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
+    settings: Settings,
+) -> None:
+    server = Server()
+    both = [node("a", 1), node("b", 1)]
+    if settings is PAGES:
+        server.lists = [page(both, 10), page([node("a", 1)], 20, malformed=[""])]
+        server.watches = [api_error(410)]
+    else:
+        server.watches = [
+            [*initial(*both, version=10), api_error(410)],
+            [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
+        ]
+    async with following(server, settings) as (reflector, sink):
+        await advance(2)
+        assert reflector.version == "20"
+        assert set(sink.objects) == {"a", "b"}
+        assert sink.removed == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta, timezone
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest_asyncio
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
-from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LeaseLock
+from ccm.kube.leader import LeaderElectionConfig, LeaderElector, LeaseLock, LostLease
 from ccm.model.meta import ObjectReference
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import START, START_S, advance, elapsed_s, settle
@@ -304,3 +305,165 @@ async def test_release_survives_a_short_outage(rival: Contested) -> None:
 def test_contradicting_terms_are_refused(changes: dict[str, float | str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         config(**changes)
+
+
+BRIEF = {"holder": "bing", "duration_s": 3}
+
+
+BING = {"holder": "bing"}
+
+
+RELEASED = {"holder": "", "transitions": 4}
+
+
+@pytest.mark.parametrize(
+    ("arranged", "held", "last_verb", "transitions"),
+    [
+        case("01", held=True, verb="create", transitions=0),
+        case("02", {"holder": ""}, held=True, verb="update", transitions=1),
+        case("03", BRIEF, 3, held=True, verb="update", transitions=1),
+        case("04", BING, 3600, held=True, verb="update", transitions=1),
+        case("05", BING, 0, RELEASED, held=True, verb="update", transitions=5),
+        case("06", BING, held=False, verb="get", transitions=0),
+        # One more would be too many for the API rival, and no daemon could ever lead.
+        case("05", FULL, held=True, verb="update", transitions=2**31 - 1),
+        case("07", BRIEF, 2, BRIEF, 2, held=False, verb="get", transitions=0),
+        case("08", OURS, held=True, verb="update", transitions=7),
+        # The record says how long others wait.
+        case("03", BING | {"duration_s": 60}, 60, held=True, verb="update", transitions=1),
+        case("06", BING | {"duration_s": 60}, 59.9, held=False, verb="get", transitions=0),
+    ],
+)
+async def test_one_try(
+    rival: Contested,
+    arranged: Sequence[Any],
+    held: bool,
+    last_verb: str,
+    transitions: int,
+) -> None:
+    for step in arranged:
+        if isinstance(step, dict):
+            rival.hold(**step)
+        else:
+            assert not await rival.lock.attempt()
+            await advance(step)
+
+    assert await rival.lock.attempt() is held
+
+    assert rival.verbs[-1] == last_verb
+    assert rival.spec.holder_identity == ("baz" if held else "bing")
+    assert rival.spec.lease_transitions == transitions
+    assert rival.lock.is_ours is held
+
+
+async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
+    rng = random.Random(7)
+
+    def fault(verb: str) -> Exception | float | None:
+        return rng.choice([None, None, None, 1.0, 6.0, errors.Unreachable("reset", kind="reset")])
+
+    server.fault = fault
+    terms = 0
+    replicas = [server.start(f"replica-{number}") for number in range(3)]
+    for second in range(600):
+        await advance(1)
+        working = [r for r in replicas if r.work.began is not None and r.work.ended is None]
+        assert len(working) <= 1
+        for number, replica in enumerate(replicas):
+            if replica.task.done():
+                terms += 1
+                replicas[number] = server.start(f"replica-{number}-{second}")
+        if second % 50 == 49:
+            rng.choice(replicas).task.cancel()
+    assert terms > 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        errors.Unreachable("connection refused", kind="refused"),
+        errors.from_response(500, {}, b"<html>"),
+        3600.0,
+    ],
+    ids=["refused", "500", "hanging"],
+)
+async def test_without_a_renewal_leading_ends_at_the_deadline(
+    fault: Exception | float, server: Cluster
+) -> None:
+    replica = server.start()
+    await advance(4.5)
+    written = server.lease
+    server.fault = lambda verb: fault
+    await advance(9.4)
+    assert replica.leads
+    await advance(0.2)
+    assert isinstance(await replica.result(), LostLease)
+    assert replica.work.ended == pytest.approx(14.0)
+    assert replica.parting == []
+    assert server.lease is written
+    assert status() == 0
+
+
+async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) -> None:
+    replica = server.start(tidy_up_s=5)
+    await advance(3)
+    server.hold("bing")
+    await advance(1.1)
+    assert replica.lost == [4]
+    await advance(5)
+    fault = await replica.result()
+    assert isinstance(fault, LostLease)
+    assert "bing holds it" in str(fault)
+    assert replica.work.ended == 9
+    assert replica.lost == [4]
+    assert server.spec.holder_identity == "bing"
+    assert replica.elector.holder == "bing"
+
+
+async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: Cluster) -> None:
+    replica = server.start(tidy_up_s=30)
+    replica.parting_s = 1.0
+    await advance(5)
+    replica.task.cancel()
+    await advance(29)
+    assert server.spec.holder_identity == "baz"
+    assert replica.leads
+    await advance(2)
+    assert replica.task.cancelled()
+    assert replica.work.ended == 35
+    assert not replica.lost
+    # What must be done before a successor leads: after the work and the last event.
+    assert replica.parting == [(35, "baz", 2)]
+    assert server.spec.holder_identity == ""
+    renewals = [at for at, verb in server.calls if verb == "update"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
+    assert max(gaps) <= 2
+
+
+async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read(
+    rival: Contested,
+) -> None:
+    rival.hold("")
+    lost = errors.Unreachable("reset", kind="reset")
+    rival.fault = lambda verb: lost if verb == "update" else None
+    with pytest.raises(errors.Unreachable):
+        await rival.lock.attempt()
+    assert rival.lock.in_doubt
+    rival.fault = lambda verb: None
+    assert await rival.lock.attempt()
+    assert not rival.lock.in_doubt
+
+
+async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:
+    replica = server.start()
+    standby = server.start("standby")
+    await advance(10)
+    replica.may_release = False
+    replica.task.cancel()
+    await advance(14.9)
+    assert replica.task.cancelled()
+    assert server.spec.holder_identity == "baz"
+    assert server.verbs.count("update") == 5
+    assert not standby.leads
+    await advance(0.2)
+    assert standby.leads

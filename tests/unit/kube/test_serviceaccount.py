@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
+from ccm.base.credentials import KeyPair
 from ccm.kube import errors, serviceaccount
 from ccm.kube.client import Client
-from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.serviceaccount import ServiceAccount
 from ccm.model.times import format_time
 from tests.handclock import HandClock
@@ -111,3 +115,32 @@ async def test_a_rejected_token_is_replaced_once(
 
     assert answers == [True, True]
     assert len(server.seen) == 2
+
+
+async def test_a_token_is_asked_for_once_with_our_own_credentials(
+    server: Server, account: ServiceAccount, hand: HandClock
+) -> None:
+    server.will(token(hand, "theirs"))
+
+    found = await asyncio.gather(*(account.current() for _ in range(3)))
+
+    assert {one.header for one in found} == {"Bearer theirs"}
+    (seen,) = server.seen
+    assert (seen.method, seen.target) == ("POST", TOKEN)
+    assert seen.headers["Authorization"] == "Bearer our-own"
+    assert seen.json["spec"] == {"expirationSeconds": 3600}
+    assert account.user == "system:serviceaccount:kube-system:node-controller"
+
+
+def test_our_own_certificate_is_left_out() -> None:
+    certificate = KeyPair(chain=b"chain", key=b"key")
+    ours = ClusterConfig(
+        server="https://host",
+        credentials=Fixed(),
+        tls=TlsSettings(authorities=b"ca", certificate=certificate),
+    )
+    theirs = Fixed(bearer("theirs"))
+
+    acting = serviceaccount.acting_as(ours, theirs)
+
+    assert acting == replace(ours, credentials=theirs, tls=TlsSettings(authorities=b"ca"))

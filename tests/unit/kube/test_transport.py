@@ -13,12 +13,14 @@ from aiohttp import web
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.base.lease_guard import LeaseGuard
+from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors, transport
 from ccm.kube.connections import CONCURRENCY
 from ccm.kube.credentials import Credential, Fixed, TlsSettings
 from ccm.kube.transport import Transport
 from tests.handclock import HandClock
+from tests.shifted import advance
 from tests.unit.kube.proxy import (
     CERTS,
     Answer,
@@ -32,16 +34,6 @@ from tests.unit.kube.proxy import (
     server_context,
     streams,
 )
-
-
-@pytest.mark.usefixtures("hand")
-async def test_a_caller_may_forbid_repetition(server: Server) -> None:
-    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-
-    with pytest.raises(errors.TooManyRequests):
-        await server.transport.do("POST", "/x", retry=False)
-
-    assert len(server.seen) == 1
 
 
 async def test_a_slow_answer_times_out(server: Server) -> None:
@@ -306,3 +298,155 @@ def test_a_key_is_not_printed() -> None:
 
 
 BUSY = 2 * CONCURRENCY
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "headers"),
+    [
+        ("GET", 503, {}),
+        ("PATCH", 429, {}),
+        ("PATCH", 500, {}),
+        ("PUT", 409, {"Retry_After": "1"}),
+        ("GET", 302, {"Location": "/elsewhere"}),
+    ],
+)
+async def test_other_answers_are_final(
+    hand: HandClock,
+    server: Server,
+    method: str,
+    status: int,
+    headers: dict[str, str],
+) -> None:
+    server.will(refuses(status, "Whatever", **headers))
+
+    with pytest.raises(errors.ApiError) as caught:
+        await server.transport.do(method, "/x")
+
+    assert caught.value.status == status
+    assert hand.naps == []
+    assert len(server.seen) == 1
+
+
+@pytest.mark.usefixtures("hand")
+async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
+    server.will(cuts)
+
+    with no_answer("reset"):
+        await server.transport.do("PATCH", "/x", body=b"{}")
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_nothing_is_changed_without_a_lease_that_holds(server: Server, method: str) -> None:
+    """But for the Lease itself; whoever only asks changes nothing."""
+    governing(0)
+
+    with no_answer("timeout"):
+        await server.transport.do(method, "/change")
+    await server.transport.do("GET", "/read")
+    await server.transport.do(method, "/lease", urgent=True)
+
+    assert [seen.path for seen in server.seen] == ["/read", "/lease"]
+
+
+@pytest.mark.shifted_time
+async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
+    """Not before, however often it is renewed meanwhile."""
+
+    async def slow(_: web.BaseRequest) -> web.StreamResponse:
+        arrived.set()
+        await go_on.wait()
+        return web.Response(body=b"{}")
+
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+    server.will(slow, slow)
+    lease = governing(10)
+    change = asyncio.create_task(server.transport.do("PATCH", "/renewed"))
+    await arrived.wait()
+    lease.extend(clock.monotonic() + 600)
+    await advance(15)
+    go_on.set()
+    assert await change == b"{}"
+    go_on.clear()
+
+    arrived.clear()
+    change = asyncio.create_task(server.transport.do("PATCH", "/lost"))
+    await arrived.wait()
+    lease.lapse()
+    with no_answer("timeout"):
+        await change
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST"])
+async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None:
+    line = Line(OK, b"", OK)
+    async with _talking(line) as transport:
+        await transport.do("GET", "/first")
+        with no_answer("reset"):
+            await transport.do(method, "/x")
+
+    assert line.heads[1:] == [f"{method} /x HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _trusting("authority-two"),
+        _trusting("authority-one", server_name="other.test"),
+        TlsSettings(),
+        TlsSettings(authorities=b"none"),
+        TlsSettings(
+            insecure=True,
+            certificate=KeyPair(chain=_client("client-a").chain, key=_client("client-b").key),
+        ),
+    ],
+    ids=[
+        "another authority",
+        "another name",
+        "none of the system's",
+        "no certificates",
+        "the key of another certificate",
+    ],
+)
+async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
+    async with _secured(tls=settings) as server:
+        with no_answer("tls"):
+            await server.transport.do("GET", "/")
+
+    assert server.seen == []
+
+
+async def test_an_urgent_request_waits_behind_nobody() -> None:
+    held = asyncio.Event()
+    open_now = 0
+
+    async def slow(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal open_now
+        open_now += 1
+        if request.path != "/lease":
+            await held.wait()
+        open_now -= 1
+        return web.json_response({})
+
+    async with serve() as server, connect(server.url) as transport:
+        server.will(*[slow] * (BUSY + 1))
+        others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
+        while open_now < CONCURRENCY:
+            await asyncio.sleep(0)
+
+        assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
+
+        assert open_now < BUSY, "the others went in although all slots were taken"
+        held.set()
+        await asyncio.gather(*others)
+
+
+async def test_what_was_not_read_to_its_end_is_never_taken_for_the_next_answer(
+    server: Server,
+) -> None:
+    server.will(streams(b"of the first", hold=True), sends(b"of the second"))
+
+    with no_answer("timeout"):
+        await server.transport.do("PATCH", "/first", timeout_s=0.1)
+
+    assert await server.transport.do("PATCH", "/second") == b"of the second"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base.metrics import REGISTRY
 from ccm.kube.workqueue import ShutDown, WorkQueue
 from ccm.testing.clock import advance, elapsed_s
 
@@ -21,10 +20,6 @@ Queue = WorkQueue[str]
 @pytest.fixture
 def queue() -> Queue:
     return WorkQueue("test")
-
-
-def metric(suffix: str) -> float | None:
-    return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": "measured"})
 
 
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
@@ -95,3 +90,38 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
         for key, moment in asked_at.items():
             assert began_at[key] >= moment, "an addition was lost"
         queue.shut_down()
+
+
+async def take_all(queue: Queue) -> list[str]:
+    taken = []
+    while len(queue):
+        key = await queue.get()
+        taken.append(key)
+        queue.done(key)
+    return taken
+
+
+BACKGROUND = {"background": True}
+
+
+@pytest.mark.parametrize("lane", [{}, BACKGROUND], ids=["foreground", "background"])
+async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
+    """However fast keys come back to one lane, the other has its turn."""
+    queue.add("other", background=not lane)
+    for key in "abcdef":
+        queue.add(key, **lane)
+    assert "other" in (await take_all(queue))[:4]
+
+
+async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(
+    queue: Queue,
+) -> None:
+    for key in (*(f"crowd/{n}" for n in range(100)), *(f"small/{n}" for n in range(6)), "b/1"):
+        queue.add(key)
+
+    found = [await queue.get() for _ in range(12)]
+
+    assert [key for key in found if not key.startswith("crowd")] == [
+        *("small/0", "b/1", *(f"small/{n}" for n in range(1, 6)))
+    ]
+    assert [at for at, key in enumerate(found) if key.startswith("crowd")] == [3, 8, 9, 10, 11]

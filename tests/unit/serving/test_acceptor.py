@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ccm.serving import acceptor
+from ccm.serving import acceptor, http
 from tests import pki
-from tests.unit.serving.test_http import GET, LAST, exchange, serving
+from tests.unit.serving.test_http import GET, LAST, echo, exchange, serving
+from tests.waiting import due_by, eventually
 
 TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TRUST.check_hostname = False
@@ -64,3 +65,47 @@ async def test_a_crowd_does_not_keep_anybody_from_an_answer(
             answer = await exchange(port, LAST + b"\r\n", ssl=TRUST)
 
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_sends_requests_ahead_is_hung_up_on(context: ssl.SSLContext) -> None:
+    """They would be kept while the first is answered."""
+    answered = asyncio.Event()
+
+    async def wait(_request: http.Request) -> http.Response:
+        await answered.wait()
+        return http.text("")
+
+    field = b"X-Fact: " + b"x" * (http.MAX_HEADER // 2) + b"\r\n"
+    async with serving(wait, context=context) as port:
+        with pytest.raises(OSError, match=r"reset|pipe|lost"):
+            await exchange(port, (GET + field + b"\r\n") * 40, ssl=TRUST)
+        answered.set()
+
+
+def begun_or_waiting() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "caller"]
+
+
+async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
+    context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a crowd from one address a few begin at a time, and who loses its place waits no more."""
+    monkeypatch.setattr(acceptor, "PACE_S", 60.0)
+    begun: list[acceptor._Secured] = []
+    monkeypatch.setattr(
+        acceptor._Secured, "connection_made", lambda self, _transport: begun.append(self)
+    )
+    async with serving(echo, context=context) as port:
+        crowd = await come(port, acceptor.MOST + 20, b"\x16")
+        await eventually(lambda: len(begun) >= acceptor.STARTS_OF_EACH)
+        await due_by(0.05)
+        assert len(begun) == acceptor.STARTS_OF_EACH
+        assert len(begun_or_waiting()) <= acceptor.MOST + acceptor.STARTS_OF_EACH
+
+        other = await come(port, 1, b"\x16", local_addr=("127.0.0.2", 0))
+        await eventually(lambda: len(begun) > acceptor.STARTS_OF_EACH)
+        assert len(begun) == acceptor.STARTS_OF_EACH + 1
+        for writer in (*crowd, *other):
+            writer.transport.abort()
+        for each in begun:
+            each.seat.leave()

@@ -74,3 +74,31 @@ async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
     assert [line["event"] for line in lines].count("request is refused") == handler_chain.BURST
     assert lines[-1]["event"] == "privileged request"
     assert later[0]["left_out"] == len(flood) - handler_chain.BURST
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "facts"),
+    [
+        ("/healthz", WRONG, {"status": 401, "error": "the token is wrong"}),
+        ("/metrics", {}, {"status": 403, "user": "system:anonymous"}),
+        ("/secret", TOKEN, {"status": 403, "user": "alice"}),
+    ],
+    ids=["a wrong proof", "nobody", "somebody without the right"],
+)
+async def test_who_is_refused_is_said_with_what_was_asked_for(
+    path: str, headers: dict[str, str], facts: dict[str, Any]
+) -> None:
+    asked = request(path, headers=headers, query=[("token", "in-the-query")], caller=HERE)
+
+    (line,) = await told(site(), asked)
+
+    common = {"event": "request is refused", "verb": "get", "path": path, "client": HERE.address}
+    assert only([line]) == common | facts
+    assert line["v"] == 1
+    assert not any(secret in str(line) for secret in ("in-the-query", "wrong-token", "right-token"))
+
+
+async def test_long_words_of_a_caller_are_cut() -> None:
+    asked = request("/" + "x" * 10_000, method="Y" * 10_000)
+
+    assert len(str(await told(site(), asked))) < 1500

@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
     ANONYMOUS,
     GOOD_KEPT,
+    UNKNOWN_AT_ONCE,
+    UNKNOWN_OF_EACH,
     Authenticator,
     Authorities,
     Proxies,
+    ReviewFailed,
     Trust,
     Unauthorized,
     User,
 )
 from ccm.serving.handler_chain import Authorizer, Decision, Paths, Question
 from ccm.serving.http import Caller, Request
+from ccm.serving.ttl_cache import digest
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
 
@@ -232,16 +238,158 @@ async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s
     assert {answer.allowed for answer in answers} == {path == "/metrics"}
 
 
-class Source:
-    """Answers with the number of the question, once it is let."""
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": ""}, {"Authorization": "Bearer"}, {"Authorization": "Basic eDp5"}],
+)
+async def test_who_shows_nothing_is_anonymous(headers: dict[str, str]) -> None:
+    assert await authenticator().identify(request(headers=headers)) == ANONYMOUS
 
-    def __init__(self) -> None:
-        self.asked = 0
-        self.let = asyncio.Event()
-        self.let.set()
 
-    async def __call__(self) -> int:
-        self.asked += 1
-        number = self.asked
-        await self.let.wait()
-        return number
+@pytest.mark.parametrize(
+    ("subject", "user"),
+    [
+        ("organizationName=ops organizationName=devs commonName=bob", {"groups": ("ops", "devs")}),
+        ("commonName=bob 1.3.6.1.4.1.57683.2=uid-1", {"uid": "uid-1"}),
+        ("commonName=admin commonName=bob", {}),
+    ],
+    ids=["groups", "a UID", "the last name counts"],
+)
+async def test_whom_a_certificate_names(subject: str, user: dict[str, Any]) -> None:
+    certificate = {"subject": tuple((tuple(fact.split("=")),) for fact in subject.split())}
+    caller = Caller(certificate=certificate, chain=(b"leaf", b"clients-ca"))
+
+    found = await authenticator().identify(request(caller=caller))
+
+    assert found == User(name="bob", **user).authenticated()
+    assert "system:authenticated" in found.groups
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        pytest.param(None, id="without a certificate"),
+        pytest.param(BOB_BY_CERTIFICATE, id="with a client's"),
+        pytest.param(certified("front", b"clients-ca"), id="with a client's of a proxy's name"),
+    ],
+)
+async def test_headers_of_anybody_else_mean_nothing(caller: Caller | None) -> None:
+    told = request(
+        headers={"X-Remote-User": "root", "X-Remote-Group": "system:masters"},
+        caller=caller,
+    )
+
+    user = await authenticator().identify(told)
+
+    assert user.name != "root"
+    assert "system:masters" not in user.groups
+
+
+async def test_without_names_every_certified_proxy_is_trusted() -> None:
+    asked = authenticator()
+    asked.trust = Trust(
+        proxies=Proxies(authorities=PROXIES, user_headers=("x-remote-user",)),
+    )
+    told = request(headers={"X-Remote-User": "carol"}, caller=certified("any", b"proxies-ca"))
+
+    assert (await asked.identify(told)).name == "carol"
+
+
+async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -> None:
+    reviewer = Reviewer(None)
+    asked = authenticator(reviewer)
+
+    for _ in range(2):
+        with pytest.raises(Unauthorized, match="could not be reviewed"):
+            await asked.identify(bearer("right"))
+
+    assert reviewer.asked == ["right", "right"]
+
+
+class Crowded(Reviewer):
+    """An API server that answers about good tokens alone."""
+
+    async def review_token(self, token: str) -> User | None:
+        user = await super().review_token(token)
+        if user is None:
+            await asyncio.Event().wait()
+        return user
+
+
+async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> None:
+    reviewer = Crowded({"right": ALICE})
+    asked = authenticator(reviewer)
+    crowd = [
+        spawn(asked.identify(came(bearer(f"wrong-{number}"), "10.0.0.1")), name="wrong")
+        for number in range(2 * UNKNOWN_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    async with asyncio.timeout(1.0):
+        assert (await asked.identify(came(bearer("right"), "10.0.0.2"))).name == "alice"
+    assert len(reviewer.asked) == UNKNOWN_OF_EACH + 1
+    await cancel_and_join(*crowd)
+
+
+@pytest.mark.parametrize(
+    ("path", "covered"),
+    [
+        ("/healthz", True),
+        ("/healthz/", False),
+        ("/healthz/ping", False),
+        ("/healthzz", False),
+        ("/open/", True),
+        ("/open/a/b", True),
+        ("/open", False),
+        ("/metrics", False),
+        ("/", False),
+    ],
+)
+def test_paths_are_exact_or_beginnings(path: str, covered: bool) -> None:
+    assert (path in Paths(OPEN)) is covered
+    assert (path in Paths([pattern.removeprefix("/") for pattern in OPEN])) is covered
+
+
+async def test_masters_may_all_and_open_paths_are_for_all() -> None:
+    reviewer = Reviewer(allowed=())
+    asked = authorizer(reviewer)
+    root = User(name="root", groups=("system:masters",))
+
+    assert (await asked.decide(question("/metrics", root, "delete"))).allowed
+    assert (await asked.decide(question("/healthz", ANONYMOUS))).allowed
+    assert reviewer.asked == []
+
+
+async def test_another_user_verb_or_path_is_another_question() -> None:
+    reviewer = Reviewer(allowed=[("alice", "/metrics")])
+    asked = authorizer(reviewer)
+    group = User(name="alice", groups=("more",))
+
+    for each in (
+        question("/metrics"),
+        question("/metrics", verb="post"),
+        question("/configz"),
+        question("/metrics", group),
+    ):
+        await asked.decide(each)
+
+    assert len(reviewer.asked) == 4
+
+
+async def test_no_answer_is_not_remembered() -> None:
+    reviewer = Reviewer(allowed=None)
+    asked = authorizer(reviewer)
+
+    for _ in range(2):
+        with pytest.raises(ReviewFailed):
+            await asked.decide(question("/metrics"))
+
+    assert len(reviewer.asked) == 2
+
+
+def test_a_key_is_short_however_long_the_question() -> None:
+    """And no two questions share one, whatever characters they are made of."""
+    keys = {digest(("get", "/" + text)) for text in ("a", "b", "\udcff", "x" * 100_000)}
+
+    assert {len(key) for key in keys} == {32}
+    assert len(keys) == 4

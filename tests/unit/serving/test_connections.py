@@ -9,7 +9,7 @@ import pytest
 
 from ccm.base.tasks import spawn
 from ccm.serving.acceptor import LATE, Connections, Seat, Stage, Turns, origin_of
-from ccm.serving.http import BadBody, Bodies
+from ccm.serving.http import BadBody, Bodies, Limits
 from ccm.testing.clock import settle
 
 pytestmark = pytest.mark.virtual_time
@@ -131,3 +131,91 @@ async def refused(task: asyncio.Task[bytes]) -> int:
     with pytest.raises(BadBody) as caught:
         await task
     return caught.value.status
+
+
+SHARE = MOST // 3
+
+
+SPOKEN = (Stage.UNFINISHED, Stage.ANONYMOUS, Stage.KNOWN)
+
+
+@pytest.mark.parametrize("crowd", SPOKEN)
+def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
+    port = Port()
+    for stage in set(SPOKEN) - {crowd}:
+        port.comes(*names(stage.name, SHARE), stage=stage)
+    port.comes(*names("crowd", 10 * MOST), stage=crowd)
+
+    assert {name[:5] for name in port.ended} == {"crowd"}
+    assert len(port.connections.by_stage[crowd]) == SHARE
+
+
+def test_who_has_not_asked_goes_before_who_has() -> None:
+    port = Port()
+    port.comes(*names("a", SHARE + 1), stage=Stage.ANONYMOUS)
+    port.comes(*names("u", SHARE + 2), stage=Stage.UNFINISHED)
+    port.comes("k", stage=Stage.KNOWN)
+
+    assert port.ended == ["u0"]
+
+
+async def test_origins_take_turns() -> None:
+    crowd = Crowd(1, each=1)
+    await crowd.come("a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    await crowd.go(7)
+
+    assert crowd.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+async def test_who_is_slow_is_told_in_time() -> None:
+    """However it goes on; the time begins when somebody wants to read."""
+    bodies, sender = Bodies(Limits(patience_s=2.0)), Sender()
+    with bodies.of(sender) as body:
+        await asyncio.sleep(5.0)
+        reading = spawn(body.read(), name="read")
+        for _ in range(3):
+            await sender.sends(b"a")
+            await asyncio.sleep(0.9)
+
+        assert reading.done()
+        assert await refused(reading) == 408
+
+
+async def test_a_larger_body_than_allowed_is_refused_when_it_is() -> None:
+    bodies, sender = Bodies(Limits(each=2)), Sender()
+    await sender.sends(b"ab", b"c")
+
+    assert await refused(spawn(read(bodies, sender), name="read")) == 413
+    assert bodies.held == 0
+
+
+async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
+    bodies = Bodies(Limits(each=9, together=10))
+    large, larger, small = Sender(), Sender(), Sender()
+    readers = [spawn(read(bodies, each), name="read") for each in (large, larger, small)]
+    await large.sends(b"1234")
+    await larger.sends(b"12345")
+    await small.sends(b"12")
+
+    assert bodies.held == 6
+    assert await refused(readers[1]) == 503
+    await large.sends(b"")
+    await small.sends(b"")
+    assert [await readers[0], await readers[2]] == [b"1234", b"12"]
+
+
+@pytest.mark.parametrize("rest", [(b"4567",), (b"4567", b"")], ids=["goes on", "is whole"])
+async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -> None:
+    bodies, answered = Bodies(Limits(each=9, together=10)), asyncio.Event()
+    first, second = Sender(), Sender()
+    readers = [
+        spawn(read(bodies, first, answered), name="read"),
+        spawn(read(bodies, second), name="read"),
+    ]
+    await first.sends(b"1234567", b"")
+    await second.sends(b"123", *rest)
+
+    assert await refused(readers[1]) == 503
+    answered.set()
+    assert await readers[0] == b"1234567"
+    assert bodies.held == 0

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from ccm.base import redact
 from ccm.serving.authentication import Authenticator, User
 from ccm.serving.handler_chain import Authorizer, HandlerChain, Paths
 from ccm.serving.health import WELL, Check, Finding, Health, Slis, wrong
@@ -129,3 +130,36 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     assert reset.body == b"metrics reset\n"
     assert "ping" not in after
     assert f"# TYPE {counted} counter\n" in after
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/open", {}, 200),
+        ("/page", TOKEN, 200),
+        ("/page", {}, 403),
+        ("/page", {"Authorization": "Bearer wrong"}, 401),
+        ("/open", {"Authorization": "Bearer wrong"}, 401),
+        ("/folder/below", TOKEN, 200),
+        ("/nowhere", TOKEN, 404),
+        ("/nowhere", {}, 403),
+        ("/page/", TOKEN, 403),
+    ],
+)
+async def test_each_request_gets_its_status_and_is_never_cached(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await site().answer(request(path, headers=headers))
+
+    assert answer.status == status
+    assert ("Cache-Control", "no-cache, private") in answer.headers
+
+
+async def test_a_cause_shows_no_secret() -> None:
+    redact.know("a-password-of-somebody")
+    try:
+        _, lines = await answer([check("cloud", wrong("login a-password-of-somebody failed"))])
+    finally:
+        redact.forget("a-password-of-somebody")
+
+    assert "a-password-of-somebody" not in lines[0]

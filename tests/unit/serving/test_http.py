@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from ccm.serving import acceptor, http, policy, tls
-from ccm.serving.http import Request, Response, text
+from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
 from ccm.serving.tls import Certificates, Files
 from tests import pki
 from tests.waiting import DEADLINE_S
@@ -130,3 +131,96 @@ async def test_a_port_that_is_taken_is_named_and_one_may_be_shared() -> None:
 
 async def size(request: Request) -> Response:
     return text(f"{len(await request.read())} {len(request.query)}")
+
+
+HALVES = b"".join(b"X-%d: %s\r\n" % (each, b"x" * (http.MAX_HEADER // 2)) for each in range(2))
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (LAST + b"Content-Length: 10\r\n\r\n0123456789", b"200"),
+        (LAST + b"Content-Length: 11\r\n\r\n0123456789x", b"413"),
+        (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER - 200) + b"\r\n\r\n", b"200"),
+        (LAST + HALVES + b"\r\n", b"431"),
+        (LAST + b"A: b\r\n" * (http.MAX_FIELDS + 1) + b"\r\n", b"400"),
+        (b"GET /%s" % (b"x" * (http.MAX_PATH - 1)) + LAST[5:] + b"\r\n", b"200"),
+        (b"GET /%s" % (b"x" * http.MAX_PATH) + LAST[5:] + b"\r\n", b"414"),
+        (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER + 1) + b"\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x00\r\n\r\n", b"400"),
+    ],
+    ids=[
+        "a body",
+        "a larger body",
+        "a header",
+        "a larger header in two",
+        "too many fields",
+        "a path",
+        "a longer path",
+        "a larger field",
+        "no HTTP",
+    ],
+)
+async def test_what_is_too_large_or_no_http_is_refused(sent: bytes, status: bytes) -> None:
+    async with serving(bodies=Limits(each=10)) as port:
+        assert (await exchange(port, sent))[9:12] == status
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET])
+async def test_who_sends_no_header_in_time_is_hung_up_on(sent: bytes) -> None:
+    async with serving(header_s=0.1) as port:
+        assert await exchange(port, sent) == b""
+
+
+async def test_a_handler_that_stumbles_is_a_500_without_a_detail() -> None:
+    async def stumble(_request: Request) -> Response:
+        raise RuntimeError("a secret")
+
+    async with serving(stumble) as port:
+        answer = await exchange(port, LAST + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 500")
+    assert answer.endswith(b"\r\n\r\ninternal server error\n")
+
+
+REST = LAST[5:]
+
+
+@pytest.mark.parametrize(("length", "status"), [(http.MAX_QUERY, 200), (http.MAX_QUERY + 2, 414)])
+async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status: int) -> None:
+    query = b"a&" * (length // 2)
+
+    async with serving(size) as port:
+        answer = await exchange(port, b"GET /?" + query + REST + b"\r\n")
+
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+async def test_a_body_is_not_unpacked() -> None:
+    body = gzip.compress(b"\0" * MAX_BODY * 4)
+    header = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async with serving(size) as port:
+        answer = await exchange(port, b"POST /" + REST + header + body)
+
+    assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
+
+
+async def test_requests_on_one_connection_do_not_add_up() -> None:
+    field = b"X-Fact: " + b"x" * (http.MAX_HEADER // 2) + b"\r\n"
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n"
+    last = b"GET /" + REST + field + b"\r\n"
+
+    async with serving(size) as port:
+        answers = await exchange(port, request * 12 + last)
+
+    assert answers.count(b"HTTP/1.1 200") == 13
+
+
+async def test_many_large_fields_of_a_header_are_not_kept() -> None:
+    field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
+    header = b"".join(b"X-%d: %s" % (number, field) for number in range(32))
+
+    async with serving(size) as port:
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            await exchange(port, b"GET /" + REST + header + b"\r\n")

@@ -256,3 +256,27 @@ async def test_callers_of_webhooks_must_show_a_certificate_where_a_file_says_so(
         listed.write_bytes(own.own)
         await kept.check()
         assert (await call(port, others))[1] == "{'commonName': 'other'}"
+
+
+async def test_callers_may_show_a_certificate_and_need_not(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
+    """An intermediate authority may be trusted alone."""
+    middle = pki.Authority(tmp_path, "middle", signed_by=authority)
+    kept = keeper(authority.server("localhost"))
+    kept.trust(middle.own)
+    someone = middle.client("someone", ["group"]).context(trusts=authority.file)
+
+    async with serving(kept) as port:
+        _, known = await call(port, someone)
+        _, unknown = await call(port, pki.client_context(authority.file))
+
+    assert "'commonName': 'someone'" in known
+    assert unknown == "{}"
+
+
+def test_nothing_set_means_tls_12_and_only_suites_of_tls_13_no_other_version() -> None:
+    rules = policy.policy("", (), ())
+
+    assert rules == policy.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
+    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3

@@ -17,7 +17,7 @@ from ccm.base import metrics
 from ccm.base.tasks import spawn
 from ccm.model import Service
 from ccm.serving import admission, http
-from ccm.serving.admission import Schema, ServiceAnnotations
+from ccm.serving.admission import MOST_WARNINGS, Schema, ServiceAnnotations
 from ccm.testing import builders
 from tests.unit.serving import test_http
 
@@ -413,3 +413,38 @@ def answered(answer: admission.Answer) -> dict[str, Any]:
 def test_what_cannot_be_answered_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(admission.Malformed, match=message):
         admission.decode(body)
+
+
+async def test_names_that_mean_nothing_cost_no_more_than_the_warnings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def compare(word: str, *_rest: Any, **_more: Any) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    strangers = {f"{PREFIX}{number}{'x' * 1000}": "x" for number in range(1000)}
+
+    assert (await asked(service(strangers))).allowed
+    assert len(compared) == MOST_WARNINGS
+    assert max(len(word) for word in compared) < 1000
+
+
+async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
+    strangers = {f"{PREFIX}q{number}": "x" for number in range(100)}
+
+    answer = await asked(service({SIZE: "huge", **strangers}))
+
+    assert not answer.allowed
+    assert len(answer.warnings) == MOST_WARNINGS
+
+
+async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
+    before = service({SIZE: "huge", COLOUR: "green"})
+
+    answer = await asked(service({SIZE: "huge", COLOUR: "red"}), before)
+
+    assert answer.allowed
+    assert answer.warnings == (HUGE,)
