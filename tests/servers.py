@@ -23,7 +23,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ccm.sandbox import cluster, ports, process, realserver
+from ccm.sandbox import cluster, process, realserver
 from tests import forkserver
 from tests.envtest import assets
 from tests.waiting import DEADLINE_S
@@ -99,14 +99,14 @@ class BuiltinServer:
         self.kubeconfig_path = data_dir / "kubeconfig"
         self.token = "builtin-admin"
         self.ca_file: Path | None = None
-        self._port = ports.pick_port()
+        self._port = process.pick_port()
         self._data_dir = data_dir
         self._extra_args = tuple(extra_args)
         self._child: process.Child | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{ports.LOOPBACK}:{self._port}"
+        return f"http://{process.LOOPBACK}:{self._port}"
 
     @property
     def is_running(self) -> bool:

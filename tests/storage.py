@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from tests import pki, postgres
 
 
@@ -42,7 +42,7 @@ def bucket_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A PostgreSQL server; where there is none the test is skipped, or fails where `CI` is set."""
-    folder, port = tmp_path_factory.mktemp("postgres"), ports.pick_port()
+    folder, port = tmp_path_factory.mktemp("postgres"), process.pick_port()
     authority = pki.Authority(folder, "ca")
     with postgres.running(port=port, tls=authority.server("127.0.0.1")) as socket:
         yield Database(socket=socket, port=port, ca=authority.file)

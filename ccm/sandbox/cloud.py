@@ -87,7 +87,10 @@ class Admin:
 
     async def place(self, names: Sequence[str]) -> None:
         """Place one running instance for each name."""
-        wanted = new_instances(names)
+        wanted = [
+            {"id": f"i-{number + 1:04d}", "name": name, **_kind(number)}
+            for number, name in enumerate(names)
+        ]
         for start in range(0, len(wanted), _BATCH):
             body = {"instances": wanted[start : start + _BATCH]}
             await self._ask("POST", "/admin/instances", _Instances, body)
@@ -156,14 +159,6 @@ async def open_admin(url: str, token: str) -> AsyncIterator[Admin]:
         trust_env=False,
     ) as session:
         yield Admin(session, url)
-
-
-def new_instances(names: Sequence[str]) -> list[dict[str, str]]:
-    """Instances for these nodes: `i-0001` and so on, types and zones in turn."""
-    return [
-        {"id": f"i-{number + 1:04d}", "name": name, **_kind(number)}
-        for number, name in enumerate(names)
-    ]
 
 
 def _kind(number: int) -> dict[str, str]:

@@ -37,7 +37,7 @@ from ccm.app.options import FLAGS
 from ccm.base import files, interpreter, parsing
 from ccm.cloud import registry
 from ccm.cloud import settings as cloud_settings
-from ccm.sandbox import Provider, Settings, cloud, kubelet, machines, ports, process, realserver
+from ccm.sandbox import Provider, Settings, cloud, kubelet, machines, process, realserver
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -145,7 +145,7 @@ _DECODER = msgspec.json.Decoder(LogEntry)
 
 
 class DaemonLog:
-    """A log that is followed.
+    """The log of the daemon, which is followed.
 
     Attributes:
         last: the line with which the daemon ended; None while it runs, or if it crashed.
@@ -157,7 +157,7 @@ class DaemonLog:
         self._read = 0
 
     def news(self) -> Sequence[LogEntry]:
-        """The entries written since the last call; lines that are no JSON are left out."""
+        """Return the entries since the last call; lines that are no JSON are left out."""
         with self._path.open("rb") as source:
             source.seek(self._read)
             whole, newline, _ = source.read().rpartition(b"\n")
@@ -169,14 +169,6 @@ class DaemonLog:
                 entries.append(_DECODER.decode(line))
         self.last = next((entry for entry in entries if entry.msg == "stopped"), self.last)
         return entries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
-    """The running daemon; its log is followed."""
-
-    log: DaemonLog
-    child: process.Child
 
 
 @contextlib.asynccontextmanager
@@ -219,24 +211,18 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         )
 
 
-@contextlib.asynccontextmanager
-async def open_cloud(folder: Path, settings: Settings) -> AsyncIterator[Cloud]:
+def open_cloud(folder: Path, settings: Settings) -> AbstractAsyncContextManager[Cloud]:
     """Start the cloud, with an instance for each node, unless it is the user's own.
 
     Raises:
         StartError: it did not become ready.
         CloudTrouble: it placed no instances.
     """
-    provider = settings.provider
-    opened: AbstractAsyncContextManager[Cloud]
-    if provider is None:
-        opened = _open_simulated(folder, settings)
-    elif provider.fake:
-        opened = _open_fake(folder, provider, settings.node_names)
-    else:
-        opened = contextlib.nullcontext(Cloud(provider=provider))
-    async with opened as found:
-        yield found
+    if settings.provider is None:
+        return _open_simulated(folder, settings)
+    if settings.provider.fake:
+        return _open_fake(folder, settings.provider, settings.node_names)
+    return contextlib.nullcontext(Cloud(provider=settings.provider))
 
 
 @contextlib.asynccontextmanager
@@ -251,10 +237,9 @@ async def _open_simulated(folder: Path, settings: Settings) -> AsyncIterator[Clo
         async with cloud.open_admin(url, token) as admin:
             await admin.place(settings.node_names)
             count = len(settings.node_names)
+            classes = machines.simulated(token)
             yield Cloud(
-                provider=Provider(
-                    name="sim", config=config, machine_class=machines.simulated(token)
-                ),
+                provider=Provider(name="sim", config=config, machine_class=classes),
                 kind=f"simulated cloud: {url}, {count} instances, each call takes {latency}",
                 token=token,
                 admin=admin,
@@ -307,15 +292,6 @@ def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping
     return {key: os.environ[key] for key in kept}
 
 
-@contextlib.asynccontextmanager
-async def open_daemon(
-    folder: Path, flags: Sequence[str], environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Daemon]:
-    """Start the daemon with these flags, and this environment or ours; it is not waited for."""
-    async with open_child(["ccm", *flags], folder / "daemon.log", environment) as child:
-        yield Daemon(log=DaemonLog(child.log), child=child)
-
-
 def daemon_flags(
     *, kubeconfig: Path, provider: Provider, routes: bool, port: int, has_machines: bool = False
 ) -> list[str]:
@@ -336,7 +312,7 @@ def daemon_flags(
         "configure-cloud-routes": str(routes).lower(),
         "cluster-cidr": kubelet.POD_RANGE if routes else "",
         "secure-port": port,
-        "bind-address": ports.LOOPBACK,
+        "bind-address": process.LOOPBACK,
         "authentication-kubeconfig": kubeconfig,
         "authorization-kubeconfig": kubeconfig,
         "logging-format": "json",

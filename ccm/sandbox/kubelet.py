@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import ipaddress
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccm.base import clock
@@ -123,19 +123,22 @@ class Kubelets:
             await self._register(name)
             return DONE
         if (ranges := self._ranges) is not None and node.spec.pod_cidrs:
-            ranges.hold(node.name, node.spec.pod_cidrs)
+            ranges.hold(node.name, node.spec.pod_cidrs[0])
         elif ranges is not None:
             taken = ranges.take(node.name)
-            patch = {"spec": {"podCIDR": taken, "podCIDRs": [taken]}}
-            node = await self._api.patch_merge(node.name, patch)
+            spec = {"podCIDR": taken, "podCIDRs": [taken]}
+            node = await self._api.patch_merge(node.name, {"spec": spec})
         wanted = names.STATUS_FALSE if is_uninitialized(node) else names.STATUS_TRUE
         if name not in self._running:
             wanted = names.STATUS_UNKNOWN
         if node.ready != wanted:
-            patch = ready_patch(wanted, format_time(clock.now()), turned=True)
-            node = await self._api.patch_strategic(name, patch, subresource="status")
-        if wanted == names.STATUS_TRUE and (lifted := not_ready_taint_patch(node)) is not None:
-            await self._api.patch_merge(name, lifted)
+            node = await self._post(name, wanted, turned=True)
+        kept = [taint for taint in node.taints if taint.key != names.TAINT_NOT_READY]
+        if wanted == names.STATUS_TRUE and len(kept) < len(node.taints):
+            # The list is replaced as a whole: bound to its version, no other change gets lost.
+            version = {"resourceVersion": node.resource_version}
+            patch: Any = {"metadata": version, "spec": {"taints": kept or None}}
+            await self._api.patch_merge(name, patch)
         return DONE
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
@@ -168,29 +171,16 @@ class Kubelets:
             for name in reporting:
                 await asyncio.sleep(HEARTBEAT_S / len(reporting))
                 if is_reporting(self._nodes.store.get(name)):
-                    patch = ready_patch(names.STATUS_TRUE, format_time(clock.now()), turned=False)
                     with contextlib.suppress(errors.KubeError):  # the next one will do
-                        await self._api.patch_strategic(name, patch, subresource="status")
+                        await self._post(name, names.STATUS_TRUE, turned=False)
 
-
-def ready_patch(status: str, moment: str, *, turned: bool) -> dict[str, Any]:
-    """The status patch of a report; `turned`: the condition changes, and says since when."""
-    return {"status": {"conditions": [_ready_condition(status, moment, turned=turned)]}}
-
-
-def not_ready_taint_patch(node: Node) -> dict[str, Any] | None:
-    """The merge patch that lifts the not-ready taint; None if the node has none.
-
-    It is bound to the version it was made from: the list of taints is replaced as a
-    whole, and nobody else's change may be lost.
-    """
-    kept = [taint for taint in node.taints if taint.key != names.TAINT_NOT_READY]
-    if len(kept) == len(node.taints):
-        return None
-    return {
-        "metadata": {"resourceVersion": node.resource_version},
-        "spec": {"taints": kept or None},
-    }
+    async def _post(self, name: str, status: str, *, turned: bool) -> Node:
+        """Report a node; `turned`: the condition changes, and says since when."""
+        condition = ready_condition(status, format_time(clock.now()))
+        if not turned:
+            del condition["lastTransitionTime"]
+        patch = {"status": {"conditions": [condition]}}
+        return await self._api.patch_strategic(name, patch, subresource="status")
 
 
 def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]:
@@ -202,11 +192,9 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
         provider_id: what the kubelet was given; empty: it leaves that to an external cloud
             provider, for which the node waits.
     """
-    waits = {
-        "key": names.TAINT_UNINITIALIZED,
-        "value": "true",
-        "effect": names.EFFECT_NO_SCHEDULE,
-    }
+    taint = {"value": "true", "effect": names.EFFECT_NO_SCHEDULE}
+    waits = {"key": names.TAINT_UNINITIALIZED, **taint}
+    labels = {names.LABEL_HOSTNAME: name, names.LABEL_OS: "linux", names.LABEL_ARCH: "amd64"}
     resources = {"cpu": "2", "memory": "4026008Ki", "ephemeral-storage": "40Gi", "pods": "110"}
     healthy = {
         "MemoryPressure": ("KubeletHasSufficientMemory", "the kubelet has enough memory"),
@@ -216,16 +204,9 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
     conditions = [
         _condition(kind, names.STATUS_FALSE, *said, moment) for kind, said in healthy.items()
     ]
-    conditions.append(_ready_condition(names.STATUS_FALSE, moment, turned=True))
+    conditions.append(ready_condition(names.STATUS_FALSE, moment))
     return {
-        "metadata": {
-            "name": name,
-            "labels": {
-                names.LABEL_HOSTNAME: name,
-                names.LABEL_OS: "linux",
-                names.LABEL_ARCH: "amd64",
-            },
-        },
+        "metadata": {"name": name, "labels": labels},
         "spec": {"providerID": provider_id} if provider_id else {"taints": [waits]},
         "status": {
             "addresses": [{"type": names.ADDRESS_HOSTNAME, "address": name}],
@@ -234,9 +215,7 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
             "conditions": conditions,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "nodeInfo": {
-                "machineID": name,
-                "systemUUID": name,
-                "bootID": name,
+                **dict.fromkeys(("machineID", "systemUUID", "bootID"), name),
                 "kernelVersion": "6.12.0-sandbox",
                 "osImage": "Sandbox Linux",
                 "containerRuntimeVersion": "sandbox://1.0",
@@ -249,12 +228,9 @@ def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]
     }
 
 
-def _ready_condition(status: str, moment: str, *, turned: bool) -> dict[str, str]:
-    reason, message = _READY[status]
-    condition = _condition(names.CONDITION_READY, status, reason, message, moment)
-    if not turned:
-        del condition["lastTransitionTime"]
-    return condition
+def ready_condition(status: str, moment: str) -> dict[str, str]:
+    """Return the Ready condition of a node, as its kubelet reports it."""
+    return _condition(names.CONDITION_READY, status, *_READY[status], moment)
 
 
 def _condition(kind: str, status: str, reason: str, message: str, moment: str) -> dict[str, str]:
@@ -269,50 +245,40 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
 
 
 class PodRanges:
-    """Who has which range; the lowest free one is given out first.
+    """Ranges of Pod addresses by node; the lowest free one is given out first.
 
     Args:
         whole: the range that all are part of.
     """
 
     def __init__(self, whole: str = POD_RANGE) -> None:
-        self._free = ipaddress.ip_network(whole).subnets(new_prefix=_PREFIX_BITS)
-        self._returned: list[str] = []
+        subnets = ipaddress.ip_network(whole).subnets(new_prefix=_PREFIX_BITS)
+        self._free = [str(network) for network in subnets][::-1]
         self._held: dict[str, str] = {}
-        self._taken: set[str] = set()
 
     def take(self, name: str) -> str:
-        """The range of a node; a new one if it has none.
+        """Return the range of a node; a new one if it has none.
 
         Raises:
             ValueError: there is none left.
         """
         if name not in self._held:
-            self.hold(name, [self._next()])
+            if not self._free:
+                raise ValueError("no range of pod addresses is left")
+            self._held[name] = self._free.pop()
         return self._held[name]
 
-    def hold(self, name: str, ranges: Iterable[str]) -> None:
-        """A node came with ranges of its own, or with those it was given."""
-        for one in ranges:
-            if self._held.setdefault(name, one) == one:
-                self._taken.add(one)
+    def hold(self, name: str, own: str) -> None:
+        """A node came with a range of its own, or with the one that it was given."""
+        if name not in self._held:
+            self._held[name] = own
+            with contextlib.suppress(ValueError):
+                self._free.remove(own)
 
     def release(self, name: str) -> None:
         """A node is gone."""
-        returned = self._held.pop(name, None)
-        if returned is not None:
-            self._taken.discard(returned)
-            self._returned.append(returned)
-
-    def _next(self) -> str:
-        while self._returned:
-            returned = self._returned.pop()
-            if returned not in self._taken:
-                return returned
-        for network in self._free:
-            if str(network) not in self._taken:
-                return str(network)
-        raise ValueError("no range of pod addresses is left")
+        if name in self._held:
+            self._free.append(self._held.pop(name))
 
 
 # --- Pods -----------------------------------------------------------------------------------------
@@ -427,21 +393,14 @@ class PodLife:
             return Result(after_s=SILENT_S, idle=True)
         if pod.metadata.deletion_timestamp is None:
             if node is not None and pod.status.phase == "Pending":
-                ready = {
-                    "type": "Ready",
-                    "status": names.STATUS_TRUE,
-                    "lastTransitionTime": format_time(clock.now()),
-                }
-                await self._api.patch_strategic(
-                    pod.name,
-                    {"status": {"phase": "Running", "conditions": [ready]}},
-                    namespace=pod.namespace,
-                    subresource="status",
-                )
+                since = {"lastTransitionTime": format_time(clock.now())}
+                ready = {"type": "Ready", "status": names.STATUS_TRUE, **since}
+                patch = {"status": {"phase": "Running", "conditions": [ready]}}
+                where = {"namespace": pod.namespace, "subresource": "status"}
+                await self._api.patch_strategic(pod.name, patch, **where)
             return DONE
-        left_s = (
-            self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds - clock.monotonic()
-        )
+        ends = self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds
+        left_s = ends - clock.monotonic()
         if node is not None and left_s > 0:
             # Not as a result, which may come back later: the grace is told from outside.
             self._controller.queue.add_after(key, left_s)
@@ -463,14 +422,12 @@ class Disruption:
         self._pods = informers.of(PODS)
         self._budgets = informers.of(BUDGETS)
         self._api = client.resource(BUDGETS)
+        budgets = Watch(informer=self._budgets, changed=lambda _old, new, _initial: new is not None)
         self._controller = Controller(
             "disruption",
             queue="sandbox-disruption",
             reconcile=self.sync,
-            watches=[
-                Watch(informer=self._pods, changed=self._pod_changed),
-                Watch(informer=self._budgets, changed=lambda _old, new, _initial: new is not None),
-            ],
+            watches=[Watch(informer=self._pods, changed=self._pod_changed), budgets],
         )
         self.run = self._controller.run
 
@@ -502,17 +459,20 @@ class Disruption:
 def counted(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, Any]:
     """The status of a budget over those Pods, as many as there are being expected."""
     expected, spec = len(pods), budget.spec
-    desired = _number(spec.min_available, expected)
-    if spec.max_unavailable is not None:
-        desired = max(0, expected - _number(spec.max_unavailable, expected))
+    is_least = spec.max_unavailable is None
+    stated = (spec.min_available if is_least else spec.max_unavailable) or 0
+    if isinstance(stated, str):
+        stated = math.ceil(int(stated.rstrip("%")) * expected / 100)
+    desired = stated if is_least else max(0, expected - stated)
     there = {one.name: one for one in pods if not one.is_deleting}
+    disrupted = budget.status.disrupted_pods or {}
     going = {
         name: moment
-        for name, moment in (budget.status.disrupted_pods or {}).items()
+        for name, moment in disrupted.items()
         if name in there and now_s - parse_time(moment).timestamp() < CONFIRM_S
     }
     healthy = sum(one.is_ready and name not in going for name, one in there.items())
-    gone: Mapping[str, None] = dict.fromkeys((budget.status.disrupted_pods or {}).keys() - going)
+    gone: Mapping[str, None] = dict.fromkeys(disrupted.keys() - going)
     return {
         "observedGeneration": budget.metadata.generation,
         "expectedPods": expected,
@@ -521,9 +481,3 @@ def counted(budget: Budget, pods: Sequence[LivePod], now_s: float) -> dict[str, 
         "disruptionsAllowed": max(0, healthy - desired) if expected else 0,
         "disruptedPods": {**going, **gone},
     }
-
-
-def _number(stated: int | str | None, of: int) -> int:
-    if isinstance(stated, str):
-        return math.ceil(int(stated.rstrip("%")) * of / 100)
-    return stated or 0

@@ -61,8 +61,8 @@ async def define(client: Client) -> None:
         KubeError: it does not.
     """
     for one in crds.DEFINITIONS:
+        body = msgspec.json.encode(crds.manifest(one))
         with contextlib.suppress(AlreadyExists):
-            body = msgspec.json.encode(crds.manifest(one))
             await client.raw("POST", _DEFINITIONS, body=body)
     ends = clock.monotonic() + SERVED_S
     for one in crds.DEFINITIONS:
@@ -114,15 +114,15 @@ async def remove(client: Client) -> Sequence[str]:
 
 def standing(obj: MachineDeployment) -> str:
     """How far a deployment is, and what it keeps to while it rolls."""
-    view, status = obj, obj.status
-    if view.faults:
-        return f"{obj.name}: {'; '.join(view.faults)}"
-    most = view.replicas + bounds.surge(view)
-    least = view.replicas - bounds.unavailable(view)
-    paused = ", paused" if view.is_paused else ""
+    status = obj.status
+    if obj.faults:
+        return f"{obj.name}: {'; '.join(obj.faults)}"
+    most = obj.replicas + bounds.surge(obj)
+    least = obj.replicas - bounds.unavailable(obj)
+    paused = ", paused" if obj.is_paused else ""
     return (
         f"{obj.name}: {status.replicas} machines (at most {most}), {status.updated} of "
-        f"{view.replicas} new, {status.available} available (at least {least}){paused}"
+        f"{obj.replicas} new, {status.available} available (at least {least}){paused}"
     )
 
 

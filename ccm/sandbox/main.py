@@ -35,7 +35,7 @@ from ccm.kube.informer import Informers
 from ccm.kube.resources import EVENTS, NODES, SERVICES, Kind
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import Settings, board, cloud, cluster, kubelet, machines, ports, screen
+from ccm.sandbox import Settings, board, cloud, cluster, kubelet, machines, process, screen
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -113,7 +113,7 @@ class Sandbox:
             has_members=self._simulated,
         )
         self._took_s: float | None = None
-        self._last: cluster.LogEntry | None = None
+        self._log: cluster.DaemonLog | None = None
 
     async def play(self) -> int:
         """The whole; returns the exit status.
@@ -162,7 +162,7 @@ class Sandbox:
         )
         if settings.machines:
             await machines.define(client)
-        return _Stage(server=server, cloud=found, client=client, port=ports.pick_port())
+        return _Stage(server=server, cloud=found, client=client, port=process.pick_port())
 
     async def _act(self, stage: _Stage) -> None:
         """Daemon, kubelets and picture, until it is over."""
@@ -174,7 +174,9 @@ class Sandbox:
             has_machines=bool(self._settings.machines),
         )
         environment = stage.cloud.environment
-        async with cluster.open_daemon(self._folder, flags, environment) as daemon:
+        argv, log_file = ["ccm", *flags], self._folder / "daemon.log"
+        async with cluster.open_child(argv, log_file, environment) as daemon:
+            self._log = cluster.DaemonLog(log_file)
             self._screen.say(
                 f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
             )
@@ -195,7 +197,7 @@ class Sandbox:
                 self._power(stage, kubelets, informers),
                 self._watch_processes(stage, daemon),
                 self._count_members(stage),
-                self._show(stage, daemon),
+                self._show(stage),
                 name="sandbox",
             )
             if self._settings.machines and stage.cloud.child is None:
@@ -203,8 +205,7 @@ class Sandbox:
                 self._screen.say("deleting the Machines, and their VMs with them")
                 for name in await machines.remove(stage.client):
                     self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
-        self._hear(daemon)
-        self._last = daemon.log.last
+        self._hear()
 
     def _informers(self, client: Client) -> Informers:
         rows, now = self._board, time.monotonic
@@ -304,7 +305,7 @@ class Sandbox:
             yield "kubectl create service loadbalancer web --tcp=80"
             if machine:
                 yield "kubectl get machinedeployments,machinesets,machines"
-        daemon = f"--address={ports.LOOPBACK}:{stage.port} --insecure"
+        daemon = f"--address={process.LOOPBACK}:{stage.port} --insecure"
         if machine:
             name = machines.DEPLOYMENT
             yield f"kube-ccm explain machine {machine} {daemon}"
@@ -334,39 +335,30 @@ class Sandbox:
             yield f"{doctor} \\"
             yield f"  --cloud-config={shlex.quote(str(provider.config))}"
 
-    async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
-        """Ends with an error when a process of ours does.
-
-        Raises:
-            StartError: it ended; the text holds its last words.
-        """
-        while True:
-            await asyncio.sleep(_HEALTH_PERIOD_S)
-            code = daemon.child.exit_code
-            if code is not None:
-                raise cluster.StartError(
-                    cluster.last_words(f"the daemon ended with status {code}", daemon.child.log)
-                )
-            if not stage.server.is_running():
-                raise cluster.StartError(
-                    cluster.last_words("the API server ended", stage.server.log)
-                )
-            child = stage.cloud.child
+    async def _watch_processes(self, stage: _Stage, daemon: process.Child) -> None:
+        """Raise StartError, with the last words of a process of ours, when it ends."""
+        server, child = stage.server, stage.cloud.child
+        while (code := daemon.exit_code) is None and server.is_running():
             if child is not None and child.exit_code is not None:
                 what = "simulated cloud" if self._simulated else "fake of the cloud"
                 raise cluster.StartError(cluster.last_words(f"the {what} ended", child.log))
+            await asyncio.sleep(_HEALTH_PERIOD_S)
+        if code is None:
+            raise cluster.StartError(cluster.last_words("the API server ended", server.log))
+        what = f"the daemon ended with status {code}"
+        raise cluster.StartError(cluster.last_words(what, daemon.log))
 
-    async def _show(self, stage: _Stage, daemon: cluster.Daemon) -> None:
+    async def _show(self, stage: _Stage) -> None:
         while True:
-            self._hear(daemon)
+            self._hear()
             if (admin := stage.cloud.admin) is not None:
                 with contextlib.suppress(cloud.CloudTrouble):
                     self._board.cloud_calls = await admin.call_count()
             self._screen.show(self._board, now=time.monotonic())
             await asyncio.sleep(self._screen.period_s)
 
-    def _hear(self, daemon: cluster.Daemon) -> None:
-        for entry in daemon.log.news():
+    def _hear(self) -> None:
+        for entry in self._log.news() if self._log else ():
             if entry.is_warning:
                 self._board.daemon_warned(str(entry), time.monotonic())
 
@@ -382,7 +374,8 @@ class Sandbox:
         async for page in stage.client.resource(EVENTS).pages():
             for event in page.items:
                 self._board.count_warnings(event)
-        calls = self._last.cloud_calls if self._last else None
+        last = self._log.last if self._log else None
+        calls = last.cloud_calls if last else None
         if stage.cloud.admin is not None:
             calls = await stage.cloud.admin.call_count()
         for line in board.laggards(self._board):
@@ -390,7 +383,7 @@ class Sandbox:
         self._screen.say(
             board.last_line(
                 self._board,
-                writes=self._last.writes if self._last else None,
+                writes=last.writes if last else None,
                 cloud_calls=calls,
                 took_s=self._took_s,
             )

@@ -4,24 +4,58 @@
 then be started in one event loop and stopped in another, which a server shared
 by many tests needs. Output goes to a file, so no pipe can fill up and block
 the child.
+
+A server that is stopped and started again needs its old port free. Ports that the kernel hands
+out for outgoing connections (from 32768 on, Linux) may be taken meanwhile, so ours come from
+below that range. A port is listened on only some time after it was picked: each process picks in
+order from a random place, so that it picks no port a second time before that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import functools
+import itertools
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.02
 _KILL_DEADLINE_S = 30.0
 _TAIL_BYTES = 4000
+
+LOOPBACK = "127.0.0.1"
+_PORTS = range(18000, 32000)
+_ATTEMPTS = 200
+
+
+@functools.cache  # at the first use: a forked process has a walk of its own
+def _steps() -> Iterator[int]:
+    return itertools.count(random.SystemRandom().randrange(len(_PORTS)))
+
+
+def pick_port() -> int:
+    """Return a loopback TCP port that nothing listens on now.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    for _ in range(_ATTEMPTS):
+        port = _PORTS[next(_steps()) % len(_PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, port))
+            return port
+    raise OSError(f"no free loopback port between {_PORTS[0]} and {_PORTS[-1]}")
 
 
 class Child:

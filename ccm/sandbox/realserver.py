@@ -21,14 +21,14 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from ccm.base import files
-from ccm.sandbox import ports, process
+from ccm.sandbox import process
 from ccm.testing.apiserver import server as builtin
 
 write_kubeconfig = builtin.write_kubeconfig
@@ -68,6 +68,7 @@ def missing_binaries(assets: Path) -> list[str]:
     return [name for name in BINARIES if not (assets / name).is_file()]
 
 
+@dataclass(kw_only=True, eq=False)
 class RealServer:
     """Start and stop one kube-apiserver and its etcd.
 
@@ -83,44 +84,32 @@ class RealServer:
         extra_args: further flags of kube-apiserver; the last of a kind wins.
     """
 
-    def __init__(
-        self,
-        *,
-        assets: Path,
-        data_dir: Path,
-        users: Sequence[User] = (),
-        authorization_mode: str = "RBAC",
-        audit_log: Path | None = None,
-        extra_args: Sequence[str] = (),
-    ) -> None:
-        self._assets = assets
-        self._data_dir = data_dir
-        self._tokens_file = data_dir / "tokens.csv"
-        self._audit_policy_file = data_dir / "audit-policy.json"
-        self._authorization_mode = authorization_mode
-        self._audit_log = audit_log
-        self._extra_args = tuple(extra_args)
-        self._etcd_port = ports.pick_port()
-        self._port = ports.pick_port()
-        self._etcd: process.Child | None = None
-        self._apiserver: process.Child | None = None
-        self.token = secrets.token_hex(16)
-        self._users = (User(name="admin", token=self.token, groups=(ADMIN_GROUP,)), *users)
+    assets: Path
+    data_dir: Path
+    users: Sequence[User] = ()
+    authorization_mode: str = "RBAC"
+    audit_log: Path | None = None
+    extra_args: Sequence[str] = ()
+    token: str = field(init=False, default_factory=lambda: secrets.token_hex(16))
+    _etcd_port: int = field(init=False, default_factory=process.pick_port)
+    _port: int = field(init=False, default_factory=process.pick_port)
+    _etcd: process.Child | None = field(init=False, default=None)
+    _apiserver: process.Child | None = field(init=False, default=None)
 
     @property
     def url(self) -> str:
         """Base URL, without a slash at the end."""
-        return f"https://{ports.LOOPBACK}:{self._port}"
+        return f"https://{process.LOOPBACK}:{self._port}"
 
     @property
     def ca_file(self) -> Path:
         """Certificates (PEM) that prove the server; there after the first start."""
-        return self._data_dir / "certs" / "apiserver.crt"
+        return self.data_dir / "certs" / "apiserver.crt"
 
     @property
     def kubeconfig_path(self) -> Path:
         """A kubeconfig of the administrator; there after the first start."""
-        return self._data_dir / "kubeconfig"
+        return self.data_dir / "kubeconfig"
 
     @property
     def is_running(self) -> bool:
@@ -143,7 +132,7 @@ class RealServer:
             self._prepare()
             self._etcd = self._spawn("etcd", self._etcd_args())
             async with aiohttp.ClientSession() as session:
-                url = f"http://{ports.LOOPBACK}:{self._etcd_port}/readyz"
+                url = f"http://{process.LOOPBACK}:{self._etcd_port}/readyz"
                 while not await _answers_ok(session, url):
                     await _pause(self._etcd, deadline)
             self._apiserver = self._spawn("kube-apiserver", self._apiserver_args())
@@ -168,29 +157,31 @@ class RealServer:
 
     def _prepare(self) -> None:
         """Write the files the server reads; keys survive a restart."""
-        (self._data_dir / "certs").mkdir(parents=True, exist_ok=True)
-        key = self._data_dir / "service-account.key"
+        (self.data_dir / "certs").mkdir(parents=True, exist_ok=True)
+        key = self.data_dir / "service-account.key"
         if not key.exists():
             files.write_private(key, _new_signing_key())
+        admin = User(name="admin", token=self.token, groups=(ADMIN_GROUP,))
         tokens = [
             f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n'
-            for user in self._users
+            for user in (admin, *self.users)
         ]
-        files.write_private(self._tokens_file, "".join(tokens))
-        if self._audit_log is not None:
-            self._audit_policy_file.write_text(json.dumps(_AUDIT_POLICY))
+        files.write_private(self.data_dir / "tokens.csv", "".join(tokens))
+        if self.audit_log is not None:
+            policy = self.data_dir / "audit-policy.json"
+            policy.write_text(json.dumps(_AUDIT_POLICY))
 
     def _spawn(self, program: str, arguments: Sequence[str]) -> process.Child:
         return process.Child(
-            [str(self._assets / program), *arguments], log=self._data_dir / f"{program}.log"
+            [str(self.assets / program), *arguments], log=self.data_dir / f"{program}.log"
         )
 
     def _etcd_args(self) -> list[str]:
-        client_url = f"http://{ports.LOOPBACK}:{self._etcd_port}"
+        client_url = f"http://{process.LOOPBACK}:{self._etcd_port}"
         # A single member never calls its peers: any free port will do.
-        peer_url = f"http://{ports.LOOPBACK}:0"
+        peer_url = f"http://{process.LOOPBACK}:0"
         return [
-            f"--data-dir={self._data_dir / 'etcd'}",
+            f"--data-dir={self.data_dir / 'etcd'}",
             f"--listen-client-urls={client_url}",
             f"--advertise-client-urls={client_url}",
             f"--listen-peer-urls={peer_url}",
@@ -201,32 +192,32 @@ class RealServer:
         ]
 
     def _apiserver_args(self) -> list[str]:
-        key = self._data_dir / "service-account.key"
+        key = self.data_dir / "service-account.key"
         arguments = [
-            f"--etcd-servers=http://{ports.LOOPBACK}:{self._etcd_port}",
-            f"--bind-address={ports.LOOPBACK}",
+            f"--etcd-servers=http://{process.LOOPBACK}:{self._etcd_port}",
+            f"--bind-address={process.LOOPBACK}",
             f"--secure-port={self._port}",
-            f"--cert-dir={self._data_dir / 'certs'}",
-            f"--advertise-address={ports.LOOPBACK}",
+            f"--cert-dir={self.data_dir / 'certs'}",
+            f"--advertise-address={process.LOOPBACK}",
             # Nobody asks for the endpoints of the service "kubernetes", and a
             # loopback address may not stand in them.
             "--endpoint-reconciler-type=none",
             "--service-cluster-ip-range=10.96.0.0/16",
-            f"--authorization-mode={self._authorization_mode}",
-            f"--token-auth-file={self._tokens_file}",
+            f"--authorization-mode={self.authorization_mode}",
+            f"--token-auth-file={self.data_dir / 'tokens.csv'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--disable-admission-plugins=ServiceAccount",
             "--profiling=false",
         ]
-        if self._audit_log is not None:
+        if self.audit_log is not None:
             arguments += [
-                f"--audit-log-path={self._audit_log}",
-                f"--audit-policy-file={self._audit_policy_file}",
+                f"--audit-log-path={self.audit_log}",
+                f"--audit-policy-file={self.data_dir / 'audit-policy.json'}",
                 "--audit-log-mode=blocking",
             ]
-        return [*arguments, *self._extra_args]
+        return [*arguments, *self.extra_args]
 
     async def _wait_for_apiserver(self, apiserver: process.Child, deadline: float) -> None:
         while not self.ca_file.exists():

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.base import terminal
 from ccm.sandbox.board import Board, Group, Row, summary
@@ -51,26 +51,7 @@ _WEB_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """A picture in a document must not make its reader's program fetch anything."""
 
 
-class Screen(Protocol):
-    """A place where the sandbox shows itself."""
-
-    period_s: float
-    """Seconds between two calls of `show`."""
-
-    def say(self, text: str) -> None:
-        """Write a line that stays."""
-        ...
-
-    def show(self, board: Board, *, now: float) -> None:
-        """Show the present state; `now` is in monotonic seconds."""
-        ...
-
-    def close(self) -> None:
-        """Leave the place as it was; lasting lines stay."""
-        ...
-
-
-def open_screen(out: TextIO) -> Screen:
+def open_screen(out: TextIO) -> Lines | Picture:
     """Return a live picture if `out` is a capable terminal and rich is there, else lines."""
     console = terminal.console(out, os.environ)
     return Lines(out) if console is None else Picture(console)
@@ -80,6 +61,7 @@ class Lines:
     """Plain lines, each flushed: progress, and after convergence what happens."""
 
     period_s = 1.0
+    """Seconds between two calls of `show`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -180,6 +162,9 @@ def write_svg(board: Board, file: Path, *, now: float) -> None:
     # A fixed ID, so that two pictures of the same state do not differ.
     drawn = console.export_svg(title="kube-ccm sandbox", unique_id="sandbox")
     file.write_text(_WEB_FONTS.sub("", drawn))
+
+
+Screen = Lines | Picture
 
 
 def render(board: Board, *, now: float, width: int, height: int) -> RenderableType:

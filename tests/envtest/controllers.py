@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from ccm.sandbox import ports, process
+from ccm.sandbox import process
 from ccm.sandbox.realserver import RealServer
 from tests.envtest import assets
 from tests.waiting import DEADLINE_S
@@ -27,7 +27,7 @@ async def open_controllers(
         AssetsError: the program is not there.
         TimeoutError: they do not answer.
     """
-    port = ports.pick_port()
+    port = process.pick_port()
     folder.mkdir(parents=True, exist_ok=True)
     program = assets.controllers_dir() / assets.CONTROLLERS
     if not program.is_file():
@@ -37,7 +37,7 @@ async def open_controllers(
             str(program),
             f"--kubeconfig={server.kubeconfig_path}",
             f"--controllers={','.join(names)}",
-            f"--bind-address={ports.LOOPBACK}",
+            f"--bind-address={process.LOOPBACK}",
             f"--secure-port={port}",
             f"--cert-dir={folder}",
             "--leader-elect=false",
@@ -47,7 +47,7 @@ async def open_controllers(
         log=folder / "output.log",
     )
     try:
-        await _answers(child, f"https://{ports.LOOPBACK}:{port}/healthz")
+        await _answers(child, f"https://{process.LOOPBACK}:{port}/healthz")
         yield child
     finally:
         await child.stop(grace_s=10)

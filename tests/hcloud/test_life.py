@@ -15,7 +15,7 @@ import pytest
 
 from ccm import cloud
 from ccm.model import names
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
@@ -202,7 +202,7 @@ async def test_no_word_of_a_run_tells_the_token(
     for operation in REFUSED:
         message = f"Bearer {fake.token} {QUOTED}"
         fake.script.add(Fault(operation=operation, code="forbidden", message=message))
-    port = ports.pick_port()
+    port = process.pick_port()
     more = {**pool_needle.flags(port), "route-shortest-interval": "200ms"}
     async with (
         server.serve(fake) as endpoint,

@@ -20,7 +20,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.sandbox import ports, realserver
+from ccm.sandbox import process, realserver
 from tests import pki, servers
 from tests.hostile.attacks import REVIEW
 from tests.scenario import harness
@@ -146,7 +146,7 @@ class Target:
             await asyncio.to_thread(child.wait)
 
     async def _ask(self, method: str, port: int, path: str, **how: Any) -> str:
-        url = f"https://{ports.LOOPBACK}:{port}{path}"
+        url = f"https://{process.LOOPBACK}:{port}{path}"
         connector = aiohttp.TCPConnector(ssl=self._context, force_close=True)
         async with (
             asyncio.timeout(self.limit_s),
@@ -173,7 +173,7 @@ async def far_away(port: int) -> AsyncIterator[int]:
         writer.close()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection(ports.LOOPBACK, port, local_addr=(ELSEWHERE, 0))
+        there = await asyncio.open_connection(process.LOOPBACK, port, local_addr=(ELSEWHERE, 0))
         try:
             with contextlib.suppress(OSError):
                 await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
@@ -181,7 +181,7 @@ async def far_away(port: int) -> AsyncIterator[int]:
             writer.transport.abort()
             there[1].transport.abort()
 
-    server = await asyncio.start_server(forward, ports.LOOPBACK, 0)
+    server = await asyncio.start_server(forward, process.LOOPBACK, 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -194,20 +194,20 @@ async def started(env: harness.Environment, *, uvloop: bool) -> AsyncIterator[Ta
     absent = env.folder / "absent"
     absent.mkdir()
     (absent / "uvloop.py").write_text("raise ImportError")
-    secure, webhook = ports.pick_port(), ports.pick_port()
+    secure, webhook = process.pick_port(), process.pick_port()
     async with reviewer(env.folder / "reviews.kubeconfig") as kubeconfig:
         daemon = await env.start(
             program=PROGRAM,
             env={} if uvloop else {"PYTHONPATH": str(absent)},
             flags={
                 "secure-port": str(secure),
-                "bind-address": ports.LOOPBACK,
+                "bind-address": process.LOOPBACK,
                 "authentication-kubeconfig": str(kubeconfig),
                 "authorization-kubeconfig": str(kubeconfig),
                 "authentication-skip-lookup": "true",
                 "feature-gates": "CloudControllerManagerWebhook=true",
                 "webhooks": "*",
-                "webhook-bind-address": ports.LOOPBACK,
+                "webhook-bind-address": process.LOOPBACK,
                 "webhook-secure-port": str(webhook),
             },
         )
@@ -246,9 +246,9 @@ async def reviewer(kubeconfig: Path) -> AsyncIterator[Path]:
     application.router.add_post("/{any:.*}", answer)
     runner = web.AppRunner(application)
     await runner.setup()
-    port = ports.pick_port()
-    await web.TCPSite(runner, ports.LOOPBACK, port).start()
-    realserver.write_kubeconfig(kubeconfig, url=f"http://{ports.LOOPBACK}:{port}", token="t")
+    port = process.pick_port()
+    await web.TCPSite(runner, process.LOOPBACK, port).start()
+    realserver.write_kubeconfig(kubeconfig, url=f"http://{process.LOOPBACK}:{port}", token="t")
     try:
         yield kubeconfig
     finally:

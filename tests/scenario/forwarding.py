@@ -17,7 +17,7 @@ from pathlib import Path
 from aiohttp import WSMsgType, web
 
 from ccm.base import tasks
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from tests import pki
 from tests.scenario.harness import NODES, Cluster
 
@@ -49,7 +49,7 @@ class Kubelet:
         for channel in (0, 1):
             await wire.send_bytes(bytes([channel]) + struct.pack("<H", port))
         try:
-            reader, writer = await asyncio.open_connection(ports.LOOPBACK, port)
+            reader, writer = await asyncio.open_connection(process.LOOPBACK, port)
         except OSError as error:
             await wire.send_bytes(b"\x01" + f"cannot connect to {port}: {error}".encode())
         else:
@@ -75,7 +75,7 @@ async def _down(reader: asyncio.StreamReader, wire: web.WebSocketResponse) -> No
 @contextlib.asynccontextmanager
 async def open_kubelet(folder: Path) -> AsyncIterator[tuple[Kubelet, int]]:
     """A kubelet and its port."""
-    made, certificate = Kubelet(), pki.Authority(folder, "kubelets").server(ports.LOOPBACK)
+    made, certificate = Kubelet(), pki.Authority(folder, "kubelets").server(process.LOOPBACK)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate.chain, certificate.key)
     app = web.Application()
@@ -83,8 +83,8 @@ async def open_kubelet(folder: Path) -> AsyncIterator[tuple[Kubelet, int]]:
     runner = web.AppRunner(app)
     await runner.setup()
     try:
-        port = ports.pick_port()
-        await web.TCPSite(runner, ports.LOOPBACK, port, ssl_context=context).start()
+        port = process.pick_port()
+        await web.TCPSite(runner, process.LOOPBACK, port, ssl_context=context).start()
         yield made, port
     finally:
         await runner.cleanup()
@@ -95,7 +95,7 @@ async def pod_of_this_machine(cluster: Cluster, kubelet_port: int, *words: str) 
     host = socket.gethostname().lower()
     await cluster.register(host, ready="True", taints=[], providerID="elsewhere://1")
     status = {
-        "addresses": [{"type": "InternalIP", "address": ports.LOOPBACK}, {"$patch": "replace"}],
+        "addresses": [{"type": "InternalIP", "address": process.LOOPBACK}, {"$patch": "replace"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
     }
     await cluster.patch(f"{NODES}/{host}/status", {"status": status})

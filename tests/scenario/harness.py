@@ -239,7 +239,7 @@ class Cluster:
 
     async def set_ready(self, name: str, status: str) -> None:
         """The kubelet, or who watches over it, turns the Ready condition."""
-        patch = kubelet.ready_patch(status, _now(), turned=True)
+        patch = {"status": {"conditions": [kubelet.ready_condition(status, _now())]}}
         await self.patch(f"{NODES}/{name}/status", patch)
 
     async def events(self, name: str, reason: str = "") -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from ccm.cli import doctor, explain
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from tests import pki
 from tests.scenario import harness
 from tests.scenario.harness import EVENTS, NODES, Environment
@@ -56,7 +56,7 @@ async def metrics(port: int) -> str:
     connector = aiohttp.TCPConnector(ssl=pki.client_context())
     async with (
         aiohttp.ClientSession(connector=connector) as session,
-        session.get(f"https://{ports.LOOPBACK}:{port}/metrics") as response,
+        session.get(f"https://{process.LOOPBACK}:{port}/metrics") as response,
     ):
         assert response.status == 200
         return await response.text()

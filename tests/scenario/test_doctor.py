@@ -21,7 +21,7 @@ from ccm.cli import doctor
 from ccm.doctor import nodes
 from ccm.doctor.rights import Need, needs
 from ccm.model.times import format_micro_time
-from ccm.sandbox import ports, realserver
+from ccm.sandbox import process, realserver
 from tests import servers
 from tests.manifests import shipped
 from tests.scenario import load
@@ -111,7 +111,7 @@ async def wrong_cloud_token(env: Environment) -> None:
 
 
 async def absent_cloud(env: Environment) -> None:
-    env.configure_cloud(url=f"http://{ports.LOOPBACK}:{ports.pick_port()}")
+    env.configure_cloud(url=f"http://{process.LOOPBACK}:{process.pick_port()}")
 
 
 async def silent_cloud(env: Environment) -> None:
@@ -258,7 +258,7 @@ async def test_a_way_that_does_not_lead_to_the_api_server(env: Environment) -> N
     assert [line for line in told.lines if line.startswith("      not looked at without it")]
     assert [line for line in told.lines if line.startswith("skip")] == []
 
-    absent = f"http://{ports.LOOPBACK}:{ports.pick_port()}"
+    absent = f"http://{process.LOOPBACK}:{process.pick_port()}"
     realserver.write_kubeconfig(kubeconfig, url=absent, token="x")
     told = await finds(env, f"fail  server: {absent}: ", way)
     assert any(line.startswith("ok    cloud: ") for line in told.lines)

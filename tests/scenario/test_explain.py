@@ -10,7 +10,7 @@ import pytest
 
 from ccm.cli import explain
 from ccm.doctor import Refused
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from tests import servers
 from tests.scenario import load
 from tests.scenario.harness import Environment
@@ -27,10 +27,10 @@ async def told(env: Environment, *words: str) -> tuple[int, str]:
 
 async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
     """It asks the built-in API server too who its caller is, and what that one may."""
-    port, kubeconfig = ports.pick_port(), str(env.server.kubeconfig_path)
+    port, kubeconfig = process.pick_port(), str(env.server.kubeconfig_path)
     flags = {
         "secure-port": str(port),
-        "bind-address": ports.LOOPBACK,
+        "bind-address": process.LOOPBACK,
         "authentication-kubeconfig": kubeconfig,
         "authorization-kubeconfig": kubeconfig,
     }
@@ -39,7 +39,7 @@ async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
     await daemon.says("serving")
     await env.cluster.initialised("n1")
     await env.cluster.set_ready("n1", "True")
-    way = (f"--address={ports.LOOPBACK}:{port}", "--insecure")
+    way = (f"--address={process.LOOPBACK}:{port}", "--insecure")
 
     code, said = await told(env, "node", "n1", *way)
 

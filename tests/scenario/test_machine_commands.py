@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ccm.sandbox import ports, realserver
+from ccm.sandbox import process, realserver
 from providers.sim.client import MARK_CLUSTER
 from tests import forkserver, servers
 from tests.faults import FaultProxy, Match
@@ -40,7 +40,7 @@ FLAGS: Mapping[str, str] = {
     "leader-elect-lease-duration": "60s",
     "leader-elect-renew-deadline": "40s",
     "leader-elect-retry-period": "500ms",
-    "address": ports.LOOPBACK,
+    "address": process.LOOPBACK,
     "logging-format": "json",
     "logtostderr": "true",  # as people's command lines have it
 }
@@ -48,7 +48,7 @@ FLAGS: Mapping[str, str] = {
 
 async def start(env: Environment, command: str = NAME, **flags: str | Path) -> tuple[Daemon, str]:
     """A command at work, and the URL of its port."""
-    port, log = ports.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
+    port, log = process.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
     given = {name.replace("_", "-"): str(value) for name, value in flags.items()}
     # Without a cloud config: the credentials come with the class, and the address does not.
     argv = command_line({**FLAGS, "port": str(port), **given})
@@ -57,7 +57,7 @@ async def start(env: Environment, command: str = NAME, **flags: str | Path) -> t
     daemon = Daemon(command, child)
     env.daemons.append(daemon)
     await daemon.says("became leader")
-    return daemon, f"http://{ports.LOOPBACK}:{port}"
+    return daemon, f"http://{process.LOOPBACK}:{port}"
 
 
 async def kubeconfig(env: Environment, proxy: FaultProxy, name: str, *, token: str = "") -> Path:

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ccm.sandbox import ports, realserver
+from ccm.sandbox import process, realserver
 from tests import pki, servers
 from tests.faults import Exchange, FaultProxy, Match
 from tests.manifests import account, shipped
@@ -98,7 +98,7 @@ async def test_the_rights_are_enough_and_none_is_too_many(
     """All controllers, two replicas, events, conflicts, a hand-over; 403 never, no verb idle."""
     env = audited
     kubeconfig = str(env.folder / "daemon-0.kubeconfig")
-    port = ports.pick_port()
+    port = process.pick_port()
     serving = {
         "secure-port": str(port),
         "authentication-kubeconfig": kubeconfig,
@@ -157,7 +157,7 @@ async def answer_to_a_stranger(port: int) -> int:
     """Somebody known, without rights, asks for metrics."""
     headers = {"Authorization": f"Bearer {STRANGER.token}"}
     connector = aiohttp.TCPConnector(ssl=pki.client_context())
-    url = f"https://{ports.LOOPBACK}:{port}/metrics"
+    url = f"https://{process.LOOPBACK}:{port}/metrics"
     async with (
         aiohttp.ClientSession(connector=connector, headers=headers) as session,
         session.get(url) as response,

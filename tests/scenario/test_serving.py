@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from ccm.cli import explain
 from ccm.doctor import Refused
-from ccm.sandbox import ports, realserver
+from ccm.sandbox import process, realserver
 from tests import pki, servers
 from tests.scenario import harness
 from tests.scenario.forwarding import open_kubelet, pod_of_this_machine
@@ -143,12 +143,12 @@ async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings
     """A daemon that asks a real API server about its callers."""
     await servers.wipe(cluster.server)
     async with harness.open_environment(cluster.server, tmp_path) as env:
-        port = ports.pick_port()
+        port = process.pick_port()
         kubeconfig = str(cluster.server.kubeconfig_path)
         daemon = await env.start(
             flags={
                 "secure-port": str(port),
-                "bind-address": ports.LOOPBACK,
+                "bind-address": process.LOOPBACK,
                 "authentication-kubeconfig": kubeconfig,
                 "authorization-kubeconfig": kubeconfig,
             }
@@ -158,7 +158,7 @@ async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings
         yield Surroundings(
             env=env,
             daemon=daemon,
-            url=f"https://{ports.LOOPBACK}:{port}",
+            url=f"https://{process.LOOPBACK}:{port}",
             callers=cluster.callers,
         )
 

@@ -15,7 +15,7 @@ import pytest
 
 from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from tests import pki, servers
 from tests.faults import FaultProxy
 from tests.scenario.harness import Daemon, Environment, command_line, wait_for
@@ -72,11 +72,11 @@ async def started(
     env: Environment, flags: Mapping[str, str] | None = None, *, proxy: FaultProxy | None = None
 ) -> AsyncIterator[Asked]:
     """One more daemon of the environment, with a server that anybody may ask about its health."""
-    port = ports.pick_port()
+    port = process.pick_port()
     daemon = await env.start(
         flags={
             "secure-port": str(port),
-            "bind-address": ports.LOOPBACK,
+            "bind-address": process.LOOPBACK,
             "authorization-always-allow-paths": "/healthz*,/livez*,/readyz*",
             **(flags or {}),
         },
@@ -84,7 +84,7 @@ async def started(
     )
     await daemon.says("serving")
     async with aiohttp.ClientSession(
-        f"https://{ports.LOOPBACK}:{port}",
+        f"https://{process.LOOPBACK}:{port}",
         connector=aiohttp.TCPConnector(ssl=pki.client_context()),
     ) as session:
         yield Asked(daemon=daemon, session=session)
@@ -174,9 +174,9 @@ async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing
 
 @pytest.mark.row("serving-start-01")
 async def test_a_port_that_is_taken_ends_the_process_with_one_message(tmp_path: Path) -> None:
-    with socket.create_server((ports.LOOPBACK, 0)) as taken:
-        address = f"{ports.LOOPBACK}:{taken.getsockname()[1]}"
-        flags = {"secure-port": address.partition(":")[2], "bind-address": ports.LOOPBACK}
+    with socket.create_server((process.LOOPBACK, 0)) as taken:
+        address = f"{process.LOOPBACK}:{taken.getsockname()[1]}"
+        flags = {"secure-port": address.partition(":")[2], "bind-address": process.LOOPBACK}
 
         end = await run(command_line({**flags_of(tmp_path, GOOD), **flags}), tmp_path)
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ccm.app.http import PAIR_NAMES, WEBHOOKS
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from providers.sim import balancers
 from tests import servers
 from tests.kubectl.tool import Kubectl
@@ -88,7 +88,7 @@ async def registered(env: Environment, person: Person, port: int) -> AsyncIterat
 @pytest.mark.timeout(180)
 @servers.only_real
 async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environment) -> None:
-    person, port = Person(env), ports.pick_port()
+    person, port = Person(env), process.pick_port()
     assert (await person.writes("old", size="huge"))[0] == 0
     daemon = await start(env, port)
 

@@ -12,7 +12,7 @@ import pytest
 
 from ccm import cloud
 from ccm.model import names
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
@@ -204,7 +204,7 @@ async def test_no_word_of_a_run_tells_a_secret(
     program.populate(fake, ["n1"])
     for operation in REFUSED:
         fake.script.add(Fault(operation=operation, code="forbidden"))
-    port, key = ports.pick_port(), tmp_path / "key.json"
+    port, key = process.pick_port(), tmp_path / "key.json"
     key.write_bytes(fake.account.key)
     async with (
         server.serve(fake) as url,

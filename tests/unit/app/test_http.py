@@ -27,7 +27,7 @@ from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.transport import Transport
 from ccm.runtime.account import Answer
-from ccm.sandbox import ports
+from ccm.sandbox import process
 from ccm.sandbox.realserver import write_kubeconfig
 from ccm.serving import admission
 from ccm.testing import builders
@@ -49,7 +49,7 @@ def context(transport: Transport, *flags: str) -> ServerContext:
 @contextlib.asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
     """A server of these flags, far from any cluster; its task and its URL."""
-    port = ports.pick_port()
+    port = process.pick_port()
     config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
     async with (
         Transport(config) as transport,

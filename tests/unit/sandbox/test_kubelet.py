@@ -59,7 +59,7 @@ async def test_each_node_gets_a_range_of_pod_addresses_once() -> None:
 def test_each_node_has_one_range_of_its_own_maybe_one_that_it_brought_along() -> None:
     ranges = kubelet.PodRanges()
     for _ in range(2):
-        ranges.hold("a", ["100.64.0.0/24"])
+        ranges.hold("a", "100.64.0.0/24")
 
     for _ in range(2):
         assert ranges.take("b") == "100.64.1.0/24"

@@ -14,7 +14,7 @@ import pytest
 from ccm.app import options
 from ccm.app.options import names
 from ccm.cloud import registry
-from ccm.sandbox import Provider, cluster, ports, process, realserver
+from ccm.sandbox import Provider, cluster, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
@@ -78,12 +78,11 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((ports.LOOPBACK, ports.pick_port())) as listener:
+    with socket.create_server((process.LOOPBACK, process.pick_port())) as listener:
         taken = listener.getsockname()[1]
-        monkeypatch.setattr(ports, "_FIRST", taken)
-        monkeypatch.setattr(ports, "_LAST", taken)
+        monkeypatch.setattr(process, "_PORTS", range(taken, taken + 1))
         with pytest.raises(OSError, match="no free loopback port"):
-            ports.pick_port()
+            process.pick_port()
 
 
 # --- The files written for and about the real API server ---------------------------------------

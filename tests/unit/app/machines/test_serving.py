@@ -18,7 +18,7 @@ from ccm.app.provider import Misconfigured
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, TlsSettings
 from ccm.kube.transport import Transport
-from ccm.sandbox import ports
+from ccm.sandbox import process
 
 NOWHERE = ClusterConfig(server="http://127.0.0.1:1", credentials=Fixed(), tls=TlsSettings())
 
@@ -26,8 +26,8 @@ NOWHERE = ClusterConfig(server="http://127.0.0.1:1", credentials=Fixed(), tls=Tl
 @contextlib.asynccontextmanager
 async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[Vitals, str]]:
     """The port of these flags, far from any cluster; and its URL."""
-    port, vitals = port or ports.pick_port(), Vitals()
-    given = ["--cloud-provider=sim", f"--address={ports.LOOPBACK}", f"--port={port}", *flags]
+    port, vitals = port or process.pick_port(), Vitals()
+    given = ["--cloud-provider=sim", f"--address={process.LOOPBACK}", f"--port={port}", *flags]
     options = MACHINE_CONTROLLER.read(given)
     assert isinstance(options, CommandOptions)
     async with Transport(NOWHERE) as wire, Transport(NOWHERE) as other:
@@ -35,7 +35,7 @@ async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[Vitals, str
             options=options, vitals=vitals, transport=wire, environ={}, others={"target": other}
         )
         async with serving(context) as served:
-            yield vitals, f"http://{ports.LOOPBACK}:{port}"
+            yield vitals, f"http://{process.LOOPBACK}:{port}"
             assert not served.done()
 
 
@@ -79,7 +79,7 @@ async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed
 
 
 async def test_a_port_that_is_taken_is_said() -> None:
-    port = ports.pick_port()
+    port = process.pick_port()
     async with running(port=port):
         with pytest.raises(Misconfigured, match=f"--port={port}: cannot listen on"):
             async with running(port=port):
