@@ -9,7 +9,7 @@ class TestAcme(PersistenceContract):
 ```
 
 `PersistenceHarness` says what it needs. What cannot hold is declared: `exempt = {"PS-23": "it is
-gone with the process"}`; the report shows the reason. `ROWS` maps each statement to its cases.
+gone with the process"}`; the report shows the reason. A case names its statements.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,7 +60,7 @@ class ObjectCases:
     """Part of `PersistenceContract`."""
 
     async def test_round_trip(self, provider: Any, first: str) -> None:
-        """What is read equals what was written."""
+        """PS-14: What is read equals what was written."""
         obj = thing()
         before = copy.deepcopy(obj)
 
@@ -68,7 +69,7 @@ class ObjectCases:
         assert await provider.get_object(first, KIND, key) == before == obj
 
     async def test_key_is_the_same_everywhere(self, provider: Any) -> None:
-        """It comes from namespace and name; a second put replaces."""
+        """PS-15: It comes from namespace and name; a second put replaces."""
         first, second = provider.instances()
         key = await provider.put_object(first, thing(size=1))
 
@@ -77,7 +78,7 @@ class ObjectCases:
         assert await provider.get_all_objects(first, KIND) == [thing(size=3)]
 
     async def test_what_is_no_object_is_refused(self, provider: Any, first: str) -> None:
-        """And nothing of it is written."""
+        """PS-16: And nothing of it is written."""
         deep: Any = "end"
         for _ in range(DEEPEST + 1):
             deep = [deep]
@@ -100,7 +101,7 @@ class ObjectCases:
         await provider.put_object(first, thing(big="x" * (LARGEST - 1000)))
 
     async def test_scopes(self, provider: Any, first: str) -> None:
-        """Namespace, group, version and kind tell objects apart."""
+        """PS-17: Namespace, group, version and kind tell objects apart."""
         others = [
             thing() | {"apiVersion": "journal.ccm/v1beta1"},
             thing() | {"apiVersion": "v1"},
@@ -116,7 +117,7 @@ class ObjectCases:
         assert len(await provider.get_all_objects(first, KIND)) == 3
 
     async def test_delete(self, provider: Any, first: str) -> None:
-        """It is gone; once more is fine; it can be written again."""
+        """PS-19: It is gone; once more is fine; it can be written again."""
         key = await provider.put_object(first, thing())
 
         await provider.delete_object(first, KIND, key)
@@ -128,7 +129,7 @@ class ObjectCases:
         assert await provider.get_object(first, KIND, key) == thing()
 
     async def test_unknown_names_and_keys(self, provider: Any, first: str) -> None:
-        """Refused before anything is asked."""
+        """PS-20: Refused before anything is asked."""
         unknown, key = "nobody-0123456789abcdef", ObjectKey("default/one")
         for call in (
             provider.put_object(unknown, thing()),
@@ -144,7 +145,7 @@ class ObjectCases:
                     await refused(first, KIND, ObjectKey(bad))
 
     async def test_instances_are_isolated(self, provider: Any) -> None:
-        """One does not see what the other has."""
+        """PS-21: One does not see what the other has."""
         first, second = provider.instances()
         key = await provider.put_object(first, thing())
 
@@ -152,7 +153,7 @@ class ObjectCases:
         assert await provider.get_all_objects(second, KIND) == []
 
     async def test_odd_names(self, provider: Any, first: str) -> None:
-        """None is lost, none taken for another."""
+        """PS-22: None is lost, none taken for another."""
         keys = {name: await provider.put_object(first, thing(name, odd=name)) for name in ODD}
 
         assert len(set(keys.values())) == len(ODD)
@@ -163,7 +164,7 @@ class ObjectCases:
     async def test_list_beyond_a_page(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """All of them; changing what was returned changes nothing."""
+        """PS-18: All of them; changing what was returned changes nothing."""
         count = harness.many
         await put_many(provider, first, count)
 
@@ -200,7 +201,7 @@ class TrustCases:
     async def test_readers_see_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Never a mixture, never nothing; nor does another process, where one may read."""
+        """PS-24: Never a mixture, never nothing; nor does another process, where one may read."""
         reader = harness.make() if harness.several else provider
         await reader.initialize(HERE)
         key = await provider.put_object(first, thing(a=0, b="0" * 9000))
@@ -222,7 +223,7 @@ class TrustCases:
     async def test_failed_put_leaves_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """In full; trying again is safe."""
+        """PS-25, PS-26: In full; trying again is safe."""
         key = await provider.put_object(first, thing(size=1))
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
@@ -234,7 +235,7 @@ class TrustCases:
         assert await provider.get_object(first, KIND, key) == thing(size=2)
 
     async def test_cancelled_put_leaves_old_or_new(self, provider: Any, first: str) -> None:
-        """At whatever point; nobody waits for it afterwards."""
+        """PS-27: At whatever point; nobody waits for it afterwards."""
         key = await provider.put_object(first, thing(size=0))
         for at in range(1, 12):
             put = spawn(provider.put_object(first, thing(size=at)), name="put")
@@ -250,7 +251,7 @@ class TrustCases:
         assert await provider.get_object(first, KIND, key) == thing(size=99)
 
     async def test_survives_a_new_process(self, harness: PersistenceHarness) -> None:
-        """What was acknowledged is there, what was deleted is not."""
+        """PS-23: What was acknowledged is there, what was deleted is not."""
         before = harness.make()
         await before.initialize(HERE)
         (first, *_) = before.instances()
@@ -269,7 +270,7 @@ class TrustCases:
     async def test_damage_is_noticed(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """It is never returned, and hides nothing that is healthy."""
+        """PS-28: It is never returned, and hides nothing that is healthy."""
         key = await provider.put_object(first, thing("bad"))
         await provider.put_object(first, thing("good"))
 
@@ -286,7 +287,7 @@ class TrustCases:
     async def test_one_of_many_creates(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Of many writers that expect nothing there exactly one succeeds."""
+        """PS-29: Of many writers that expect nothing there exactly one succeeds."""
         others = [harness.make() for _ in range(3)] if harness.several else []
         for other in others:
             await other.initialize(HERE)
@@ -310,7 +311,7 @@ class TrustCases:
             await other.close()
 
     async def test_versions(self, provider: Any, first: str) -> None:
-        """A write that expects what is not there any more does nothing."""
+        """PS-30: A write that expects what is not there any more does nothing."""
         key, one = await provider.put_versioned(first, thing(size=1), expect=ABSENT)
         _, two = await provider.put_versioned(first, thing(size=2), expect=one)
 
@@ -332,7 +333,7 @@ class TrustCases:
     async def test_capabilities(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """It has what it has to have; without conditions it does not pretend."""
+        """PS-31: It has what it has to have; without conditions it does not pretend."""
         found = provider.capabilities(first)
 
         assert found >= harness.capabilities
@@ -342,7 +343,7 @@ class TrustCases:
             assert await provider.get_all_objects(first, KIND) == []
 
     async def test_stale_leader_is_fenced(self, harness: PersistenceHarness) -> None:
-        """Once a newer leader has opened it, the older one changes nothing, old or new."""
+        """PS-32: Once a newer leader has opened it, the older one changes nothing, old or new."""
         if not harness.several:
             pytest.skip("only one process may have it open")
         old, new = harness.make(epoch=3), harness.make(epoch=4)
@@ -364,12 +365,12 @@ class TrustCases:
         await new.close()
 
     async def test_not_open_to_others(self, harness: PersistenceHarness) -> None:
-        """What others could read, lying there or on its way, is not used."""
+        """PS-33: What others could read, lying there or on its way, is not used."""
         with pytest.raises(errors.BackendDead):
             await _opened(await harness.exposed())
 
     async def test_secrets_are_refused(self, provider: Any, first: str) -> None:
-        """Where everybody may read them in the clear."""
+        """PS-34: Where everybody may read them in the clear."""
         for bad in (
             thing() | {"apiVersion": "v1", "kind": "Secret"},
             thing(cloudProviderSpec={"token": NEEDLE}),
@@ -385,7 +386,7 @@ class TrustCases:
     async def test_nothing_of_an_object_is_said(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Neither in the log, nor in an error, a metric, nor by a `repr`."""
+        """PS-35: Neither in the log, nor in an error, a metric, nor by a `repr`."""
         with overheard() as logged:
             key = await provider.put_object(first, thing("needle", hay=NEEDLE))
             await harness.damage(provider, first, KIND, key)
@@ -400,8 +401,10 @@ class TrustCases:
         assert NEEDLE not in "".join(said) + metrics.exposition().decode()
 
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:
-        """A hundred, among them large ones; the event loop goes on. What blocks it does so every
-        time, a busy machine does not."""
+        """PS-36: A hundred, among them large ones; the event loop goes on.
+
+        What blocks it does so every time, a busy machine does not.
+        """
         large, found = "x" * 300_000, list[float]()
         for _ in range(10):
             async with stalls() as longest, Group() as group:
@@ -416,7 +419,7 @@ class TrustCases:
         assert min(found) <= 0.05
 
     async def test_last_write_wins(self, provider: Any, first: str) -> None:
-        """Writes to one object happen in the order they were asked for."""
+        """PS-37: Writes to one object happen in the order they were asked for."""
         writes = [
             spawn(provider.put_object(first, thing(size=at)), name=f"put-{at}") for at in range(20)
         ]
@@ -430,48 +433,6 @@ async def _opened(provider: Any) -> None:
         await provider.initialize(HERE)
     finally:
         await provider.close()
-
-
-ROWS: dict[str, str] = {
-    "PS-01": "test_dead_provider_says_so",
-    "PS-02": "test_life_cycle",
-    "PS-03": "test_one_instance_is_enough",
-    "PS-04": "test_clusters_do_not_see_each_other",
-    "PS-05": "test_names_of_instances",
-    "PS-06": "test_names_are_the_same_in_another_process",
-    "PS-07": "test_names_of_instances",
-    "PS-08": "test_instances_are_listed_down_or_not",
-    "PS-09": "test_status_of_an_unknown_instance",
-    "PS-10": "test_status_does_not_wait",
-    "PS-11": "test_failure_and_recovery_show",
-    "PS-12": "test_mean_latency",
-    "PS-13": "test_status_of_an_unknown_instance",
-    "PS-14": "test_round_trip",
-    "PS-15": "test_key_is_the_same_everywhere",
-    "PS-16": "test_what_is_no_object_is_refused",
-    "PS-17": "test_scopes",
-    "PS-18": "test_list_beyond_a_page",
-    "PS-19": "test_delete",
-    "PS-20": "test_unknown_names_and_keys",
-    "PS-21": "test_instances_are_isolated",
-    "PS-22": "test_odd_names",
-    "PS-23": "test_survives_a_new_process",
-    "PS-24": "test_readers_see_old_or_new",
-    "PS-25": "test_failed_put_leaves_old_or_new",
-    "PS-26": "test_failed_put_leaves_old_or_new",
-    "PS-27": "test_cancelled_put_leaves_old_or_new",
-    "PS-28": "test_damage_is_noticed",
-    "PS-29": "test_one_of_many_creates",
-    "PS-30": "test_versions",
-    "PS-31": "test_capabilities",
-    "PS-32": "test_stale_leader_is_fenced",
-    "PS-33": "test_not_open_to_others",
-    "PS-34": "test_secrets_are_refused",
-    "PS-35": "test_nothing_of_an_object_is_said",
-    "PS-36": "test_many_at_once_do_not_block",
-    "PS-37": "test_last_write_wins",
-}
-"""Statement -> case."""
 
 
 @pytest.mark.asyncio
@@ -499,7 +460,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         return str(provider.instances()[0])
 
     async def test_dead_provider_says_so(self, harness: PersistenceHarness) -> None:
-        """After `initialize` failed nothing is tried any more, and it shows."""
+        """PS-01: After `initialize` failed nothing is tried any more, and it shows."""
         provider = harness.make()
         for name in provider.instances():
             await harness.fail(name)
@@ -517,7 +478,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await provider.close()
 
     async def test_life_cycle(self, harness: PersistenceHarness) -> None:
-        """Not before, once, and never after."""
+        """PS-02: Not before, once, and never after."""
         provider = harness.make()
         (first, *_) = provider.instances()
         with pytest.raises(errors.NotInitialized):
@@ -537,7 +498,7 @@ class PersistenceContract(ObjectCases, TrustCases):
             await provider.put_object(first, thing())
 
     async def test_one_instance_is_enough(self, harness: PersistenceHarness) -> None:
-        """The other is down, and comes back by itself."""
+        """PS-03: The other is down, and comes back by itself."""
         provider = harness.make()
         first, second = provider.instances()
         await harness.fail(second)
@@ -554,7 +515,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_clusters_do_not_see_each_other(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Shared storage keeps them apart; storage of one cluster refuses another."""
+        """PS-04: Shared storage keeps them apart; storage of one cluster refuses another."""
         key = await provider.put_object(first, thing())
         if not harness.several:
             await provider.close()
@@ -572,7 +533,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await other.close()
 
     async def test_names_of_instances(self, provider: Any) -> None:
-        """They are unique, and of one form."""
+        """PS-05, PS-07: They are unique, and of one form."""
         names = provider.instances()
 
         assert len(set(names)) == len(names) == 2
@@ -581,13 +542,13 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_names_are_the_same_in_another_process(
         self, harness: PersistenceHarness, provider: Any
     ) -> None:
-        """They come from the configuration alone."""
+        """PS-06: They come from the configuration alone."""
         assert harness.make().instances() == provider.instances()
 
     async def test_instances_are_listed_down_or_not(
         self, harness: PersistenceHarness, provider: Any
     ) -> None:
-        """Always all, always in the same order."""
+        """PS-08: Always all, always in the same order."""
         before = list(provider.instances())
         await harness.fail(before[0])
         with pytest.raises(errors.BackendUnavailable):
@@ -597,7 +558,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await harness.heal(before[0])
 
     async def test_status_of_an_unknown_instance(self, provider: Any) -> None:
-        """It does not exist; that is no error."""
+        """PS-09, PS-13: It does not exist; that is no error."""
         status = await provider.instance_status("nobody-0123456789abcdef")
 
         assert status.to_json() == {"exists": False}
@@ -607,7 +568,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_status_does_not_wait(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """However the storage hangs."""
+        """PS-10: However the storage hangs."""
         await harness.hang(first)
         hanging = spawn(provider.put_object(first, thing()), name="hanging")
         await asyncio.sleep(0.01)
@@ -623,7 +584,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_failure_and_recovery_show(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Down at once, up after the first success, be it a probe."""
+        """PS-11: Down at once, up after the first success, be it a probe."""
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
             await provider.put_object(first, thing())
@@ -640,7 +601,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_mean_latency(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Of writes and deletes that succeeded, waiting included; of nothing else."""
+        """PS-12: Of writes and deletes that succeeded, waiting included; of nothing else."""
 
         async def mean() -> float:
             status = await provider.instance_status(first)
@@ -673,3 +634,11 @@ async def _until_up(provider: Any, instance: str) -> None:
     while not (await provider.instance_status(instance)).status:
         assert clock.monotonic() - began < PATIENCE_S
         await asyncio.sleep(0.01)
+
+
+ROWS = {
+    row: name
+    for name in dir(PersistenceContract)
+    for row in re.findall(r"PS-\d\d", getattr(PersistenceContract, name).__doc__ or "")
+}
+"""Statement -> case, as the docstrings of cases name them."""

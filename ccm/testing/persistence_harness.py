@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 from ccm.base import log
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.envelope import Entry, Writer
+from ccm.persistence.envelope import Writer
 from ccm.persistence.errors import BackendUnavailable
-from ccm.persistence.interface import CAS, GVK, Expected, MachineId, ObjectKey, Version
-from ccm.persistence.objects import Place
-from ccm.persistence.store import Claim, Page, Record, Store
+from ccm.persistence.interface import CAS, GVK, MachineId, ObjectKey
+from ccm.persistence.store import Page, Store
 
 HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
 LOOK_S = 0.005
@@ -79,6 +78,10 @@ class PersistenceHarness(ABC):
         """All works again."""
 
 
+TROUBLED = ("open", "probe", "read", "write", "remove")
+"""Methods of a store that fail and hang on demand, beside `scan`."""
+
+
 class Ill:
     """What is wrong with an instance."""
 
@@ -95,50 +98,25 @@ class Troubled:
         self._store = store
         self._ill = ill
 
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """Of the real one."""
-        return self._store.capabilities
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._store, name)
+
+        async def call(*args: Any) -> Any:
+            await self._trouble()
+            return await real(*args)
+
+        return call if name in TROUBLED else real
 
     async def _trouble(self) -> None:
         await self._ill.well.wait()
         if self._ill.fails:
             raise BackendUnavailable("it was told to fail")
 
-    async def open(self, claim: Claim) -> None:
-        """As `Store.open`."""
-        await self._trouble()
-        await self._store.open(claim)
-
-    async def probe(self) -> None:
-        """As `Store.probe`."""
-        await self._trouble()
-        await self._store.probe()
-
-    async def read(self, place: Place) -> Record | None:
-        """As `Store.read`."""
-        await self._trouble()
-        return await self._store.read(place)
-
-    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
-        """As `Store.write`."""
-        await self._trouble()
-        return await self._store.write(place, entry, expect)
-
-    async def remove(self, place: Place, epoch: int) -> None:
-        """As `Store.remove`."""
-        await self._trouble()
-        await self._store.remove(place, epoch)
-
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """As `Store.scan`."""
         await self._trouble()
         async for page in self._store.scan(kind):
             yield page
-
-    async def close(self) -> None:
-        """As `Store.close`."""
-        await self._store.close()
 
 
 class StoreHarness(PersistenceHarness):

@@ -16,7 +16,6 @@ import pathlib
 import signal
 import ssl
 from collections.abc import Sequence
-from typing import Any
 
 from ccm.base import clock
 from ccm.serving import tls
@@ -34,18 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.testing.apiserver", description=__doc__)
-    options: tuple[tuple[str, Any, Any, str], ...] = (
-        ("--data-dir", pathlib.Path, None, "where state is kept"),
-        ("--port", int, 0, "the port; 0 takes a free one"),
-        ("--token-file", pathlib.Path, False, "a file with the bearer token clients must bring"),
-        ("--tls", bool, False, "serve HTTPS; clients like kubectl show a token there only"),
-        ("--service-cluster-ip-range", _ranges, services.CLUSTER_IPS,
-         "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"),
-    )  # fmt: skip
-    for name, kind, default, text in options:
-        value = {"type": kind, "default": default, "required": default is None}
-        given: dict[str, Any] = {"action": "store_true"} if kind is bool else value
-        parser.add_argument(name, help=text, **given)
+    add = parser.add_argument
+    add("--data-dir", type=pathlib.Path, required=True, help="where state is kept")
+    add("--port", type=int, default=0, help="the port; 0 takes a free one")
+    add("--token-file", type=pathlib.Path, help="a file with the bearer token clients must bring")
+    text = "serve HTTPS; clients like kubectl show a token there only"
+    add("--tls", action="store_true", help=text)
+    text = "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"
+    name, default = "--service-cluster-ip-range", services.CLUSTER_IPS
+    add(name, type=_ranges, default=default, help=text)
     return parser
 
 

@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import pathlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ccm.model import names
@@ -108,12 +108,6 @@ class Kind(errors.Resource):
         return found
 
 
-def _read_table() -> dict[str, Kind]:
-    text = pathlib.Path(__file__).with_name("kinds.toml").read_text()
-    found = (_built_in(name, **row) for name, row in tomllib.loads(text).items())
-    return {kind.plural: kind for kind in found}
-
-
 def _built_in(
     name: str, *, selectable: Sequence[str] = (), columns: str = tables.PLAIN_TEXT, **rest: Any
 ) -> Kind:
@@ -133,7 +127,8 @@ def _selectable(text: str) -> tuple[str, tuple[str, ...], str]:
     return name, tuple((stated or name).split("|")), default
 
 
-BUILTIN = _read_table()
+_TABLE = tomllib.loads(pathlib.Path(__file__).with_name("kinds.toml").read_text())
+BUILTIN = {row["plural"]: _built_in(name, **row) for name, row in _TABLE.items()}
 """The built-in kinds by plural."""
 
 NODES, NAMESPACES, SERVICES = (BUILTIN[one] for one in ("nodes", "namespaces", "services"))
@@ -204,9 +199,14 @@ def establish(definition: dict[str, Any]) -> None:
 
 def complete(kind: Kind, body: dict[str, Any]) -> None:
     """Set the defaults of a built-in kind that depend on other fields; Services aside."""
-    step = _COMPLETIONS.get(kind.kind)
-    if step is not None and not kind.is_custom:
-        step(body)
+    if kind is NODES and (capacity := body["status"].get("capacity")):
+        body["status"]["allocatable"] = {**capacity, **body["status"].get("allocatable", {})}
+    elif kind is NAMESPACES:
+        labels = body["metadata"].setdefault("labels", {})
+        labels[names.LABEL_NAMESPACE] = body["metadata"].get("name", "")
+    elif kind is BUILTIN["secrets"]:
+        for key, value in body.pop("stringData", {}).items():
+            body.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
 
 
 def begin(kind: Kind, body: dict[str, Any]) -> None:
@@ -218,29 +218,6 @@ def begin(kind: Kind, body: dict[str, Any]) -> None:
             taints.append(dict(_NOT_READY))
     if kind is NAMESPACES:
         body["spec"] = {"finalizers": ["kubernetes"]}
-
-
-def _complete_node(body: dict[str, Any]) -> None:
-    status = body["status"]
-    if status.get("capacity"):
-        status["allocatable"] = {**status["capacity"], **status.get("allocatable", {})}
-
-
-def _complete_namespace(body: dict[str, Any]) -> None:
-    labels = body["metadata"].setdefault("labels", {})
-    labels[names.LABEL_NAMESPACE] = body["metadata"].get("name", "")
-
-
-def _complete_secret(body: dict[str, Any]) -> None:
-    for key, value in body.pop("stringData", {}).items():
-        body.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
-
-
-_COMPLETIONS: Mapping[str, Callable[[dict[str, Any]], None]] = {
-    "Node": _complete_node,
-    "Namespace": _complete_namespace,
-    "Secret": _complete_secret,
-}
 
 
 class Registry:

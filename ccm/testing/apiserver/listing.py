@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import random
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ from ccm.model import names
 from ccm.model.selectors import BadSelectorError, Requirement, parse_labels
 from ccm.testing.apiserver import errors, kinds
 from ccm.testing.apiserver import store as stores
-from ccm.testing.apiserver.api import JSON, WriteOptions
+from ccm.testing.apiserver.api import JSON
 
 BOOKMARK_INTERVAL_S = 60.0
 """Period of bookmarks, for watchers that want them (kube-apiserver)."""
@@ -41,15 +41,18 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Requirements on labels and on fields; without any it matches everything."""
+    """A namespace, and requirements on labels and fields; without any it matches everything."""
 
+    namespace: str = ""
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, entry: stores.Entry) -> bool:
         """Return whether an object is selected."""
-        return all(term.matches(entry.labels) for term in self.labels) and all(
-            term.matches(entry.fields) for term in self.fields
+        return (
+            (not self.namespace or entry.key.startswith(f"{self.namespace}/"))
+            and all(term.matches(entry.labels) for term in self.labels)
+            and all(term.matches(entry.fields) for term in self.fields)
         )
 
 
@@ -75,8 +78,8 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_s: Count | None = msgspec.field(name="timeoutSeconds", default=None)
 
 
-def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
-    """Return the options of a list or watch of that kind.
+def list_options(kind: kinds.Kind, namespace: str, query: Mapping[str, str]) -> ListOptions:
+    """Return the options of a list or watch of that kind, of all namespaces if none is given.
 
     Raises:
         ApiError: a parameter is malformed.
@@ -92,16 +95,16 @@ def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
             page = msgspec.json.decode(base64.urlsafe_b64decode(token), type=_Continue)
         except (msgspec.DecodeError, ValueError) as error:
             raise errors.bad_request(f"invalid continue token: {error}") from error
-    selector = Selector(labels=labels, fields=fields)
-    return msgspec.structs.replace(_read(ListOptions, query), selector=selector, page=page)
+    selector = Selector(namespace=namespace, labels=labels, fields=fields)
+    return msgspec.structs.replace(read(ListOptions, query), selector=selector, page=page)
 
 
-def write_options(query: Mapping[str, str]) -> WriteOptions:
-    """Return the options of a create, update or patch."""
-    return _read(WriteOptions, query)
+def read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+    """Return options of that type.
 
-
-def _read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+    Raises:
+        ApiError: a parameter is malformed.
+    """
     ours = ("selector", "page")
     given = {name: text for name, text in query.items() if text and name not in ours}
     try:
@@ -138,9 +141,9 @@ class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def page(
-    store: stores.Store, kind: kinds.Kind, namespace: str, options: ListOptions
+    store: stores.Store, kind: kinds.Kind, options: ListOptions
 ) -> tuple[list[stores.Entry], ListMeta]:
-    """Return the selected objects of a kind, of all namespaces if none is given, or a page.
+    """Return the selected objects of a kind, or a page.
 
     A later page shows the objects as they are by then, at the revision of the first one: a
     client that watches from that revision gets every change.
@@ -155,18 +158,13 @@ def page(
         collection.changes(revision)
         start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
         entries = entries[start:]
-    entries = [one for one in entries if _selects(one, namespace, options.selector)]
+    entries = [one for one in entries if options.selector.matches(one)]
     limit = options.limit if options.resource_version != 0 else 0
     if not 0 < limit < len(entries):
         return entries, ListMeta(str(revision))
     following = _Continue(rv=revision, start=entries[limit - 1].key + "\0")
     token = base64.urlsafe_b64encode(msgspec.json.encode(following)).decode()
     return entries[:limit], ListMeta(str(revision), token, len(entries) - limit)
-
-
-def _selects(entry: stores.Entry, namespace: str, selector: Selector) -> bool:
-    is_inside = not namespace or entry.key.startswith(f"{namespace}/")
-    return is_inside and selector.matches(entry)
 
 
 # --- renderers -----------------------------------------------------------------------------------
@@ -240,37 +238,33 @@ def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
 # --- watches -------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """The request of one watcher; `namespace` is empty for all of them."""
-
-    kind: kinds.Kind
-    namespace: str
-    options: ListOptions
-    renderer: Whole
-
-    def selects(self, entry: stores.Entry) -> bool:
-        """Return whether an object belongs to this watch."""
-        return _selects(entry, self.namespace, self.options.selector)
-
-
-async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
+async def stream(
+    store: stores.Store, kind: kinds.Kind, options: ListOptions, renderer: Whole
+) -> AsyncIterator[bytes]:
     """Yield chunks of newline-terminated JSON events.
 
     The stream ends when its time is over, its place is forgotten or the store is closed. A start
     in the future yields nothing until the store has passed it.
     """
     loop = asyncio.get_running_loop()
-    options = watch.options
     # Spread, so that watches that began together do not end together.
     ends = loop.time() + (options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random()))
     place = options.resource_version or 0
     if options.send_initial_events or not place:
         place = store.revision
         if options.send_initial_events is not False:
-            for chunk in _initial(store, watch):
+            frames = [
+                _frame("ADDED", renderer.one(entry))
+                for entry in store.collection(kind)
+                if options.selector.matches(entry)
+            ]
+            if options.send_initial_events and options.allow_watch_bookmarks:
+                frames.append(
+                    _bookmark(kind, place, annotations={names.INITIAL_EVENTS_END: "true"})
+                )
+            for chunk in _chunks(frames):
                 yield chunk
-    collection = store.collection(watch.kind)
+    collection = store.collection(kind)
     next_bookmark = loop.time() + BOOKMARK_INTERVAL_S
     while True:
         try:
@@ -278,7 +272,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
         except stores.HistoryExpiredError as error:
             yield _frame("ERROR", msgspec.json.encode(error.status()))
             return
-        for chunk in _chunks(_frames(watch, changes)):
+        for chunk in _chunks(_frames(changes, options.selector, renderer)):
             yield chunk
         now = loop.time()
         if now >= ends or store.is_closed:
@@ -291,7 +285,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
             next_bookmark = now + BOOKMARK_INTERVAL_S
             # Everything up to the store's revision that concerns this kind was sent.
             place = max(place, store.revision)
-            yield _bookmark(watch, place)
+            yield _bookmark(kind, place)
             continue
         wait_s = min(ends, next_bookmark if options.allow_watch_bookmarks else ends) - now
         with contextlib.suppress(TimeoutError):
@@ -299,18 +293,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
                 await collection.changed()
 
 
-def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
-    frames = [
-        _frame("ADDED", watch.renderer.one(entry))
-        for entry in store.collection(watch.kind)
-        if watch.selects(entry)
-    ]
-    if watch.options.send_initial_events and watch.options.allow_watch_bookmarks:
-        frames.append(_bookmark(watch, store.revision, initial_end=True))
-    return _chunks(frames)
-
-
-def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
+def _frames(changes: Sequence[stores.Change], selector: Selector, renderer: Whole) -> list[bytes]:
     """Return the events of changes, as seen through the selector.
 
     An object that begins to match is added, one that ceases to match is deleted: in
@@ -318,15 +301,15 @@ def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
     """
     frames = []
     for change in changes:
-        was = change.previous is not None and watch.selects(change.previous)
-        is_in = watch.selects(change.entry)
+        was = change.previous is not None and selector.matches(change.previous)
+        is_in = selector.matches(change.entry)
         is_gone = change.type == "DELETED"
         if was and (is_gone or not is_in):
             last = change.entry if is_gone else _last_match(change)
-            frames.append(_frame("DELETED", watch.renderer.one(last)))
+            frames.append(_frame("DELETED", renderer.one(last)))
         elif is_in and not is_gone:
             name = "MODIFIED" if was else "ADDED"
-            frames.append(_frame(name, watch.renderer.one(change.entry)))
+            frames.append(_frame(name, renderer.one(change.entry)))
     return frames
 
 
@@ -341,11 +324,8 @@ def _frame(name: str, body: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (name.encode(), body)
 
 
-def _bookmark(watch: Watch, revision: int, *, initial_end: bool = False) -> bytes:
-    metadata: dict[str, object] = {"resourceVersion": str(revision)}
-    if initial_end:
-        metadata["annotations"] = {names.INITIAL_EVENTS_END: "true"}
-    body = watch.kind.clean({"metadata": metadata})
+def _bookmark(kind: kinds.Kind, revision: int, **metadata: Mapping[str, str]) -> bytes:
+    body = kind.clean({"metadata": {"resourceVersion": str(revision), **metadata}})
     return _frame("BOOKMARK", msgspec.json.encode(body))
 
 

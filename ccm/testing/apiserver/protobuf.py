@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,27 +19,25 @@ from ccm.testing.apiserver import schema
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 
 _MAGIC = b"k8s\0"
-_VARINT, _BYTES = 0, 2
+_VARINT = 0
 _FIXED = {1: 8, 5: 4}
-
-Wire = int | bytes
 
 
 def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
-    """The object in an enveloped body, with its kind and version.
+    """Return the object in an enveloped body, with its kind and version.
 
     Raises:
-        ValueError: the body is not such an envelope, or its kind is unknown.
+        ValueError: the body is malformed, or its kind is unknown.
     """
     if not body.startswith(_MAGIC):
         raise ValueError("the body does not begin with the protobuf marker")
-    envelope = dict(_fields(body[len(_MAGIC) :]))
-    names = dict(_fields(_bytes(envelope.get(1, b""))))
-    version, kind = _text(names.get(1, b"")), _text(names.get(2, b""))
-    if kind not in types:
-        raise ValueError(f"unknown kind {kind!r}")
-    found = _message(types[kind], _bytes(envelope.get(2, b"")))
-    return {"kind": kind, "apiVersion": version, **found}
+    try:
+        envelope = dict(_fields(body[len(_MAGIC) :]))
+        names = dict(_fields(envelope[1]))
+        version, kind = _text(names[1]), _text(names[2])
+        return {"kind": kind, "apiVersion": version, **_message(types[kind], envelope.get(2, b""))}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the kind is unknown, or a field malformed: {error}") from error
 
 
 def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
@@ -54,83 +53,65 @@ def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
         elif field.shape.kind == "list":
             found.setdefault(field.name, []).append(_value(item, value))
         else:
-            pair = dict(_fields(_bytes(value)))
-            key = _text(pair.get(1, b""))
-            found.setdefault(field.name, {})[key] = _value(item, pair.get(2, b""))
+            pair = dict(_fields(value))
+            found.setdefault(field.name, {})[_text(pair[1])] = _value(item, pair.get(2, b""))
     return found
 
 
-def _value(shape: schema.Shape, value: Wire) -> Any:
-    if shape.type is not None:
-        return _message(shape.type, _bytes(value))
-    plain = _PLAIN.get(shape.kind)
-    return plain(value) if plain else _wrapped(shape.kind, dict(_fields(_bytes(value))))
+def _value(shape: schema.Shape, value: Any) -> Any:
+    return _message(shape.type, value) if shape.type else _SCALARS[shape.kind](value)
 
 
-def _wrapped(kind: str, inner: dict[int, Wire]) -> Any:
-    """A scalar that is a message on the wire."""
-    if kind == "quantity":
-        return _text(inner.get(1, b"")) or "0"
-    if kind == "int-or-string":
-        return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
-    if not inner:
-        return None
-    moment = datetime.datetime.fromtimestamp(_signed(inner.get(1, 0)), datetime.UTC)
-    moment += datetime.timedelta(microseconds=_signed(inner.get(2, 0)) // 1000)
-    return times.format_micro_time(moment) if kind == "micro" else times.format_time(moment)
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        size = _FIXED.get(tag & 7, 0)
-        if not size:
-            # Of a number it is the value, of bytes their length.
-            size, position = _varint(data, position)
-        if tag & 7 == _VARINT:
-            yield tag >> 3, size
-            continue
-        value = data[position : position + size]
-        position += size
-        if len(value) < size or tag & 7 not in (_BYTES, *_FIXED):
-            raise ValueError("a field is cut off, or of an unknown wire type")
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    stream = io.BytesIO(data)
+    while (tag := _varint(stream)) is not None:
+        # Of a number it is the value, of bytes their length.
+        size: Any = _FIXED.get(tag & 7) or _varint(stream)
+        value = size if tag & 7 == _VARINT else stream.read(size)
+        if tag & 7 != _VARINT and len(value) < size:
+            raise ValueError("a field is cut off")
         yield tag >> 3, value
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(stream: io.BytesIO) -> int | None:
     value = shift = 0
-    while position < len(data):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
+    while byte := stream.read(1):
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
         shift += 7
-    raise ValueError("a number is cut off")
+    return None
 
 
-def _signed(value: Wire) -> int:
-    if not isinstance(value, int):
-        raise ValueError("a number is expected")
+def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _bytes(value: Wire) -> bytes:
-    if not isinstance(value, bytes):
-        raise ValueError("bytes are expected")
-    return value
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
 
 
-def _text(value: Wire) -> str:
-    return _bytes(value).decode(errors="replace")
+def _int_or_string(value: bytes) -> int | str:
+    inner = dict(_fields(value))
+    return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
 
 
-_PLAIN: dict[str, Callable[[Wire], Any]] = {
+def _moment(value: bytes, form: Callable[[datetime.datetime], str]) -> str | None:
+    inner = dict(_fields(value))
+    moment = datetime.datetime.fromtimestamp(_signed(inner.get(1, 0)), datetime.UTC)
+    moment += datetime.timedelta(microseconds=_signed(inner.get(2, 0)) // 1000)
+    return form(moment) if inner else None
+
+
+_SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "string": _text,
-    "bytes": lambda value: base64.b64encode(_bytes(value)).decode(),
+    "bytes": lambda value: base64.b64encode(value).decode(),
     "int32": _signed,
     "int64": _signed,
-    "boolean": lambda value: bool(_signed(value)),
+    "boolean": bool,
     "any": lambda _value: None,
+    "quantity": lambda value: _text(dict(_fields(value)).get(1, b"")) or "0",
+    "int-or-string": _int_or_string,
+    "time": lambda value: _moment(value, times.format_time),
+    "micro": lambda value: _moment(value, times.format_micro_time),
 }

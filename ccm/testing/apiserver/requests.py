@@ -61,13 +61,9 @@ class Front:
         target = parse(self.verbs.store.kinds, request.path)
         if target is None or _verb(target, request) != "watch":
             return None
-        wishes = listing.Watch(
-            kind=target.kind,
-            namespace=target.namespace,
-            options=listing.list_options(target.kind, request.query),
-            renderer=_renderer(target, request),
-        )
-        return listing.stream(self.verbs.store, wishes)
+        options = listing.list_options(target.kind, target.namespace, request.query)
+        renderer = _renderer(target, request)
+        return listing.stream(self.verbs.store, target.kind, options, renderer)
 
     def answer(self, request: Request) -> Response:
         """Carry out a request that is no watch.
@@ -86,8 +82,8 @@ class Front:
         if verb == "get":
             return Response(body=renderer.one(self.verbs.get(target)))
         if verb in ("list", "deletecollection"):
-            options = listing.list_options(target.kind, request.query)
-            page = listing.page(self.verbs.store, target.kind, target.namespace, options)
+            options = listing.list_options(target.kind, target.namespace, request.query)
+            page = listing.page(self.verbs.store, target.kind, options)
             body = renderer.many(*page)
             if verb == "deletecollection":
                 keys = (entry.key for entry in page[0])
@@ -99,7 +95,7 @@ class Front:
             self.verbs.evict(target, request.body, request.content_type)
             return Response(body=_status("Success", code=201), status=201)
         act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
-        wishes = listing.write_options(request.query)
+        wishes = listing.read(api.WriteOptions, request.query)
         written = act[verb](target, request.body, request.content_type, wishes)
         return Response(
             body=renderer.one(written.entry),

@@ -15,7 +15,6 @@ Built-in kinds stand in `types.txt` in a notation of one type per entry::
     name#3*         absent and zero differ: a zero is kept
     ...@key         strategic merge patches merge this list by the elements' `key`
     ...@            strategic merge patches merge this list of plain values as a set
-    ...+            a patch may name the keys to retain
     ...~value       the default, as YAML
     ...             (three dots, for a field) fields that are not listed are kept
 
@@ -51,7 +50,7 @@ _SCALARS = {
 }  # fmt: skip
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z]\w*)#(?P<number>\d+)(?P<mark>[!=*]?)"
-    r"(?::(?P<shape>[^@+~]+))?(?P<merge>@\w*)?(?P<retain>\+)?(?:~(?P<default>.+))?"
+    r"(?::(?P<shape>[^@~]+))?(?P<merge>@\w*)?(?:~(?P<default>.+))?"
 )
 _ZEROS = {"string": "", "quantity": "0", "boolean": False} | dict.fromkeys(
     ("int32", "int64", "number", "int-or-string"), 0
@@ -106,7 +105,6 @@ class Field:
     nullable: bool = False
     merge: bool = False
     merge_key: str = ""
-    retain_keys: bool = False
     default: Any = _MISSING
 
 
@@ -325,7 +323,6 @@ def _parse_field(token: str, resolve: Any) -> Field:
         keeps_zero=mark == "*",
         merge=found["merge"] is not None,
         merge_key=(found["merge"] or "@")[1:],
-        retain_keys=found["retain"] is not None,
         default=_MISSING if default is None else yaml.safe_load(default),
     )
 
