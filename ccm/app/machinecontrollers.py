@@ -16,7 +16,6 @@ from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
-    from ccm.kube.client import Client
     from ccm.machines.crdguard import CRDGuard
     from ccm.machines.driver import Shared
     from ccm.runtime.controller import Runnable
@@ -112,11 +111,6 @@ def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
     return context.once(Shared, make)
 
 
-def _clients(context: ControllerContext) -> tuple[Client, Client]:
-    """Return the clients of the cluster that has the objects, and of the one that machines join."""
-    return context.at(CONTROL).client(ACCOUNT), context.at(TARGET).client(ACCOUNT)
-
-
 def _guard(context: ControllerContext, kind: Any, component: str) -> CRDGuard:
     from ccm.kube.resources import CRDS
     from ccm.machines.crdguard import CRDGuard
@@ -127,15 +121,13 @@ def _guard(context: ControllerContext, kind: Any, component: str) -> CRDGuard:
 
 
 def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
-    from ccm.controllers.machine.controller import MachineController, Requests
+    from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
-    from ccm.controllers.machine.freeze import Looks
-    from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
     from ccm.machines.drain import Settings
     from ccm.runtime.account import Facts
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, theirs) = _shared(context, given), _clients(context)
+    shared = _shared(context, given)
     caches = shared.caches
     kind, events = caches.codec.machines, context.at(CONTROL).recorder(reasons.COMPONENT)
     guard = _guard(context, kind, reasons.COMPONENT)
@@ -144,24 +136,14 @@ def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
         detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),
         reattach_timeout_s=given.machine_pv_reattach_timeout.total_seconds(),
     )
-    looks = Looks(
-        period_s=given.machine_safety_apiserver_statuscheck_period.total_seconds(),
-        timeout_s=given.machine_safety_apiserver_statuscheck_timeout.total_seconds(),
-    )
 
     def make() -> Runnable:
         made = MachineController(
             shared=shared,
-            requests=Requests(
-                machines=client.resource(kind),
-                nodes=theirs.resource(NODES),
-                secrets=theirs.resource(SECRETS),
-                volumes=theirs.resource(NODE_VOLUMES),
-                attachments=theirs.resource(ATTACHMENTS),
-            ),
             guard=guard,
-            drains=Drainer(shared=shared, client=theirs, settings=settings, events=events),
-            looks=looks,
+            drains=Drainer(shared=shared, settings=settings, events=events),
+            check_period_s=given.machine_safety_apiserver_statuscheck_period.total_seconds(),
+            check_timeout_s=given.machine_safety_apiserver_statuscheck_timeout.total_seconds(),
             events=events,
             turns=given.machine_concurrent_syncs,
         )
@@ -181,18 +163,13 @@ def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
 
 def _machine_class(context: ControllerContext, given: flags.MachineClassFlags) -> Runnable:
     from ccm.controllers.machineclass import MachineClassController
-    from ccm.kube.resources import SECRETS
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, _) = _shared(context, given), _clients(context)
-    kind = shared.caches.codec.machine_classes
-    assert kind is not None
+    shared = _shared(context, given)
 
     def make() -> Runnable:
         return MachineClassController(
             shared=shared,
-            classes=client.resource(kind),
-            secrets=client.resource(SECRETS),
             events=context.at(CONTROL).recorder(reasons.COMPONENT),
         ).controller
 
@@ -201,16 +178,13 @@ def _machine_class(context: ControllerContext, given: flags.MachineClassFlags) -
 
 def _machine_safety(context: ControllerContext, given: flags.MachineSafetyFlags) -> Runnable:
     from ccm.controllers.machinesafety import MachineSafetyController
-    from ccm.kube.resources import NODES
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, theirs) = _shared(context, given), _clients(context)
+    shared = _shared(context, given)
 
     def make() -> Runnable:
         return MachineSafetyController(
             shared=shared,
-            machines=client.resource(shared.caches.codec.machines),
-            nodes=theirs.resource(NODES),
             events=context.at(CONTROL).recorder(reasons.COMPONENT),
             period_s=given.machine_safety_orphan_vms_period.total_seconds(),
         ).controller
@@ -222,15 +196,13 @@ def _machine_set(context: ControllerContext, given: flags.MachineSetFlags) -> Ru
     from ccm.controllers.machineset.controller import MachineSetController
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, _) = _shared(context, given), _clients(context)
+    shared = _shared(context, given)
     caches, codec = shared.caches, shared.caches.codec
     guard = _guard(context, codec.machine_sets, reasons.COMPONENT_SETS)
 
     def make() -> Runnable:
         made = MachineSetController(
             caches=caches,
-            sets=client.resource(codec.machine_sets),
-            machines=client.resource(codec.machines),
             guard=guard,
             events=context.at(CONTROL).recorder(reasons.COMPONENT_SETS),
             workers=given.machine_set_concurrent_syncs,
@@ -247,20 +219,15 @@ def _machine_deployment(
     context: ControllerContext, given: flags.MachineDeploymentFlags
 ) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-    from ccm.kube.resources import NODES
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, theirs) = _shared(context, given), _clients(context)
+    shared = _shared(context, given)
     caches, codec = shared.caches, shared.caches.codec
     guard = _guard(context, codec.machine_deployments, reasons.COMPONENT_MANAGER)
 
     def make() -> Runnable:
         made = MachineDeploymentController(
             caches=caches,
-            deployments=client.resource(codec.machine_deployments),
-            sets=client.resource(codec.machine_sets),
-            machines=client.resource(codec.machines),
-            nodes=theirs.resource(NODES),
             guard=guard,
             events=context.at(CONTROL).recorder(reasons.COMPONENT_MANAGER),
             settings=replace(
@@ -280,14 +247,12 @@ def _machine_overshoot(context: ControllerContext, given: flags.MachineOvershoot
     from ccm.controllers.machineovershoot import MachineOvershootController, Margins
     from ccm.runtime.lazy import LazyController
 
-    shared, (client, _) = _shared(context, given), _clients(context)
+    shared = _shared(context, given)
     caches, codec = shared.caches, shared.caches.codec
 
     def make() -> Runnable:
         return MachineOvershootController(
             caches=caches,
-            sets=client.resource(codec.machine_sets),
-            deployments=client.resource(codec.machine_deployments),
             events=context.at(CONTROL).recorder(reasons.COMPONENT_MANAGER),
             margins=Margins(up=given.safety_up, down=given.safety_down),
             period_s=given.machine_safety_overshooting_period.total_seconds(),

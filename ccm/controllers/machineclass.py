@@ -16,6 +16,7 @@ from typing import Any
 from ccm.base import clock, log, redact
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import SpecValidation
+from ccm.kube.resources import SECRETS
 from ccm.machines import metrics, reasons
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.driver import Shared
@@ -26,7 +27,7 @@ from ccm.model.names import STATUS_FALSE, STATUS_TRUE, WARNING
 from ccm.model.patches import Patch, add_finalizer, remove_finalizer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, Controller, Result, Watch
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer
 
 NAME = "machineclass"
 BACK_OFF_CAP_S = 60.0
@@ -41,8 +42,6 @@ class MachineClassController:
 
     Args:
         shared: what the machine controllers share; the caches are ready.
-        classes: requests about MachineClasses.
-        secrets: requests about Secrets.
         events: where events go.
         rng: jitter.
     """
@@ -51,8 +50,6 @@ class MachineClassController:
         self,
         *,
         shared: Shared,
-        classes: Writes[MachineClass],
-        secrets: Writes[Secret],
         events: Recorder,
         rng: random.Random | None = None,
     ) -> None:
@@ -64,7 +61,8 @@ class MachineClassController:
         caches = shared.caches
         self._events = events
         self._log = log.logger(NAME)
-        self._classes = Writer(classes, cache=caches.classes.store, strategic=False, rng=rng)
+        self._classes = caches.writer(kind, rng)
+        secrets = caches.client.resource(SECRETS)
         self._secrets = Writer(secrets, cache=caches.secrets.store, rng=rng)
         self._checked: dict[str, Checked] = {}
         self._faults: dict[str, list[str] | None] = {}

@@ -26,7 +26,7 @@ from ccm.model.patches import Patch, same_object, same_version
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.ownership import Index
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer
 
 NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0
@@ -123,8 +123,6 @@ class MachineOvershootController:
 
     Args:
         caches: the caches; they are ready.
-        sets: requests about MachineSets.
-        deployments: requests about MachineDeployments.
         events: where events go.
         margins: how much is too much.
         period_s: seconds between two looks at everything.
@@ -135,8 +133,6 @@ class MachineOvershootController:
         self,
         *,
         caches: Caches,
-        sets: Writes[MachineSet],
-        deployments: Writes[MachineDeployment],
         events: Recorder,
         margins: Margins,
         period_s: float,
@@ -147,10 +143,8 @@ class MachineOvershootController:
         self._events = events
         self._margins = margins
         self._log = log.logger(NAME)
-        self._sets = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
-        self._deployments = Writer(
-            deployments, cache=caches.machine_deployments.store, strategic=False, rng=rng
-        )
+        self._sets = caches.writer(caches.codec.machine_sets, rng)
+        self._deployments = caches.writer(caches.codec.machine_deployments, rng)
         self._machines: Index[Machine] = Index()
         self._members: Index[MachineSet] = Index()
         self._pardoned: set[str] = set()

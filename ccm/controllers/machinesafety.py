@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from ccm.base import log, tasks
 from ccm.base.backoff import jittered
 from ccm.base.log import Outage
 from ccm.cloud.errors import CloudError, NotFound
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest
-from ccm.kube.decode import Page
 from ccm.kube.errors import Forbidden, KubeError
+from ccm.kube.resources import NODES
 from ccm.machines import metrics, nodesync, orphans, reasons
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.driver import Shared
@@ -32,7 +31,7 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.model.node import age_s
 from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, Result, Watch
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer
 
 NAME = "machinesafety"
 
@@ -50,21 +49,11 @@ TRIGGER = "OutOfRange"
 """A machine with this in its description may have left a VM behind (reference)."""
 
 
-class Lists(Protocol):
-    """What is needed to read all Machines, past the cache."""
-
-    def pages(self, *, namespace: str) -> AsyncIterator[Page[Machine]]:
-        """All pages."""
-        ...
-
-
 class MachineSafetyController:
     """The machine safety controller.
 
     Args:
         shared: what the machine controllers share; the caches are ready.
-        machines: reads Machines.
-        nodes: requests about Nodes.
         events: where events go.
         period_s: seconds between two passes.
         rng: jitter.
@@ -74,8 +63,6 @@ class MachineSafetyController:
         self,
         *,
         shared: Shared,
-        machines: Lists,
-        nodes: Writes[Node],
         events: Recorder,
         period_s: float,
         rng: random.Random | None = None,
@@ -84,7 +71,8 @@ class MachineSafetyController:
         caches = shared.caches
         # An API group without class objects has none to tell of.
         self._class_kind = caches.codec.machine_classes or caches.codec.machines
-        self._machines = machines
+        self._machines = caches.client.resource(caches.codec.machines)
+        nodes = caches.target.client.resource(NODES)
         self._events = events
         self._period_s = period_s
         self._rng = rng or random.Random()

@@ -7,14 +7,16 @@ known.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
 from ccm.base.log import Outage
+from ccm.kube.client import Client
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
@@ -25,23 +27,17 @@ from ccm.machines.codec import Codec
 from ccm.machines.settings import Settings
 from ccm.model import Namespace, Node, Secret
 from ccm.model.machines import Machine, MachineClass, MachineDeployment, MachineSet
+from ccm.model.meta import KubeObject
+from ccm.runtime.writer import Writer
 
 SYSTEM_NAMESPACE = "kube-system"
 """Namespace whose UID is the marker of a cluster that was given none: it lives as long as the
 cluster. It is that of the cluster which machines join: many may have their Machines in one control
 cluster."""
 
+T = TypeVar("T", bound=KubeObject)
+
 _PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
-
-
-class Asks(Protocol):
-    """Requests before anything starts (a `Client`)."""
-
-    async def raw(self, method: str, path: str) -> bytes: ...
-
-    def server_time(self) -> datetime: ...
-
-    def resource(self, kind: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +45,7 @@ class Target:
     """The cluster that machines join, where it is another than that of their objects."""
 
     informers: Informers
-    client: Asks
+    client: Client
 
 
 class InitialMetadata:
@@ -101,6 +97,8 @@ class Caches:
         target: the cluster that machines join; None = the same.
 
     Attributes:
+        client: client of the cluster that has the machines.
+        target: the cluster that they join.
         ages: ages of all machines.
         arrivals: metadata that the controllers have written for each other.
     """
@@ -110,7 +108,7 @@ class Caches:
         *,
         codec: Codec,
         informers: Informers,
-        client: Asks,
+        client: Client,
         namespace: str,
         settings: Settings,
         providers: Callable[[], Collection[str]],
@@ -121,11 +119,11 @@ class Caches:
         self.ages = Ages(client.server_time)
         self.arrivals = InitialMetadata()
         self._informers = informers
-        self._client = client
+        self.client = client
         self._settings = settings
         self._providers = providers
         self._is_ready = False
-        self._target = target or Target(informers=informers, client=client)
+        self.target = target or Target(informers=informers, client=client)
         self._no_nodes: Informer[Node] = Informer.nowhere(NODES)
         self._no_classes: Informer[Any] = Informer.nowhere(SECRETS)
         self._opening = asyncio.Lock()
@@ -168,11 +166,16 @@ class Caches:
     @property
     def nodes(self) -> Informer[Node]:
         """All Nodes of the cluster that machines join."""
-        return self._target.informers.of(NODES) if self._settings.has_target else self._no_nodes
+        return self.target.informers.of(NODES) if self._settings.has_target else self._no_nodes
+
+    def writer(self, kind: Kind[T], rng: random.Random | None = None) -> Writer[T]:
+        """Return what writes objects of a kind of the API group."""
+        cache = self._informers.of(kind, namespace=self.namespace).store
+        return Writer(self.client.resource(kind), cache=cache, strategic=False, rng=rng)
 
     def now(self) -> datetime:
         """Return the time at the API server that has the machines: ages count by it."""
-        return self._client.server_time()
+        return self.client.server_time()
 
     def now_since(self, uid: str, moment: datetime | None) -> datetime:
         """Return the time to compare with a moment that stands on a machine.
@@ -215,14 +218,14 @@ class Caches:
         await self._check_served(*self.codec.required)
         cluster = self._settings.cluster
         if not cluster:
-            target = self._target.client if self._settings.has_target else None
-            cluster = await marker(self._client, target, self.namespace)
+            target = self.target.client if self._settings.has_target else None
+            cluster = await marker(self.client, target, self.namespace)
         self._settings, self._is_ready = replace(self._settings, cluster=cluster), True
 
     async def _check_served(self, *kinds: Kind[Any]) -> None:
         """Raise KubeError where objects of these kinds cannot be used yet."""
         group = self.codec.machines.api_version
-        known = await served.resources(self._client, group)
+        known = await served.resources(self.client, group)
         missing = [one for one in kinds if one.plural not in known]
         if missing:
             plurals = " and ".join(one.plural for one in missing)
@@ -277,7 +280,7 @@ class Caches:
                 del self._usable[key]
 
 
-async def marker(control: Asks, target: Asks | None, namespace: str) -> str:
+async def marker(control: Client, target: Client | None, namespace: str) -> str:
     """Return the marker of a cluster that was given none.
 
     Args:

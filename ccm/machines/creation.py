@@ -1,4 +1,4 @@
-"""From a machine's object to its VM: which step is next, decided from what is known. Pure.
+"""From a machine's object to its VM: what each step needs, and how a pass ends. Pure.
 
 A pass runs steps until one has to wait: claim the object, look for a VM, record that the creation
 started, create the VM, store its provider ID, initialise the VM, write the status.
@@ -17,7 +17,6 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import Enum
 
 from ccm.base import redact
 from ccm.cloud import errors
@@ -25,7 +24,7 @@ from ccm.cloud import machines as vms
 from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found, known
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.settings import Settings
+from ccm.machines.settings import Names, Settings
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import TOKEN, has, is_id
 from ccm.model import Node, NodeAddress
@@ -38,6 +37,8 @@ from ccm.model.machines import (
     Phase,
 )
 from ccm.model.names import ADDRESS_HOSTNAME
+from ccm.model.owners import controller_uid
+from ccm.model.patches import Patch, StaleObject, add_finalizer, annotations_patch, same_version
 from ccm.model.times import parse_time
 
 SHORT_S, MEDIUM_S = 5.0, 180.0
@@ -49,46 +50,6 @@ OLD_NODE_TEXT = "VM using old node obj"
 """Descriptions that others look for."""
 
 _PASSING = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
-
-
-class Step(Enum):
-    """What a pass does next."""
-
-    CLAIM = "claim"
-    """Write what has to stand on the object before its VM is made."""
-    LOOK = "look"
-    """Look for a VM."""
-    RECORD = "record"
-    """Write that the creation started, before the VM is created."""
-    CREATE = "create"
-    STORE = "store"
-    """Write down which VM is the machine's."""
-    DISCARD = "discard"
-    """Delete the VM that was just made: its node's name is taken."""
-    INITIALIZE = "initialize"
-    SETTLE = "settle"
-    """Write what came out of it, and come back when that says so; the pass ends."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a pass has found out.
-
-    Attributes:
-        looked: whether it looked for a VM.
-        found: the machine's VM; None: there is none.
-        obstacle: why a VM that is not the machine's is in the way of one; else empty.
-        created: what the cloud said of a VM that it made in this pass.
-        discarded: that VM was deleted again.
-        initialized: whether it was initialised in this pass.
-    """
-
-    looked: bool = False
-    found: MachineRecord | None = None
-    obstacle: str = ""
-    created: MachineInfo | None = None
-    discarded: bool = False
-    initialized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,45 +71,6 @@ class Outcome:
     joined: bool = False
     busy: errors.RetryAfter | None = None
     is_invalid: bool = False
-
-
-REST = Outcome()
-
-
-def next_step(
-    machine: Machine,
-    made_of: ResolvedClass,
-    seen: Evidence,
-    settings: Settings,
-    *,
-    node: Node | None = None,
-) -> Step:
-    """What a machine in creation needs next.
-
-    Args:
-        machine: the machine.
-        made_of: its class.
-        seen: what this pass found out.
-        settings: names and settings.
-        node: the one that has the name which the new VM's will have.
-    """
-    if not is_claimed(machine, made_of, settings):
-        return Step.CLAIM
-    if not seen.looked:
-        return Step.LOOK
-    if seen.obstacle or seen.discarded:
-        return Step.SETTLE
-    vm = _vm(machine, seen)
-    if vm is None:
-        return Step.CREATE if machine.creation_started else Step.RECORD
-    if seen.created is not None and _is_taken(machine, vm, node, settings):
-        return Step.DISCARD
-    if _lacks(vm, settings):
-        return Step.SETTLE
-    if not is_stored(machine, settings):
-        return Step.STORE
-    is_there = seen.created is not None or seen.found is not None
-    return Step.INITIALIZE if is_there and not seen.initialized else Step.SETTLE
 
 
 def is_claimed(machine: Machine, made_of: ResolvedClass, settings: Settings) -> bool:
@@ -173,26 +95,14 @@ def is_stored(machine: Machine, settings: Settings) -> bool:
     return bool(machine.provider_id) and (bool(machine.node_name) or not settings.has_target)
 
 
-def vm_of(machine: Machine, seen: Evidence) -> MachineInfo:
-    """What is known of the machine's VM; there has to be one."""
-    vm = _vm(machine, seen)
-    assert vm is not None
-    return vm
-
-
-def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings) -> Outcome:
-    """How a pass without an error ends."""
-    if seen.obstacle:
-        return failed(machine, errors.AlreadyExists(seen.obstacle), now, settings)
-    if seen.discarded:
-        return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
-    vm = vm_of(machine, seen)
-    if lacking := _lacks(vm, settings):
-        return failed(machine, errors.Internal(lacking), now, settings)
+def settled(
+    machine: Machine, vm: MachineInfo, now: datetime, settings: Settings, *, is_new: bool
+) -> Outcome:
+    """Return how a pass without an error ends; `is_new`: this pass created the VM."""
     if machine.phase not in CREATING:
-        return REST
+        return Outcome()
     state = machine.status.known_state
-    if seen.created is None and vm.last_known_state is not None:
+    if not is_new and vm.last_known_state is not None:
         state = vm.last_known_state
     there = MachineStatus(
         kind=OperationType.CREATE.value,
@@ -220,6 +130,11 @@ def settled(machine: Machine, seen: Evidence, now: datetime, settings: Settings)
             addresses=_addresses(machine, vm),
         )
     )
+
+
+def discarded(machine: Machine, now: datetime) -> Outcome:
+    """Return how a pass ends whose VM was deleted again, as the name of its node is taken."""
+    return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
 
 
 def failed(
@@ -362,8 +277,8 @@ def _unmarked(where: str) -> str:
     )
 
 
-def _vm(machine: Machine, seen: Evidence) -> MachineInfo | None:
-    vm = seen.created or (seen.found.info if seen.found is not None else None)
+def known_vm(machine: Machine, vm: MachineInfo | None) -> MachineInfo | None:
+    """Return what is known of the machine's VM, after what the cloud said; None: there is none."""
     if not machine.provider_id:
         return vm
     # What is written down stands, whatever the cloud says now.
@@ -374,7 +289,7 @@ def _vm(machine: Machine, seen: Evidence) -> MachineInfo | None:
     return replace(vm, provider_id=machine.provider_id, node_name=node_name)
 
 
-def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Settings) -> bool:
+def is_name_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Settings) -> bool:
     """Whether the node of that name was there before the machine, so that it is another's."""
     if not settings.has_target or node is None or node.name == machine.name:
         return False
@@ -385,7 +300,8 @@ def _is_taken(machine: Machine, vm: MachineInfo, node: Node | None, settings: Se
     return made is not None and parse_time(made) < machine.created
 
 
-def _lacks(vm: MachineInfo, settings: Settings) -> str:
+def lacking(vm: MachineInfo, settings: Settings) -> str:
+    """Return why a VM is of no use; empty: it is."""
     if not vm.provider_id:
         return "the driver gave no provider ID"
     if settings.has_target and not vm.node_name:
@@ -424,3 +340,70 @@ def _written(machine: Machine, status: MachineStatus, after_s: float | None) -> 
     if says_nothing_new(machine.status, status):
         return Outcome(after_s=after_s)
     return Outcome(status=status, after_s=after_s)
+
+
+# --- what is written on a machine ---------------------------------------------------------------
+
+_MOST_ORIGINS = 4
+"""Maximum number of origins that are recorded for a VM. Former origins connect VMs of one project,
+of which only some were seen after a rotation. With more of them, two are likelier equal by
+chance."""
+
+
+def claim(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
+    """Return what the object needs before its VM is created, in one write; None: nothing.
+
+    Args:
+        obj: the object as it is, or as it is about to be created.
+        names: names of the API group.
+        token_id: ID of the bootstrap token; empty = it needs none, or keeps its own.
+        records: whether the write also records that the creation started. Only for drivers that
+            mark VMs: with the others the machine's name has to be seen free first.
+
+    Raises:
+        StaleObject: it is being deleted.
+    """
+    if obj.is_deleting:
+        raise StaleObject
+    held = add_finalizer(obj, names.finalizer, strategic=False)
+    wanted = {} if names.priority in obj.annotations else {names.priority: names.default_priority}
+    if token_id:
+        wanted[names.token_id] = token_id
+    if records and not obj.provider_id and not obj.creation_started:
+        wanted[names.creation] = record_of(obj)
+    notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
+    if held is None and not notes:
+        return None
+    metadata = dict(held["metadata"]) if held is not None else same_version(obj)
+    return {"metadata": metadata | ({"annotations": notes} if notes else {})}
+
+
+def record_of(obj: Machine) -> str:
+    """Return the value that records a started creation: the UID, or, of an object that is about to
+    be created and has none yet, that of its controller.
+    """
+    return obj.uid or controller_uid(obj)
+
+
+def record(obj: Machine, names: Names) -> Patch | None:
+    """Return the patch that records a started creation; None: it is recorded.
+
+    Raises:
+        StaleObject: the object is being deleted, or has a provider ID.
+    """
+    if obj.is_deleting or obj.provider_id:
+        raise StaleObject
+    if obj.creation_started:
+        return None
+    return {"metadata": same_version(obj) | {"annotations": {names.creation: record_of(obj)}}}
+
+
+def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
+    """Return the patch that records another origin that shows the VM; None: there is none.
+
+    Without a record, the project of the VM is unknown, and one more origin would not tell it.
+    """
+    before = obj.origins
+    if not before or mark in before:
+        return None
+    return annotations_patch(obj, {names.origin: ",".join((*before, mark)[-_MOST_ORIGINS:])})

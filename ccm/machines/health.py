@@ -16,7 +16,7 @@ from enum import Enum
 from ccm.base.parsing import format_duration
 from ccm.machines import updating
 from ccm.machines.creation import Outcome
-from ccm.machines.settings import Effective, Settings, effective
+from ccm.machines.settings import Effective, Names, Settings, effective
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
@@ -444,3 +444,21 @@ def said(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str
         steps: type of the one that tells by its reason.
     """
     return {one.type: (one.status, one.reason if one.type == steps else "") for one in conditions}
+
+
+def node_matters(old: Node | None, new: Node | None, names: Names) -> bool:
+    """Return whether a change of a node may change something about its machine; not a heartbeat."""
+    if old is None or new is None or old.uid != new.uid:
+        return True
+    before, after = (
+        (
+            one.labels,
+            one.annotations,
+            one.finalizers,
+            one.is_deleting,
+            one.taints,
+            said(one.status.conditions or (), names.update_condition),
+        )
+        for one in (old, new)
+    )
+    return before != after

@@ -10,30 +10,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ccm.base import clock, log
-from ccm.controllers.machine import plan
-from ccm.controllers.machine.create import Creator
-from ccm.controllers.machine.freeze import SETTLING_S, Freezer, Looks
+from ccm.base import clock
+from ccm.controllers.machine.context import Context, Drains, Pauses
+from ccm.controllers.machine.create import Creation, claim
+from ccm.controllers.machine.freeze import SETTLING_S, Freezer
 from ccm.controllers.machine.health import Health, sooner
 from ccm.controllers.machine.preserve import Preserver
-from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
-from ccm.controllers.machine.terminate import Pauses, Terminations
-from ccm.controllers.machine.tokens import Secrets, Tokens
+from ccm.controllers.machine.remove import Terminations
 from ccm.controllers.machine.update import Updater
-from ccm.machines import metrics, reasons
+from ccm.machines import creation, health, metrics
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import Outcome
 from ccm.machines.driver import Shared
 from ccm.model import Node, Secret
-from ccm.model.machines import Machine, MachineClass, OperationState, Phase
-from ccm.model.names import WARNING
-from ccm.model.patches import Patch, StaleObject
+from ccm.model.machines import Machine, MachineClass
+from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.workers import Turn
-from ccm.runtime.writer import Deletes, Recorder, Step, Writer
+from ccm.runtime.writer import Recorder
 
 NAME = "machine"
 QUEUE_NAME = "machine"
@@ -49,36 +46,17 @@ BACK_OFF_CAP_S = 30.0
 """Longest back-off of a machine whose object could not be written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
-    """To the API servers.
-
-    Attributes:
-        machines: about Machines.
-        nodes: about Nodes.
-        secrets: about Secrets of the cluster that machines join.
-        volumes: about the volumes of nodes.
-        attachments: about attachments of volumes.
-    """
-
-    machines: Deletes[Machine]
-    nodes: Deletes[Node]
-    secrets: Secrets
-    volumes: NodesVolumes
-    attachments: ListsAttachments
-
-
 class MachineController:
     """The machine controller.
 
     Args:
         shared: what the machine controllers share; the caches are ready.
-        requests: to the API servers.
         guard: blocks deletions that follow from that of the CRD.
         drains: empties nodes.
         events: where events go.
         turns: machines in work at once, apart from waiting for the cloud, of each queue.
-        looks: how often it is looked whether API servers are there.
+        check_period_s: see `Freezer`.
+        check_timeout_s: see `Freezer`.
         rng: jitter.
     """
 
@@ -86,81 +64,30 @@ class MachineController:
         self,
         *,
         shared: Shared,
-        requests: Requests,
         guard: CRDGuard,
         drains: Drains,
         events: Recorder,
         turns: int,
-        looks: Looks,
+        check_period_s: float = 60.0,
+        check_timeout_s: float = 30.0,
         rng: random.Random | None = None,
     ) -> None:
-        machines, nodes = requests.machines, requests.nodes
-        self._shared, self._vms = shared, shared.vms
-        self._caches = caches = shared.caches
-        self._kind = caches.codec.machines
-        self._free = asyncio.Semaphore(turns)
-        self._write = Writer(machines, cache=caches.machines.store, strategic=False, rng=rng)
-        self._write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
-        self._tokens = Tokens(requests.secrets)
-        self._creator = Creator(shared, self._write, self._tokens)
-        caches.arrivals.claim = self._creator.claim
+        self._context = context = Context(shared, drains=drains, events=events, rng=rng)
+        self._shared, self._vms, self._caches = shared, shared.vms, shared.caches
+        caches = shared.caches
+        context.wake = self._add
+        caches.arrivals.claim = lambda machine: claim(context, machine)
         self._vms.on_new_origins = self._origins_seen
-        target = Target(
-            nodes=self._write_nodes,
-            delete_nodes=nodes,
-            volumes=requests.volumes,
-            attachments=requests.attachments,
-            tokens=self._tokens,
-            drains=drains,
-        )
-        self._events = events
+        self._free = asyncio.Semaphore(turns)
         self._in_hand: set[str] = set()
-        self._terminations = Terminations(
-            caches,
-            Remover(shared, self._write, target, events=events),
-            guard,
-            self._in_hand,
-            turns=turns,
-            rng=rng,
-        )
+        self._terminations = Terminations(context, guard, self._in_hand, turns=turns, rng=rng)
         self._freezer = Freezer(
-            caches,
-            self._write,
-            machines=machines,
-            nodes=nodes,
-            thawed=self._thawed,
-            looks=looks,
+            context, self._thawed, period_s=check_period_s, timeout_s=check_timeout_s
         )
         self._pauses = Pauses()
-        self._health = Health(
-            shared,
-            machines=machines,
-            nodes=nodes,
-            write_nodes=self._write_nodes,
-            events=events,
-            settle=self._settle,
-            wake=self._add,
-        )
-        self._preserver = Preserver(
-            caches,
-            health=self._health,
-            write=self._write,
-            write_nodes=self._write_nodes,
-            events=events,
-            drains=drains,
-            wake=self._add,
-        )
-        self._updater = Updater(
-            caches,
-            health=self._health,
-            write=self._write,
-            nodes=nodes,
-            write_nodes=self._write_nodes,
-            drains=drains,
-            settle=self._settle,
-            wake=self._add,
-        )
-        self._log = log.logger(NAME)
+        self._health = Health(context)
+        self._preserver = Preserver(context)
+        self._updater = Updater(context)
         self.controller = Controller(
             NAME,
             queue=QUEUE_NAME,
@@ -193,7 +120,7 @@ class MachineController:
         cached = self._caches.machines.store.get(key)
         if cached is None:
             return DONE
-        machine = self._write.newest(cached)
+        machine = self._context.write.newest(cached)
         if machine.is_deleting:
             self._terminations.add(key)
             return IDLE
@@ -213,7 +140,7 @@ class MachineController:
             return IDLE
         finally:
             self._in_hand.discard(key)
-            self._terminations.handed_over(key)
+            self._add_deleting(key)
         if outcome.after_s is None:
             return DONE
         # Where something else is due before, that comes first.
@@ -222,57 +149,36 @@ class MachineController:
         return Result(after_s=outcome.after_s, punctual=outcome.punctual, busy=busy)
 
     async def _due(self, machine: Machine, turn: Turn) -> Outcome:
+        key, in_creation = machine.key, machine.in_creation
         if origin := self._vms.new_origins.get(machine.uid):
-            machine = await self._creator.written(
-                machine, lambda one: plan.origin(one, origin, self._caches.settings.names)
+            names = self._caches.settings.names
+            machine = await self._context.save(
+                machine, lambda one: creation.origin(one, origin, names)
             )
             self._vms.new_origins.pop(machine.uid, None)
-        if machine.in_creation:
-            made = await self._creator.run(machine, turn)
-            outcome = await self._settle(made.machine, made.outcome)
+            in_creation = machine.in_creation
+        if in_creation:
+            flow = Creation(self._context, machine, turn)
+            outcome = await flow.run()
+            await self._context.settle(flow.machine, outcome)
+            self._pause(flow.machine, outcome)
         else:
             outcome = await self._health.run(machine)
-            update_s = await self._updater.run(machine.key)
-            outcome = replace(outcome, after_s=sooner(outcome.after_s, update_s))
-        again_s = sooner(outcome.after_s, await self._preserver.run(machine.key))
-        return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
+            if (newest := self._newest(key)) is not None:
+                is_contested = self._health.is_contested(newest)
+                update_s = await self._updater.run(newest, is_contested=is_contested)
+                outcome = replace(outcome, after_s=sooner(outcome.after_s, update_s))
+        again_s, newest = outcome.after_s, self._newest(key)
+        if newest is not None and not self._health.is_contested(newest):
+            again_s = sooner(again_s, await self._preserver.run(newest))
+        return replace(outcome, after_s=again_s, punctual=not in_creation)
 
-    async def _settle(self, machine: Machine, outcome: Outcome) -> Outcome:
-        """Write what came of a pass, and see to it that it is not repeated too soon."""
-        wanted = outcome.status
-        if outcome.joined:
-            # Before that is said: whoever goes on after an end in between would not think of it.
-            await self._joined(machine)
-        if wanted is not None:
-
-            def said(one: Machine) -> Patch | None:
-                return self._caches.codec.new_status(one, machine, wanted)
-
-            written = await self._write.change(machine, Step(said, "status"))
-            if written.obj is None:
-                raise StaleObject
-            self._told(machine, written.obj)
-            if outcome.is_invalid and written.changed:
-                about, text = self._kind.reference(written.obj), wanted.description
-                self._events.event(about, WARNING, reasons.REASON_INVALID, text)
-        self._pause(machine, outcome)
-        return outcome
-
-    def _told(self, before: Machine, after: Machine) -> None:
-        if after.phase is before.phase:
-            return
-        self._health.tell(before, after)
-        if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
-            metrics.failed_join(before, self._caches.class_of(before))
-        is_failed = after.status.state == OperationState.FAILED.value
-        level = self._log.warning if is_failed else self._log.info
-        text = {"error" if is_failed else "description": after.status.description}
-        level("machine is in another phase", machine=after.key, phase=after.phase.value, **text)
-
-    async def _joined(self, machine: Machine) -> None:
-        took_s = self._caches.ages.of(machine)
-        metrics.took("join", machine, self._caches.class_of(machine), took_s)
-        await self._tokens.delete(machine, self._caches.settings)
+    def _newest(self, key: str) -> Machine | None:
+        """Return a machine as it is, or as we left it; None: it is gone, or goes."""
+        cached = self._caches.machines.store.get(key)
+        if cached is None or cached.is_deleting:
+            return None
+        return self._context.write.newest(cached)
 
     # --- pauses -----------------------------------------------------------------------------
 
@@ -322,18 +228,18 @@ class MachineController:
             self._pauses.end(gone.key)
             self._updater.forget(gone.key)
             self._terminations.gone(gone)
-            self._write.forget(gone.key)
-            self._tokens.forget(gone.uid)
+            self._context.write.forget(gone.key)
+            self._context.tokens.forget(gone.uid)
             self._preserver.forget(gone.uid)
             self._shared.forget(gone.uid)
-            self._creator.creations_ended.pop(gone.uid, None)
+            self._context.creations_ended.pop(gone.uid, None)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         found = new or old
-        if found is not None and plan.node_matters(old, new, self._caches.settings.names):
+        if found is not None and health.node_matters(old, new, self._caches.settings.names):
             self._add(self._health.on_node(found.name))
         if new is None and old is not None:
-            self._write_nodes.forget(old.key)
+            self._context.write_nodes.forget(old.key)
         return False
 
     def _class_changed(
@@ -361,6 +267,13 @@ class MachineController:
 
     def _add(self, keys: Iterable[str]) -> None:
         for key in keys:
-            found = self._caches.machines.store.get(key)
-            goes = found is not None and found.is_deleting
-            (self._terminations if goes else self.controller.queue).add(key)
+            if not self._add_deleting(key):
+                self.controller.queue.add(key)
+
+    def _add_deleting(self, key: str) -> bool:
+        """Queue the deletion of a machine, if it goes; return whether it does."""
+        found = self._caches.machines.store.get(key)
+        if found is None or not found.is_deleting:
+            return False
+        self._terminations.add(key)
+        return True

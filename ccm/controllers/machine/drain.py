@@ -19,7 +19,6 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.controllers.machine.attachments import Attachments
 from ccm.controllers.machine.budgets import Budgets
 from ccm.controllers.machine.evictions import Evictions, Failed, Tools
-from ccm.kube.client import Client
 from ccm.kube.informer import Informer
 from ccm.kube.resources import BUDGETS, PODS
 from ccm.machines import drain, reasons
@@ -60,7 +59,6 @@ class Drainer:
 
     Args:
         shared: what the machine controllers share.
-        client: requests to the cluster of the nodes.
         settings: of flags.
         events: where events on machines go; None = nowhere.
     """
@@ -69,11 +67,10 @@ class Drainer:
         self,
         *,
         shared: Shared,
-        client: Client,
         settings: drain.Settings | None = None,
         events: Recorder | None = None,
     ) -> None:
-        self._client = client
+        self._client = client = shared.caches.target.client
         self._caches = shared.caches
         self._events = events
         self._drains: dict[str, _Entry] = {}

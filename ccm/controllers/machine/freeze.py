@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
 
-from ccm.base import clock, log, tasks
+from ccm.base import clock, tasks
 from ccm.base.log import Outage
+from ccm.controllers.machine.context import Context
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import metrics
-from ccm.machines.caches import Caches
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
-from ccm.model.patches import Patch, StaleObject
-from ccm.runtime.writer import Step, Writer
+from ccm.model.patches import StaleObject
+from ccm.runtime.writer import Step
 
 PROBE = "kube-ccm-probe"
 """Name of the objects that are asked for: that there are none is an answer."""
@@ -76,56 +77,29 @@ def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
     )
 
 
-class Reads(Protocol):
-    """Reads objects of one kind."""
-
-    async def get(self, name: str, *, namespace: str) -> Any:
-        """One, past the cache."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
-    """How often it is looked whether API servers are there.
-
-    Attributes:
-        period_s: seconds between two looks while all is well.
-        timeout_s: for how long one may be away before machines are frozen.
-    """
-
-    period_s: float = 60.0
-    timeout_s: float = 30.0
-
-
 class Freezer:
     """Whether machines are frozen.
 
     Args:
-        caches: the caches.
-        write: writes Machines.
-        machines: reads them.
-        nodes: reads Nodes.
+        context: what the parts of the controller share.
         thawed: called when machines may be looked at again.
-        looks: how often it looks.
+        period_s: seconds between two checks of the API servers while all is well.
+        timeout_s: how long a server may be away before machines are frozen.
     """
 
     def __init__(
         self,
-        caches: Caches,
-        write: Writer[Machine],
-        *,
-        machines: Reads,
-        nodes: Reads,
+        context: Context,
         thawed: Callable[[], None],
-        looks: Looks,
+        *,
+        period_s: float,
+        timeout_s: float,
     ) -> None:
-        self._caches, self._write = caches, write
-        self._machines, self._nodes = machines, nodes
-        self._thawed = thawed
-        self._looks = looks
+        self._context, self._thawed = context, thawed
+        self._period_s, self._timeout_s = period_s, timeout_s
         self._reach = Reach()
         self._outage = Outage(
-            log.logger("machine"),
+            context.log,
             begins="an API server does not answer, machines are frozen",
             ends="all API servers answer again, machines are frozen no longer",
         )
@@ -137,16 +111,14 @@ class Freezer:
 
     async def run(self) -> None:
         """Look again and again; without a cluster to join there is nothing to look at."""
-        period_s, timeout_s = self._looks.period_s, self._looks.timeout_s
-        while self._caches.settings.has_target:
+        while self._context.settings.has_target:
             # Whoever starts has just been answered.
-            await asyncio.sleep(next_s(self._reach, period_s, timeout_s))
+            await asyncio.sleep(next_s(self._reach, self._period_s, self._timeout_s))
             await self._look()
 
     async def _look(self) -> None:
         fault = await self._fault()
-        now, timeout_s = clock.monotonic(), self._looks.timeout_s
-        reach = after(self._reach, not fault, now, timeout_s)
+        reach = after(self._reach, not fault, clock.monotonic(), self._timeout_s)
         if self.is_frozen and not reach.is_frozen:
             try:
                 await self._thaw()
@@ -161,10 +133,11 @@ class Freezer:
 
     async def _fault(self) -> str:
         """Why a server cannot be relied on; empty: both answer."""
-        for reads, namespace in ((self._machines, self._caches.namespace), (self._nodes, "")):
+        context = self._context
+        for reads, namespace in ((context.machines, context.caches.namespace), (context.nodes, "")):
             look = reads.get(PROBE, namespace=namespace)
             try:
-                await tasks.within(self._looks.timeout_s, look, name="a look at an API server")
+                await tasks.within(self._timeout_s, look, name="a look at an API server")
             except NotFound:
                 continue
             except (KubeError, TimeoutError) as error:
@@ -177,17 +150,12 @@ class Freezer:
         Raises:
             KubeError: it could not be written.
         """
-        for cached in self._caches.machines.store.list():
-            obj = self._write.newest(cached)
-            wanted = thawed(obj, clock.now())
-            if wanted is None:
-                continue
-
-            def said(one: Machine, obj: Machine = obj, wanted: Any = wanted) -> Patch | None:
-                return self._caches.codec.new_status(one, obj, wanted)
-
-            try:
-                await self._write.change(obj, Step(said, "status"))
-            except StaleObject:
-                continue  # somebody knows better
+        write = self._context.write
+        for cached in self._context.caches.machines.store.list():
+            obj = write.newest(cached)
+            status = thawed(obj, clock.now())
+            if status is not None:
+                patch = partial(self._context.codec.new_status, planned_for=obj, wanted=status)
+                with suppress(StaleObject):  # a newer state counts
+                    await write.change(obj, Step(patch, "status"))
         self._thawed()

@@ -6,24 +6,24 @@ API server was asked about the node once more, past the cache, and in its turn.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
-from ccm.base import clock, log, redact
+from ccm.base import clock, redact
 from ccm.cloud.errors import CloudError, NotOwned
+from ccm.controllers.machine.context import Context
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import deletion, health, metrics, nodesync, preservation, reasons, replacing
 from ccm.machines.creation import SHORT_S, Outcome
-from ccm.machines.driver import Shared
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase
-from ccm.model.names import NORMAL, WARNING
+from ccm.model.names import WARNING
 from ccm.model.owners import controller_uid
-from ccm.model.patches import Patch
 from ccm.runtime import writer
-from ccm.runtime.writer import Deletes, Recorder, Step, Writer
+from ccm.runtime.writer import Step
 
 BLIND_S = 10.0
 """What is seen of nodes counts for nothing while they cannot be followed; looked at again then."""
@@ -36,58 +36,21 @@ SETTLE_S = 30.0
 """For so long after an outage nobody falls sick: nodes need a while to report (reference, the pause
 after its freeze)."""
 
-Settle = Callable[[Machine, Outcome], Awaitable[Outcome]]
-"""Writes what came of a pass."""
-
-_TOLD = {
-    Phase.UNKNOWN: (WARNING, reasons.REASON_NODE_SICK),
-    Phase.FAILED: (WARNING, reasons.REASON_MACHINE_FAILED),
-    Phase.RUNNING: (NORMAL, reasons.REASON_NODE_HEALTHY),
-    Phase.UPDATING: (NORMAL, reasons.REASON_UPDATE_READY),
-    Phase.UPDATED: (NORMAL, reasons.REASON_UPDATE_SUCCESSFUL),
-    Phase.UPDATE_FAILED: (WARNING, reasons.REASON_UPDATE_FAILED),
-}
-"""Phases whose beginning is an event."""
-
-_SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
-
 
 class Health:
     """Looks after machines that have a VM.
 
     Args:
-        shared: what the machine controllers share.
-        machines: deletes Machines.
-        nodes: reads Nodes.
-        write_nodes: writes them.
-        events: where events go.
-        settle: see `Settle`.
-        wake: gives a pass to machines.
+        context: what the parts of the controller share.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        *,
-        machines: Deletes[Machine],
-        nodes: Deletes[Node],
-        write_nodes: Writer[Node],
-        events: Recorder,
-        settle: Settle,
-        wake: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._caches, self._vms = shared.caches, shared.vms
-        self._kind = shared.caches.codec.machines
-        self._machines, self._nodes = machines, nodes
-        self._write_nodes = write_nodes
-        self._events = events
-        self._settle = settle
-        self._wake = wake
+    def __init__(self, context: Context) -> None:
+        self._context, self._caches, self._vms = context, context.caches, context.vms
+        self._nodes = context.nodes
         self._by_node: dict[str, set[str]] = {}
         self._spells: dict[str, Spell] = {}
-        self._replacements = Replacements(shared.caches.settings.creation_timeout_s)
+        self._replacements = Replacements(context.settings.creation_timeout_s)
         self._held: set[str] = set()
-        self._log = log.logger("machine")
 
     async def run(self, machine: Machine) -> Outcome:
         """One pass over a machine.
@@ -101,7 +64,7 @@ class Health:
         if self.is_contested(machine):
             self._forgo(machine)
             return Outcome()
-        node, fault = self.node_of(machine), None
+        node, fault = self._context.node_of(machine), None
         if node is not None and node.is_deleting:
             await self._replace(machine, node)
             return Outcome()
@@ -140,7 +103,7 @@ class Health:
         if found.cause is not None:
             outcome = health.changed(machine, node, found.cause, now, settings)
         outcome = replace(outcome, after_s=sooner(outcome.after_s, found.after_s))
-        outcome = await self._settle(machine, outcome)
+        outcome = await self._context.settle(machine, outcome)
         if machine.phase in health.TIMEOUTS:
             # In another phase it may have been given up a moment ago.
             self._forgo(machine)
@@ -157,7 +120,7 @@ class Health:
         try:
             outcome = await self._confirmed(machine)
             fails = outcome.status is not None and outcome.status.phase is Phase.FAILED
-            return await self._settle(machine, outcome)
+            return await self._context.settle(machine, outcome)
         finally:
             # Where the write may have reached the server the turn stands, whatever became of it.
             if not fails:
@@ -169,7 +132,11 @@ class Health:
         Raises:
             KubeError: it says nothing.
         """
-        node, now, settings = await self._asked(machine), _now(), self._caches.settings
+        node, settings = None, self._caches.settings
+        if machine.node_name:
+            with suppress(NotFound):
+                node = await self._nodes.get(machine.node_name)
+        now = _now()
         found = health.look(machine, node, self._spell(machine, now), now, settings)
         self._spells[machine.key] = found.spell
         if found.cause is None:
@@ -179,14 +146,6 @@ class Health:
         moment = self._caches.now_since(machine.uid, machine.status.preserve_until)
         status = preservation.kept(machine, outcome.status, node, moment, settings)
         return replace(outcome, status=status)
-
-    async def _asked(self, machine: Machine) -> Node | None:
-        if not machine.node_name:
-            return None
-        try:
-            return await self._nodes.get(machine.node_name)
-        except NotFound:
-            return None
 
     def _spell(self, machine: Machine, now: Moment) -> Spell:
         """The phase of the machine; a time in which nodes could not be followed is not part."""
@@ -218,7 +177,7 @@ class Health:
         )
 
     def _forgo(self, machine: Machine) -> None:
-        self._wake(self._replacements.release(machine))
+        self._context.wake(self._replacements.release(machine))
         self._held.discard(machine.key)
         metrics.WAITING.set(len(self._replacements.waiting))
 
@@ -227,20 +186,9 @@ class Health:
         if machine.key in self._held:
             return
         self._held.add(machine.key)
-        self._log.warning("machine is not replaced yet", machine=machine.key, reason=why)
+        self._context.log.warning("machine is not replaced yet", machine=machine.key, reason=why)
         text = f"Its node is sick, and it is not replaced yet: {why}"
-        self._events.event(
-            self._kind.reference(machine), WARNING, reasons.REASON_REPLACEMENT_HELD, text
-        )
-
-    def tell(self, before: Machine, after: Machine) -> None:
-        """The machine is in another phase."""
-        metrics.phase_changed(after.phase)
-        if after.phase is Phase.RUNNING and before.phase not in _SICK:
-            # It has joined: that is no news of anybody's health, and there are many.
-            return
-        if (found := _TOLD.get(after.phase)) is not None:
-            self._events.event(self._kind.reference(after), *found, after.status.description)
+        self._context.tell(machine, WARNING, reasons.REASON_REPLACEMENT_HELD, text)
 
     # --- its node ---------------------------------------------------------------------------
 
@@ -248,41 +196,27 @@ class Health:
         """Whether another machine claims its node: nobody knows whose health it shows."""
         others = self._by_node.get(machine.node_name, set()) - {machine.key}
         if machine.node_name and others:
-            self._log.warning(
+            self._context.log.warning(
                 "node belongs to several machines", node=machine.node_name, machine=machine.key
             )
             return True
         return False
 
-    def node_of(self, machine: Machine) -> Node | None:
-        """The machine's node; None while it has none."""
-        if not machine.node_name:
-            return None
-        node = self._caches.nodes.store.get(machine.node_name)
-        return None if node is None else self._write_nodes.newest(node)
-
-    def own_node_of(self, machine: Machine) -> Node | None:
-        """Return the machine's node, if it is proved to be that of its VM."""
-        node = self.node_of(machine)
-        return node if node is not None and self._vms.owns_node(machine, node) else None
-
     async def _owns(self, machine: Machine, node: Node) -> bool:
         """Return whether the node may be changed, and tell if it is another machine's."""
         if self._vms.owns_node(machine, node):
             return True
-        about = self._kind.reference(machine)
         if not deletion.is_its_node(machine, node):
             said = f"node {node.name} has the provider ID {node.provider_id} and is left alone"
-            self._events.event(about, WARNING, reasons.REASON_VM_NOT_OWNED, said)
+            self._context.tell(machine, WARNING, reasons.REASON_VM_NOT_OWNED, said)
             return False
         try:
             await self._vms.confirm(machine, self._caches.class_of(machine))
         except NotOwned as error:
-            self._events.event(
-                about, WARNING, reasons.REASON_VM_NOT_OWNED, redact.public(str(error))
-            )
+            text = redact.public(str(error))
+            self._context.tell(machine, WARNING, reasons.REASON_VM_NOT_OWNED, text)
         except CloudError as error:
-            self._log.warning(
+            self._context.log.warning(
                 "owner of the VM could not be confirmed, node is left alone",
                 machine=machine.key,
                 node=node.name,
@@ -294,20 +228,14 @@ class Health:
         """Bring the node in step with the machine; the node as it is then."""
         settings = self._caches.settings
         extra = self._caches.class_of(machine).extra_capacity
-
         arrival = self._caches.arrivals.notes(controller_uid(machine))
-
-        def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, settings, arrival)
-
-        def capacity(one: Node) -> Patch | None:
-            return nodesync.capacity_patch(one, extra, settings)
-
-        def note(one: Node) -> Patch | None:
-            return nodesync.capacity_note(one, extra, settings)
-
-        steps = [Step(template), Step(capacity, "status"), Step(note)]
-        return (await self._write_nodes.change(node, *steps)).obj
+        written = await self._context.write_nodes.change(
+            node,
+            Step(lambda one: nodesync.patch(machine, one, settings, arrival)),
+            Step(lambda one: nodesync.capacity_patch(one, extra, settings), "status"),
+            Step(lambda one: nodesync.capacity_note(one, extra, settings)),
+        )
+        return written.obj
 
     async def _replace(self, machine: Machine, cached: Node) -> None:
         """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
@@ -319,8 +247,8 @@ class Health:
             # That of another VM, which has its name: no word about this one.
             return
         if node.uid == cached.uid and node.is_deleting:
-            self._log.info("node is being deleted, so is its machine", machine=machine.key)
-            await writer.delete(self._machines, machine)
+            self._context.log.info("node is being deleted, so is its machine", machine=machine.key)
+            await writer.delete(self._context.machines, machine)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -329,19 +257,18 @@ class Health:
         found = new or old
         if found is None:
             return
-        before, after = (one if one is not None else None for one in (old, new))
         key = found.key
-        self._index(key, before.node_name if before else "", after.node_name if after else "")
-        if after is None:
+        self._index(key, old.node_name if old else "", new.node_name if new else "")
+        if new is None:
             self._spells.pop(key, None)
             self._held.discard(key)
         elif key not in self._spells:
             now = _now()
-            self._spells[key] = health.spell(self._caches.ages.by(now.wall, after), None, now)
+            self._spells[key] = health.spell(self._caches.ages.by(now.wall, new), None, now)
         age_s = None
-        if initial and after is not None:
-            age_s = max(0.0, self._caches.ages.since(after.uid, replacing.began(after)))
-        self._wake(self._replacements.note(key, after, clock.monotonic(), age_s=age_s))
+        if initial and new is not None:
+            age_s = max(0.0, self._caches.ages.since(new.uid, replacing.began(new)))
+        self._context.wake(self._replacements.note(key, new, clock.monotonic(), age_s=age_s))
         metrics.WAITING.set(len(self._replacements.waiting))
 
     def on_node(self, name: str) -> Iterable[str]:

@@ -6,73 +6,42 @@ the next pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from ccm.base import clock, log
-from ccm.controllers.machine.health import Health, sooner
-from ccm.controllers.machine.remove import Drains
+from ccm.base import clock
+from ccm.controllers.machine.context import Context
+from ccm.controllers.machine.health import sooner
 from ccm.machines import preservation, reasons
-from ccm.machines.caches import Caches
 from ccm.machines.creation import SHORT_S
 from ccm.machines.drain import DrainState
 from ccm.machines.preservation import Action, Decision
 from ccm.model import Node
 from ccm.model.machines import Machine
 from ccm.model.names import NORMAL
-from ccm.model.patches import Patch, StaleObject
 from ccm.model.times import format_time
-from ccm.runtime.writer import Recorder, Step, Writer
+from ccm.runtime.writer import Step
 
 
 class Preserver:
     """Preserves machines.
 
     Args:
-        caches: the caches.
-        health: knows the nodes of machines.
-        write: writes Machines.
-        write_nodes: writes Nodes.
-        events: where events go.
-        drains: empties nodes of machines that have failed.
-        wake: gives a pass to machines.
+        context: what the parts of the controller share.
     """
 
-    def __init__(
-        self,
-        caches: Caches,
-        *,
-        health: Health,
-        write: Writer[Machine],
-        write_nodes: Writer[Node],
-        events: Recorder,
-        drains: Drains,
-        wake: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._caches = caches
-        self._health = health
-        self._write, self._write_nodes = write, write_nodes
-        self._events = events
-        self._drains = drains
-        self._wake = wake
+    def __init__(self, context: Context) -> None:
+        self._context, self._caches = context, context.caches
+        self._drains = context.drains
         self._draining: set[str] = set()
-        self._log = log.logger("machine")
 
-    async def run(self, key: str) -> float | None:
-        """One pass over a machine; when the next is due though nothing changes.
+    async def run(self, machine: Machine) -> float | None:
+        """Pass over a machine whose node no other claims; when the next pass is due.
 
         Raises:
-            StaleObject: the object is another now; a change of it brings it back.
+            StaleObject: the object was replaced; its change brings the next pass.
             KubeError: a write failed.
         """
-        cached = self._caches.machines.store.get(key)
-        if cached is None or cached.is_deleting:
-            return None
-        machine = self._write.newest(cached)
-        if self._health.is_contested(machine):
-            return None
-        node = self._health.own_node_of(machine)
-        settings = self._caches.settings
+        node, settings = self._context.own_node_of(machine), self._context.settings
         now = self._caches.now_since(machine.uid, machine.status.preserve_until)
         found = preservation.decide(machine, node, now, settings)
         if found.action is Action.NOTHING or (node is not None and node.is_deleting):
@@ -82,7 +51,12 @@ class Preserver:
         waits_s = None
         if node is not None:
             waits_s = await self._on_node(machine, node, found)
-        await self._wishes(machine, found)
+        # Annotations of the machine; and that it is kept no longer, after all else.
+        written = await self._context.write.change(
+            machine, Step(lambda one: preservation.machine_patch(one, found, settings))
+        )
+        if written.obj is not None and found.action is Action.STOP and found.until is not None:
+            await self._until(written.obj, None)
         if found.action is Action.PRESERVE:
             assert found.until is not None
             return sooner(waits_s, max(0.0, (found.until - now).total_seconds()) + 1)
@@ -91,7 +65,7 @@ class Preserver:
     async def _on_node(self, machine: Machine, node: Node, found: Decision) -> float | None:
         """What stands on the node; when its drain is looked at again."""
         settings, drained, waits_s = self._caches.settings, None, None
-        kept = await self._write_nodes.change(
+        kept = await self._context.write_nodes.change(
             node, Step(lambda one: preservation.node_patch(machine, one, found, settings))
         )
         if kept.obj is None:
@@ -104,11 +78,15 @@ class Preserver:
             # It is well again, or kept no longer: its Pods may stay.
             await self._stop(machine.uid)
         now = clock.now()
-
-        def condition(one: Node) -> Patch | None:
-            return preservation.condition_patch(machine, one, found, now, settings, drained=drained)
-
-        await self._write_nodes.change(kept.obj, Step(condition, "status"))
+        await self._context.write_nodes.change(
+            kept.obj,
+            Step(
+                lambda one: preservation.condition_patch(
+                    machine, one, found, now, settings, drained=drained
+                ),
+                "status",
+            ),
+        )
         return waits_s
 
     async def _drained(self, machine: Machine, node: Node) -> bool | None:
@@ -126,7 +104,7 @@ class Preserver:
             now = self._caches.now_since(machine.uid, machine.status.since)
             task = preservation.drain_task(machine, node, now, self._caches.settings)
             self._draining.add(machine.uid)
-            self._drains.start(task, lambda: self._wake((machine.key,)))
+            self._drains.start(task, lambda: self._context.wake((machine.key,)))
         return False if has_failed else None
 
     async def _stop(self, uid: str) -> None:
@@ -139,30 +117,16 @@ class Preserver:
         """The machine goes: whoever ends it drains its node."""
         self._draining.discard(uid)
 
-    async def _wishes(self, machine: Machine, found: Decision) -> None:
-        """Annotations of the machine; and that it is kept no longer, after all else."""
-        settings = self._caches.settings
-        written = await self._write.change(
-            machine, Step(lambda one: preservation.machine_patch(one, found, settings))
-        )
-        if written.obj is not None and found.action is Action.STOP and found.until is not None:
-            await self._until(written.obj, None)
-
     async def _until(self, machine: Machine, until: datetime | None) -> Machine:
-        written = await self._write.change(
-            machine,
-            Step(lambda one: self._caches.codec.preserved(one, machine, until), "status"),
+        codec = self._context.codec
+        after = await self._context.save(
+            machine, lambda one: codec.preserved(one, machine, until), "status"
         )
-        if written.obj is None:
-            raise StaleObject
-        if written.changed:
-            self._tell(machine, until)
-        return written.obj
-
-    def _tell(self, machine: Machine, until: datetime | None) -> None:
         reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
         if until is not None:
             reason = reasons.REASON_PRESERVED
             text = f"It is kept until {format_time(until)}, even if it fails"
-        self._log.info("preservation of machine changed", machine=machine.key, after=text)
-        self._events.event(self._caches.codec.machines.reference(machine), NORMAL, reason, text)
+        log = self._context.log
+        log.info("preservation of machine changed", machine=machine.key, after=text)
+        self._context.tell(machine, NORMAL, reason, text)
+        return after

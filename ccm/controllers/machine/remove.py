@@ -1,21 +1,24 @@
-"""Carries out a deletion, stage by stage as `ccm.machines.deletion` says.
+"""Ends machines: their queue, and the stages of a deletion as `ccm.machines.deletion` says.
 
-Nothing of a machine goes before the cloud said that its VM is gone; its node and its finalizer
-are the last.
+The queue is a lane of its own, so that no machine that goes waits for those that come; one that is
+being created when its deletion is asked for is handed over when that pass has ended. Nothing of a
+machine goes before the cloud said that its VM is gone; its node and its finalizer are the last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+import random
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 
 import msgspec
 
-from ccm.base import clock, log, redact
+from ccm.base import clock, redact
 from ccm.cloud import errors
-from ccm.cloud.errors import CloudError, RetryAfter
+from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     MachineDriver,
@@ -23,200 +26,182 @@ from ccm.cloud.machines import (
     MachineRequest,
     known,
 )
-from ccm.controllers.machine import plan
-from ccm.controllers.machine.tokens import Tokens
-from ccm.kube.decode import Page
+from ccm.controllers.machine.context import Context, Pauses
 from ccm.kube.errors import Forbidden, NotFound
-from ccm.machines import deletion, metrics, reasons
+from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES
+from ccm.machines import creation, deletion, metrics, reasons
 from ccm.machines.classes import ResolvedClass
+from ccm.machines.crdguard import RECHECK, CRDGuard
 from ccm.machines.creation import SHORT_S
-from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
-from ccm.machines.drain import DrainProgress, DrainState, DrainTask
-from ccm.machines.driver import Shared
+from ccm.machines.deletion import Cause, Event, Move, Stage
+from ccm.machines.drain import DrainProgress, DrainState
 from ccm.machines.nodesync import release_patch
-from ccm.model import Node, NodeVolumes, VolumeAttachment
+from ccm.model import Node
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import WARNING
 from ccm.model.patches import Patch, StaleObject, annotations_patch, remove_finalizer
+from ccm.model.times import moment
 from ccm.runtime import writer
+from ccm.runtime.backoff import default_backoff
+from ccm.runtime.controller import DONE, IDLE, Controller, Result
 from ccm.runtime.workers import Turn
-from ccm.runtime.writer import Deletes, Recorder, Step, Writer
+from ccm.runtime.writer import Step
 
-_log = log.logger("machine")
+NAME = "machine-termination"
+QUEUE_NAME = "machinetermination"
+"""Value of the work-queue metrics' label (reference)."""
 
-STARTED = DrainProgress(state=DrainState.RUNNING, said="")
-"""A drain that has said nothing yet."""
+MOST_AT_ONCE = 256
+"""Machines about whose deletion the cloud is asked at once."""
 
+BACK_OFF_CAP_S = 30.0
+"""Longest back-off of a machine whose object could not be written."""
 
-class Drains(Protocol):
-    """Empties nodes; keyed by the UID of the machine."""
-
-    def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """See to it that it runs, unless it is done; tell whenever there is something to say."""
-        ...
-
-    def progress(self, uid: str) -> DrainProgress | None:
-        """How far it is; None: it was not begun here."""
-        ...
-
-    async def stop(self, uid: str) -> None:
-        """End it, done or not."""
-        ...
-
-    async def tend(self) -> None:
-        """Until cancelled; then none is left under way."""
-        ...
+_STARTED = DrainProgress(state=DrainState.RUNNING, said="")
 
 
-class NodesVolumes(Protocol):
-    """Reads the volumes of nodes."""
-
-    async def get(self, name: str) -> NodeVolumes:
-        """Of one."""
-        ...
-
-
-class ListsAttachments(Protocol):
-    """Reads and deletes attachments of volumes."""
-
-    def pages(self) -> AsyncIterator[Page[VolumeAttachment]]:
-        """All of them."""
-        ...
-
-    async def delete(self, name: str, *, uid: str) -> None:
-        """Delete one, if it has this UID."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a deletion touches in the cluster that machines join.
-
-    Attributes:
-        nodes: writes Nodes.
-        delete_nodes: deletes them.
-        volumes: reads their volumes.
-        attachments: of volumes.
-        tokens: the bootstrap tokens.
-        drains: empties nodes.
-    """
-
-    nodes: Writer[Node]
-    delete_nodes: Deletes[Node]
-    volumes: NodesVolumes
-    attachments: ListsAttachments
-    tokens: Tokens
-    drains: Drains
-
-
-@dataclass(slots=True, kw_only=True)
-class Known:
-    """What this process knows of a deletion it works on.
-
-    Attributes:
-        progress: how far it is; what stands in the annotation may be older.
-        move: what a status would say.
-        rests: how often it rested at each stage.
-        denied: monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none
-            yet.
-        failed: whether the drain failed and is to begin anew.
-        drain_began: when it began first; 0 = not here.
-        done: nothing of ours holds the machine any more.
-    """
-
-    progress: Progress
-    move: Move
-    rests: dict[Stage, int] = field(default_factory=dict)
-    denied: float = 0.0
-    failed: bool = False
-    drain_began: float = 0.0
-    done: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """How a pass ended: when it comes back, and whether it may come back before that.
-
-    Attributes:
-        busy: see `deletion.Event`.
-    """
-
-    after_s: float | None = None
-    eager: bool = False
-    busy: RetryAfter | None = None
-
-
-class Remover:
-    """Ends machines.
+class Terminations:
+    """The machines that go.
 
     Args:
-        shared: what the machine controllers share.
-        write: writes Machines.
-        target: what it touches beside them.
-        events: where events go.
+        context: what the parts of the controller share.
+        guard: blocks deletions that follow from that of the CRD.
+        elsewhere: keys that another queue has in hand.
+        turns: machines in work at once, apart from waiting for the cloud.
+        rng: jitter.
     """
 
     def __init__(
-        self, shared: Shared, write: Writer[Machine], target: Target, *, events: Recorder
+        self,
+        context: Context,
+        guard: CRDGuard,
+        elsewhere: Collection[str],
+        *,
+        turns: int,
+        rng: random.Random | None = None,
     ) -> None:
-        self.shared = shared
-        self.caches = shared.caches
-        self.target = target
-        self.write = write
-        self.events = events
-        self._known: dict[str, Known] = {}
+        self._context, self._caches, self._guard = context, context.caches, guard
+        self._elsewhere = elsewhere
+        self._free = asyncio.Semaphore(turns)
+        self._pauses = Pauses()
+        self._deletions: dict[str, Deletion] = {}
+        """By UID."""
+        self._uids: dict[str, str] = {}
+        self.controller = Controller(
+            NAME,
+            queue=QUEUE_NAME,
+            reconcile=self.sync,
+            workers=MOST_AT_ONCE,
+            backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
+            on_retry=self._retry,
+            rng=rng,
+        )
 
-    async def run(self, machine: Machine, turn: Turn, wake: Callable[[], None]) -> Rest:
-        """Go as far as it goes.
+    def add(self, key: str) -> None:
+        """Queue a machine that changed, and is about to go or is gone."""
+        self.controller.queue.add(key)
 
-        Args:
-            machine: the machine.
-            turn: put down while the cloud works.
-            wake: called when there is news of its drain.
+    def gone(self, machine: Machine) -> None:
+        """Queue a machine that is gone, perhaps because its finalizers were removed."""
+        self._uids.setdefault(machine.key, machine.uid)
+        self.add(machine.key)
+
+    def has(self, key: str) -> bool:
+        """Return whether a machine of that name is in hand."""
+        return self.controller.queue.is_processing(key)
+
+    async def sync(self, key: str) -> Result:
+        """Go on with the deletion of one machine.
 
         Raises:
-            StaleObject: the object is another now; a change of it brings it back.
+            KubeError: a write failed, or the CRD cannot be read.
+        """
+        cached = self._caches.machines.store.get(key)
+        if (former := self._uids.get(key)) is not None and (cached is None or cached.uid != former):
+            self._pauses.end(key)
+            self._guard.forget(former)
+            self._deletions.pop(self._uids.pop(key), None)
+            await self._context.drains.stop(former)
+        if cached is None or not cached.is_deleting or key in self._elsewhere:
+            return IDLE
+        machine = self._context.write.newest(cached)
+        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(machine))) > 0:
+            return Result(after_s=left_s, idle=True)
+        self._uids[key] = machine.uid
+        if await self._guard.blocks(machine):
+            return RECHECK
+        if self._context.settings.names.finalizer not in machine.finalizers:
+            self._pauses.end(key)
+            return DONE
+        going = self._deletions.setdefault(machine.uid, Deletion(self._context, machine))
+        try:
+            async with Turn(self._free) as turn:
+                event = await going.run(machine, turn, lambda: self.add(key))
+        except StaleObject:
+            # The change that made it stale comes, or came, as a key of its own.
+            return IDLE
+        self._pauses.end(key)
+        if event is None or event.after_s is None:
+            return DONE
+        if not event.eager:
+            self._pauses.begin(key, clock.monotonic() + event.after_s, self._about(machine))
+        return Result(after_s=event.after_s, busy=event.busy)
+
+    def _about(self, machine: Machine) -> object:
+        """Return the value whose change ends a pause."""
+        made_of = self._caches.class_to_delete_with(machine)
+        return (machine.spec, made_of.version, machine.force_deletion)
+
+    def _retry(self) -> None:
+        """Another provider answers from now on."""
+        for key in self._pauses.end_all():
+            self.controller.queue.add(key, background=True)
+
+
+class Deletion:
+    """The deletion of a machine, with what this process knows beside the object.
+
+    Args:
+        context: what the parts of the controller share.
+        machine: the machine.
+    """
+
+    def __init__(self, context: Context, machine: Machine) -> None:
+        self._context, self._machine = context, machine
+        self._caches, self._driver, self._vms = context.caches, context.driver, context.vms
+        self._settings, self._drains = context.settings, context.drains
+        self._progress = deletion.progress(machine, self._settings)
+        """How far it is; what stands in the annotation may be older."""
+        self._move = deletion.at(self._progress.stage, machine)
+        """What a status would say."""
+        self._rests: dict[Stage, int] = {}
+        """How often it rested at each stage."""
+        self._denied = 0.0
+        """Monotonic time of the first denial of a VM whose provider ID is not stored; 0 = none."""
+        self._has_failed = False
+        """Whether the drain failed and is to begin anew."""
+        self._drain_began = 0.0
+        """When the drain began first; 0 = not here."""
+        self._is_done = False
+
+    async def run(self, machine: Machine, turn: Turn, wake: Callable[[], None]) -> Event | None:
+        """Pass through stages until one rests; None: nothing of ours holds the machine any more.
+
+        Args:
+            machine: the machine as it is.
+            turn: released during cloud calls.
+            wake: called when its drain gets on.
+
+        Raises:
+            StaleObject: the object was replaced; its change brings the next pass.
             KubeError: a write failed.
         """
-        if self.caches.settings.names.finalizer not in machine.finalizers:
-            return Rest()
-        known = self._known.setdefault(machine.uid, self._new(machine))
-        if known.done:
-            # Gone; the cache learns that from an event that is on its way.
-            return Rest()
-        said = deletion.progress(machine, self.caches.settings)
-        known.progress = deletion.further(known.progress, said)
-        return await _DeleteFlow(self, machine, known, turn, wake).run()
-
-    async def forget(self, uid: str) -> None:
-        """The machine is gone."""
-        self._known.pop(uid, None)
-        await self.target.drains.stop(uid)
-
-    def _new(self, machine: Machine) -> Known:
-        progress = deletion.progress(machine, self.caches.settings)
-        return Known(progress=progress, move=deletion.at(progress.stage, machine))
-
-
-class _DeleteFlow:
-    """One pass over a machine that is being deleted."""
-
-    def __init__(
-        self, remover: Remover, machine: Machine, known: Known, turn: Turn, wake: Callable[[], None]
-    ) -> None:
-        shared, self._target = remover.shared, remover.target
-        self._caches, self._driver, self._vms = shared.caches, shared.driver, shared.vms
-        self._settings = shared.caches.settings
-        self._write, self._events = remover.write, remover.events
-        self._machine, self._known = machine, known
-        self._turn, self._wake = turn, wake
-
-    @property
-    def _stage(self) -> Stage:
-        return self._known.progress.stage
-
-    async def run(self) -> Rest:
-        """Stage by stage, until one rests."""
+        if self._is_done:
+            # The cache learns that from an event that is on its way.
+            return None
+        self._machine, self._turn, self._wake = machine, turn, wake
+        noted = deletion.progress(machine, self._settings)
+        self._progress = deletion.further(self._progress, noted)
         acts: dict[Stage, Callable[[], Awaitable[Event]]] = {
             Stage.STATUS: self._look,
             Stage.DRAIN: self._drain,
@@ -224,20 +209,20 @@ class _DeleteFlow:
             Stage.VM: self._delete_vm,
             Stage.NODE: self._delete_node,
         }
-        while (stage := self._stage) is not Stage.FINALIZER:
+        while (stage := self._progress.stage) is not Stage.FINALIZER:
             event = await self._disowned() or await acts[stage]()
-            self._known.move = deletion.moved(stage, event, self._machine)
-            if self._known.move.to is stage:
-                await self._rests(event)
-                return Rest(after_s=event.after_s, eager=event.eager, busy=event.busy)
-            self._note(stage=self._known.move.to)
+            self._move = deletion.moved(stage, event, self._machine)
+            if self._move.to is stage:
+                await self._rest(event)
+                return event
+            self._note(stage=self._move.to)
         await self._announce()
         finalizer = self._settings.names.finalizer
-        await self._write.change(
+        await self._context.write.change(
             self._machine, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
         )
-        self._known.done = True
-        return Rest()
+        self._is_done = True
+        return None
 
     # --- stages -----------------------------------------------------------------------------
 
@@ -251,8 +236,11 @@ class _DeleteFlow:
         made_of = self._caches.class_to_delete_with(machine)
         if not machine.provider_id or self._vms.owns_vm(machine) or made_of.lacking:
             return None
-        is_proved = machine.node_name not in self._caches.nodes.store or self._node() is not None
-        if self._stage is Stage.NODE and is_proved:
+        is_proved = (
+            machine.node_name not in self._caches.nodes.store
+            or self._context.own_node_of(machine) is not None
+        )
+        if self._progress.stage is Stage.NODE and is_proved:
             return None  # The VM is gone.
         try:
             async with self._turn.put_down():
@@ -266,7 +254,7 @@ class _DeleteFlow:
         return None
 
     async def _look(self) -> Event:
-        """Which node is the machine's."""
+        """Find the machine's node."""
         machine = self._machine
         if not self._settings.has_target:
             return Event(cause=Cause.NO_TARGET)
@@ -289,65 +277,75 @@ class _DeleteFlow:
             # It replaces the record of the creation, as after a creation that was answered.
             origin = made_of.origin if vm.provider_id else ""
         if vm.node_name:
-            await self._store(vm, origin)
+            vm = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
+            codec = self._context.codec
+            await self._save(lambda one: codec.identity(one, vm, has_target=True, origin=origin))
         return Event(cause=Cause.KNOWN)
 
     async def _drain(self) -> Event:
-        machine, known, drains = self._machine, self._known, self._target.drains
-        node = self._node()
+        machine, drains = self._machine, self._drains
+        node = self._context.own_node_of(machine)
+        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
         if node is None:
-            if await self._is_unseen():
+            if await self._is_unseen(now):
                 said = f"node {machine.node_name} is there, and not seen yet"
                 return Event(cause=Cause.DRAINING, said=said, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
-        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
         task = deletion.drain_task(self._machine, node, now, self._settings)
         # One that was begun for another end, such as to preserve the machine, is not this one.
-        progress = drains.progress(machine.uid) if known.drain_began else None
-        if progress is None or progress.state is DrainState.RUNNING or known.failed:
+        progress = drains.progress(machine.uid) if self._drain_began else None
+        if progress is None or progress.state is DrainState.RUNNING or self._has_failed:
             # One that runs goes on, by force if that is wanted by now.
             drains.start(task, self._wake)
-            known.drain_began = known.drain_began or clock.monotonic()
-            progress = drains.progress(machine.uid) or STARTED
+            self._drain_began = self._drain_began or clock.monotonic()
+            progress = drains.progress(machine.uid) or _STARTED
         event = deletion.drained(progress, task, now)
-        known.failed = event.cause is Cause.UNDRAINED
+        self._has_failed = event.cause is Cause.UNDRAINED
         if event.cause in (Cause.DRAINED, Cause.FORCED, Cause.UNDRAINED_BY_FORCE):
             await drains.stop(machine.uid)
-            metrics.drained(machine, clock.monotonic() - known.drain_began)
+            metrics.drained(machine, clock.monotonic() - self._drain_began)
             self._note(forced=event.cause is not Cause.DRAINED)
         return event
 
-    async def _detach(self) -> Event:
-        """Volumes that a drain by force left attached."""
-        await self._announce()
-        name = self._machine.node_name
-        if name in self._caches.nodes.store and self._node() is None:
-            return Event(cause=Cause.DETACHED)  # That of another VM by now.
+    async def _is_unseen(self, now: datetime) -> bool:
+        """Return whether a node that the cache lacks is to be drained; not when force is due."""
+        machine = self._machine
+        is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
+        if is_seen or deletion.is_impatient(machine, now, self._settings):
+            return False
         try:
-            left = (await self._target.volumes.get(name)).attached if name else ()
+            node = await self._context.nodes.get(machine.node_name)
         except NotFound:
-            left = ()
+            return False
+        return self._vms.owns_node(machine, node)
+
+    async def _detach(self) -> Event:
+        """Delete the attachments of volumes that a drain by force left."""
+        await self._announce()
+        name, client = self._machine.node_name, self._caches.target.client
+        if name in self._caches.nodes.store and self._context.own_node_of(self._machine) is None:
+            return Event(cause=Cause.DETACHED)  # That of another VM by now.
+        left: tuple[str, ...] = ()
+        if name:
+            with suppress(NotFound):
+                left = (await client.resource(NODE_VOLUMES).get(name)).attached
         if not left:
             return Event(cause=Cause.DETACHED)
-        self._known.progress = seen = deletion.waits(self._known.progress, self._caches.now())
+        self._progress = seen = deletion.waits(self._progress, self._caches.now())
         count = len(left)
         said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
-        now = self._caches.now_since(self._machine.uid, deletion.waits_since(seen))
+        now = self._caches.now_since(self._machine.uid, moment(seen.since))
         if deletion.waited_s(seen, now) > self._settings.detach_timeout_s:
             return Event(cause=Cause.STUCK, said=said)
-        async for page in self._target.attachments.pages():
+        attachments = client.resource(ATTACHMENTS)
+        async for page in attachments.pages():
             for one in page.items:
                 if one.spec.node_name == name and not one.is_deleting:
-                    await self._delete_attachment(one)
+                    with suppress(NotFound):
+                        await attachments.delete(one.name, uid=one.uid)
         return Event(cause=Cause.ATTACHED, said=said, after_s=SHORT_S)
-
-    async def _delete_attachment(self, one: VolumeAttachment) -> None:
-        try:
-            await self._target.attachments.delete(one.name, uid=one.uid)
-        except NotFound:
-            return
 
     async def _delete_vm(self) -> Event:
         machine = self._machine
@@ -363,13 +361,13 @@ class _DeleteFlow:
             wait = await self._wait_for_credentials(made_of.origin) if is_not_visible else None
             if wait is not None:
                 return wait
-            if not is_not_visible and self._known.progress.not_visible:
+            if not is_not_visible and self._progress.not_visible:
                 # The former credentials are back; the next rotation has the whole time again.
                 self._note(not_visible="", not_visible_origin="")
                 await self._persist()
             answer = await self._called(machine, made_of)
         except CloudError as error:
-            self._known.denied = 0.0
+            self._denied = 0.0
             return deletion.refused(error)
         if is_not_visible:
             self._tell(
@@ -379,7 +377,9 @@ class _DeleteFlow:
                 f"{deletion.NOT_VISIBLE_S / 60:.0f} min; if it is still there, delete it by hand",
             )
         elif machine.provider_id:
-            _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
+            self._context.log.info(
+                "VM deleted", machine=machine.key, provider_id=machine.provider_id
+            )
         elif machine.creation_started and not self._is_denied_twice():
             return Event(
                 cause=Cause.DENIED, after_s=deletion.DENIAL_S, known_state=answer.last_known_state
@@ -393,8 +393,8 @@ class _DeleteFlow:
         denial the cloud is asked no more.
         """
         now = clock.monotonic()
-        self._known.denied = self._known.denied or now
-        return now - self._known.denied >= deletion.DENIAL_S
+        self._denied = self._denied or now
+        return now - self._denied >= deletion.DENIAL_S
 
     async def _called(self, machine: Machine, made_of: ResolvedClass) -> DeleteMachineResponse:
         request, began = self._driver.request(machine, made_of), clock.monotonic()
@@ -412,7 +412,7 @@ class _DeleteFlow:
         return answer
 
     async def _is_elsewhere(self, machine: Machine, made_of: ResolvedClass) -> bool:
-        """Whether the cloud would deny the VM for want of a look at where it is.
+        """Return whether the cloud would deny the VM only because of other credentials.
 
         Raises:
             CloudError: it cannot be said.
@@ -421,8 +421,8 @@ class _DeleteFlow:
             return False
         if await self._state(self._driver.request(machine, made_of)) is not None:
             # Before the deletion: afterwards the cloud does not show the VM any more.
-            origin = made_of.origin
-            await self._save(lambda one: plan.origin(one, origin, self._settings.names))
+            names, origin = self._settings.names, made_of.origin
+            await self._save(lambda one: creation.origin(one, origin, names))
             return False
         trusted = deletion.witnesses(machine, self._caches.machines.store.list())
         async with self._turn.put_down():
@@ -432,9 +432,9 @@ class _DeleteFlow:
 
     async def _wait_for_credentials(self, origin: str) -> Event | None:
         """Return how to wait for the former credentials; None = the wait is over."""
-        machine, before = self._machine, self._known.progress
+        machine, before = self._machine, self._progress
         seen = deletion.mark_not_visible(before, origin, self._caches.now())
-        self._known.progress, since = seen, deletion.not_visible_since(seen)
+        self._progress, since = seen, moment(seen.not_visible)
         assert since is not None
         now = self._caches.now_since(machine.uid, since)
         wait = deletion.wait_for_credentials(machine, since, now)
@@ -445,13 +445,8 @@ class _DeleteFlow:
                 self._tell(reasons.REASON_VM_NOT_VISIBLE, wait.said)
         return wait
 
-    def _tell(self, reason: str, text: str) -> None:
-        self._events.event(
-            self._caches.codec.machines.reference(self._machine), WARNING, reason, text
-        )
-
     async def _state(self, request: MachineRequest) -> MachineInfo | None:
-        """What the cloud says of the VM; None: nothing. Raises CloudError."""
+        """Return the VM as the cloud describes it; None: it shows none. Raises CloudError."""
         async with self._turn.put_down():
             try:
                 return await self._driver.call(MachineDriver.get_machine_status, request)
@@ -465,85 +460,56 @@ class _DeleteFlow:
         if not self._settings.has_target:
             return Event(cause=Cause.NO_LABEL)
         try:
-            await self._target.tokens.delete(machine, self._settings)
-            await self._let_go()
+            await self._context.tokens.delete(machine, self._settings)
+            # A node of another VM under that name stays.
+            if (node := self._context.own_node_of(machine)) is not None:
+                await self._let_go(node)
         except Forbidden as error:
             await self._announce()
             return Event(cause=Cause.HELD, said=str(error), after_s=SHORT_S)
         return Event(cause=Cause.RELEASED if machine.node_name else Cause.NO_LABEL)
 
-    async def _let_go(self) -> None:
-        """The node of the VM that is gone; one of another VM under that name stays."""
-        if (node := self._node()) is None:
-            return
+    async def _let_go(self, node: Node) -> None:
         settings = self._settings
-        released = await self._target.nodes.change(
+        released = await self._context.write_nodes.change(
             node, Step(lambda one: release_patch(one, settings))
         )
         if released.obj is not None and not released.obj.is_deleting:
-            await writer.delete(self._target.delete_nodes, released.obj)
+            await writer.delete(self._context.nodes, released.obj)
 
     # --- what is written --------------------------------------------------------------------
 
-    def _node(self) -> Node | None:
-        """The machine's node, and no other that has its name."""
-        machine = self._machine
-        node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
-        if node is None or not self._vms.owns_node(machine, node):
-            return None
-        return self._target.nodes.newest(node)
-
-    async def _is_unseen(self) -> bool:
-        """Whether a node that the cache lacks is to be drained; nobody waits when force is due."""
-        machine = self._machine
-        now = self._caches.now_since(machine.uid, deletion.asked_at(machine))
-        is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store
-        if is_seen or deletion.is_impatient(machine, now, self._settings):
-            return False
-        try:
-            node = await self._target.delete_nodes.get(machine.node_name)
-        except NotFound:
-            return False
-        return self._vms.owns_node(machine, node)
+    def _tell(self, reason: str, text: str) -> None:
+        self._context.tell(self._machine, WARNING, reason, text)
 
     def _note(self, **news: object) -> None:
-        self._known.progress = msgspec.structs.replace(self._known.progress, **news)
+        self._progress = msgspec.structs.replace(self._progress, **news)
 
     async def _announce(self) -> None:
-        """Say that the machine goes, before anything is done to it."""
+        """Write that the machine goes, before anything is done to it."""
         if self._machine.phase is not Phase.TERMINATING:
-            await self._say(self._known.move, None)
+            await self._say(self._move, None)
 
-    async def _rests(self, event: Event) -> None:
-        move, known = self._known.move, self._known
-        known.rests[move.to] = known.rests.get(move.to, 0) + 1
-        brief = deletion.is_brief(move, event, known.rests[move.to])
+    async def _rest(self, event: Event) -> None:
+        move = self._move
+        self._rests[move.to] = self._rests.get(move.to, 0) + 1
+        brief = deletion.is_brief(move, event, self._rests[move.to])
         wanted = deletion.status(self._machine, move, event, clock.now())
         if not deletion.is_worth_writing(self._machine, wanted, move, brief=brief):
             return
-        if deletion.is_worth_noting(known.progress):
+        if deletion.is_worth_noting(self._progress):
             await self._persist()
         await self._say(move, event)
 
     async def _say(self, move: Move, event: Event | None) -> None:
         # It is preserved no longer, whatever others wrote.
         found = deletion.status(self._machine, move, event, clock.now())
-        wanted = replace(found, preserve_until=None)
-        codec = self._caches.codec
+        wanted, codec = replace(found, preserve_until=None), self._context.codec
         await self._save(lambda one: codec.machine_status_patch(one, wanted), "status")
 
     async def _persist(self) -> None:
-        note = {self._settings.names.deletion: self._known.progress.text()}
+        note = {self._settings.names.deletion: self._progress.text()}
         await self._save(lambda one: annotations_patch(one, note, any_version=True))
 
-    async def _store(self, vm: MachineInfo, origin: str) -> None:
-        """Store which node, and which VM, is the machine's."""
-        known = replace(vm, provider_id=self._machine.provider_id or vm.provider_id)
-        codec = self._caches.codec
-        await self._save(lambda one: codec.identity(one, known, has_target=True, origin=origin))
-
     async def _save(self, patch: Callable[[Machine], Patch | None], part: str = "") -> None:
-        found = await self._write.change(self._machine, Step(patch, part))
-        if found.obj is None:
-            raise StaleObject
-        self._machine = found.obj
+        self._machine = await self._context.save(self._machine, patch, part)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from ccm.base import clock, log, redact, tasks
 from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.plan import Event
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from ccm.kube.resources import NODES
 from ccm.machines import inplace, progress, reasons
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
 from ccm.machines.caches import Caches
@@ -24,7 +25,7 @@ from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import as_controller, controller_uid
 from ccm.model.patches import Patch, StaleObject, annotations_patch, same_object
 from ccm.runtime import writer
-from ccm.runtime.writer import Deletes, Recorder, Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step, Writer
 
 NAME = "machinedeployment"
 
@@ -35,25 +36,11 @@ SHOWN_WITHIN_S = 30.0
 """How long the cache has to show a set that was made; then it is looked up by making it again."""
 
 
-class Sets(Deletes[MachineSet], Protocol):
-    """What is asked of the API server about MachineSets (a `Resource`)."""
-
-    async def create(
-        self, obj: MachineSet | Mapping[str, Any], *, namespace: str = ""
-    ) -> MachineSet:
-        """Make one."""
-        ...
-
-
 class Calls:
     """All requests about a deployment and what belongs to it.
 
     Args:
         caches: the caches.
-        deployments: requests about MachineDeployments.
-        sets: requests about MachineSets.
-        machines: requests about Machines.
-        nodes: requests about Nodes.
         events: where events go.
         settings: names and settings.
         rng: jitter.
@@ -63,24 +50,19 @@ class Calls:
         self,
         *,
         caches: Caches,
-        deployments: Writes[MachineDeployment],
-        sets: Sets,
-        machines: Writes[Machine],
-        nodes: Writes[Node],
         events: Recorder,
         settings: Settings,
         rng: random.Random,
     ) -> None:
         self._caches, self._codec = caches, caches.codec
-        self._deployments, self._sets, self._events = deployments, sets, events
-        self._settings = settings
-        cache = caches.machine_deployments.store
-        self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
-        self.write_sets = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
+        self._events, self._settings = events, settings
+        self.deployments = caches.client.resource(caches.codec.machine_deployments)
+        self._sets = caches.client.resource(caches.codec.machine_sets)
+        self.write = caches.writer(caches.codec.machine_deployments, rng)
+        self.write_sets = caches.writer(caches.codec.machine_sets, rng)
+        self.write_machines = caches.writer(caches.codec.machines, rng)
+        nodes = caches.target.client.resource(NODES)
         self.write_nodes = Writer(nodes, cache=caches.nodes.store, rng=rng)
-        self.write_machines = Writer(
-            machines, cache=caches.machines.store, strategic=False, rng=rng
-        )
         self._made: dict[str, float] = {}
         self._log = log.logger(NAME)
 
@@ -155,7 +137,7 @@ class Calls:
         left = [one for one in sets if not one.is_deleting]
         if not left:
             return
-        live = await self._deployments.get(obj.name, namespace=obj.namespace)
+        live = await self.deployments.get(obj.name, namespace=obj.namespace)
         if live.uid != obj.uid or not live.is_deleting:
             raise StaleObject
         for one in left:

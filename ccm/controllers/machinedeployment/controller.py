@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ccm.base import clock
 from ccm.controllers.machinedeployment import plan
-from ccm.controllers.machinedeployment.calls import Calls, Sets
+from ccm.controllers.machinedeployment.calls import Calls
 from ccm.machines import autoscaler, metrics, progress, replicas, rollout
 from ccm.machines.caches import Caches
 from ccm.machines.crdguard import RECHECK, CRDGuard
@@ -23,7 +23,7 @@ from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalize
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Index, Ownership
-from ccm.runtime.writer import Recorder, Step, Writes
+from ccm.runtime.writer import Recorder, Step
 
 NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0
@@ -48,10 +48,6 @@ class MachineDeploymentController:
 
     Args:
         caches: the caches; they are ready.
-        deployments: requests about MachineDeployments.
-        sets: requests about MachineSets.
-        machines: requests about Machines.
-        nodes: requests about Nodes.
         guard: blocks deletions that follow from that of the CRD.
         events: where events go.
         settings: names and settings.
@@ -63,10 +59,6 @@ class MachineDeploymentController:
         self,
         *,
         caches: Caches,
-        deployments: Writes[MachineDeployment],
-        sets: Sets,
-        machines: Writes[Machine],
-        nodes: Writes[Node],
         guard: CRDGuard,
         events: Recorder,
         settings: Settings,
@@ -76,18 +68,11 @@ class MachineDeploymentController:
         rng = rng or random.Random()
         self._caches, self._settings, self._guard = caches, settings, guard
         self._codec = caches.codec
-        self._calls = Calls(
-            caches=caches,
-            deployments=deployments,
-            sets=sets,
-            machines=machines,
-            nodes=nodes,
-            events=events,
-            settings=settings,
-            rng=rng,
-        )
+        self._calls = Calls(caches=caches, events=events, settings=settings, rng=rng)
         self._ownership = Ownership(
-            kind=caches.codec.machine_deployments, owners=deployments, write=self._calls.write_sets
+            kind=caches.codec.machine_deployments,
+            owners=self._calls.deployments,
+            write=self._calls.write_sets,
         )
         self._machines: Index[Machine] = Index()
         self._sets: Index[MachineSet] = Index()

@@ -12,12 +12,11 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Protocol
 
 from ccm.base import clock, log
-from ccm.controllers.machineset import members, plan
+from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.conditions import Memories, Memory
-from ccm.controllers.machineset.members import Creator, Remover, Requests
+from ccm.controllers.machineset.members import Members, together
 from ccm.kube.errors import KubeError
 from ccm.machines import metrics, reasons, replicas, setbacks
 from ccm.machines.caches import Caches
@@ -39,7 +38,7 @@ from ccm.model.patches import Patch, add_finalizer, annotations_patch, remove_fi
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Expectations, Index, Ownership
-from ccm.runtime.writer import Recorder, Step, Writer, Writes
+from ccm.runtime.writer import Recorder, Step
 
 NAME = "machineset"
 BACK_OFF_CAP_S = 60.0
@@ -58,17 +57,11 @@ STATUS_PAUSE_S = 2.0
 one, and many of them at about the same time."""
 
 
-class MachineRequests(Requests, Writes[Machine], Protocol):
-    """Requests about machines (a `Resource`)."""
-
-
 class MachineSetController:
     """The machine set controller.
 
     Args:
         caches: the caches; they are ready.
-        sets: requests about MachineSets.
-        machines: requests about Machines.
         guard: blocks deletions that follow from that of the CRD.
         events: where events go.
         workers: sets that are worked on at once.
@@ -79,8 +72,6 @@ class MachineSetController:
         self,
         *,
         caches: Caches,
-        sets: Writes[MachineSet],
-        machines: MachineRequests,
         guard: CRDGuard,
         events: Recorder,
         workers: int,
@@ -89,20 +80,19 @@ class MachineSetController:
         rng = rng or random.Random()
         self._caches, self._codec = caches, caches.codec
         self._names = caches.settings.names
-        self._machines = machines
         self._guard = guard
         self._events = events
         self._log = log.logger(NAME)
-        cache = caches.machines.store
-        self._write = Writer(sets, cache=caches.machine_sets.store, strategic=False, rng=rng)
-        self._write_machines = Writer(machines, cache=cache, strategic=False, rng=rng)
+        self._write = caches.writer(caches.codec.machine_sets, rng)
+        self._write_machines = caches.writer(caches.codec.machines, rng)
         self._ownership = Ownership(
-            kind=caches.codec.machine_sets, owners=sets, write=self._write_machines
+            kind=caches.codec.machine_sets,
+            owners=caches.client.resource(caches.codec.machine_sets),
+            write=self._write_machines,
         )
         self._index: Index[Machine] = Index()
         self._expect = Expectations()
-        self._creator = Creator(machines, caches, self._expect, rng)
-        self._remover = Remover(machines, cache, self._expect)
+        self._members = Members(caches, self._expect, rng)
         self._memories = Memories(caches.now)
         self.controller = Controller(
             NAME,
@@ -190,7 +180,7 @@ class MachineSetController:
                 machines[after.key] = after
 
         stale = [one for one in machines.values() if pushed(one) is not None]
-        return await members.together(stale, push)
+        return await together(stale, push)
 
     # --- how many ---------------------------------------------------------------------------
 
@@ -242,7 +232,7 @@ class MachineSetController:
         """Whether the cache shows all that was done about the set."""
         if self._expect.satisfied(obj.uid):
             return True
-        late = await self._expect.look_up(obj.uid, self._machines, self._caches.machines.store)
+        late = await self._members.look_up(obj.uid)
         if late:
             self._log.warning("cache of machines lags far behind", key=obj.key, count=late)
         return self._expect.satisfied(obj.uid)
@@ -260,11 +250,11 @@ class MachineSetController:
         # One that cannot be read may be of this set.
         can_count = not self._caches.machines.undecodable
         count = setbacks.allowed(memory.setbacks, scaling.create, found, now) if can_count else 0
-        made, refused = await self._creator.run(obj, owner, count)
+        made, refused = await self._members.create(obj, owner, count)
         self._did(obj, memory, OperationType.CREATE, made, refused)
         victims = [machines[one.key] for one in scaling.delete]
         metrics.STALE.inc(sum(one.machine.phase is Phase.FAILED for one in scaling.delete))
-        gone, kept = await self._remover.run(obj, victims)
+        gone, kept = await self._members.delete(obj, victims)
         self._did(obj, memory, OperationType.DELETE, gone, kept)
         if len(gone) < len(victims):
             self._later(obj, AGAIN_S)

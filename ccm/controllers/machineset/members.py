@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ccm.base import log, tasks
 from ccm.kube.errors import AlreadyExists, ApiError, Conflict, KubeError, NotFound, ServerError
-from ccm.kube.informer import Store
 from ccm.machines.caches import Caches
 from ccm.model import OwnerReference
 from ccm.model.machines import Machine, MachineSet, Phase
@@ -33,45 +32,29 @@ _NAME_ROOM = 58
 _log = log.logger("machineset")
 
 
-class Requests(Protocol):
-    """Requests about machines (a `Resource`)."""
-
-    async def get(self, name: str, *, namespace: str = "") -> Machine: ...
-
-    async def create(self, obj: Mapping[str, Any], *, namespace: str = "") -> Machine: ...
-
-    async def delete(
-        self,
-        name: str,
-        *,
-        namespace: str = "",
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None: ...
-
-
-class Creator:
-    """Makes machines.
+class Members:
+    """Creates and deletes the machines of sets.
 
     Args:
-        machines: requests about machines.
         caches: the caches.
         expect: changes that the cache does not show yet.
         rng: chooses names.
     """
 
-    def __init__(
-        self, machines: Requests, caches: Caches, expect: Expectations, rng: random.Random
-    ) -> None:
-        self._machines = machines
+    def __init__(self, caches: Caches, expect: Expectations, rng: random.Random) -> None:
+        self._machines = caches.client.resource(caches.codec.machines)
         self._caches, self._cache = caches, caches.machines.store
         self._expect = expect
         self._rng = rng
 
-    async def run(
+    async def look_up(self, uid: str) -> int:
+        """Look up overdue changes of a set; return how many are still to come."""
+        return await self._expect.look_up(uid, self._machines, self._cache)
+
+    async def create(
         self, owner: MachineSet, reference: OwnerReference, count: int
     ) -> tuple[Sequence[str], KubeError | None]:
-        """Make machines; names of those that were made, and what kept it from making all."""
+        """Create machines; return the names of those created, and what prevented the others."""
         made = list[str]()
 
         async def one(name: str) -> None:
@@ -80,6 +63,22 @@ class Creator:
 
         _, error = await slow_start(self._names(owner, count), one)
         return made, error
+
+    async def delete(
+        self, owner: MachineSet, machines: Sequence[Machine]
+    ) -> tuple[Sequence[str], KubeError | None]:
+        """Delete these very machines; return the names of those that go, and an error.
+
+        One that is missing from both is not what it was, and is to be judged anew.
+        """
+        gone = list[str]()
+
+        async def one(machine: Machine) -> None:
+            if await self._delete(owner, machine):
+                gone.append(machine.name)
+
+        errors = await together(machines, one)
+        return gone, errors[0] if errors else None
 
     def _names(self, owner: MachineSet, count: int) -> Sequence[str]:
         """Names of tries whose outcome nobody knows come first: then at most one of both is."""
@@ -141,37 +140,6 @@ class Creator:
             self._expect.in_doubt(owner.namespace, name)
             raise
         return controller_uid(live) == owner.uid
-
-
-class Remover:
-    """Deletes machines.
-
-    Args:
-        machines: requests about machines.
-        cache: cache of machines.
-        expect: changes that the cache does not show yet.
-    """
-
-    def __init__(self, machines: Requests, cache: Store[Machine], expect: Expectations) -> None:
-        self._machines = machines
-        self._cache = cache
-        self._expect = expect
-
-    async def run(
-        self, owner: MachineSet, machines: Sequence[Machine]
-    ) -> tuple[Sequence[str], KubeError | None]:
-        """Delete these very machines; names of those that are on their way, and an error.
-
-        One that is missing from both is not what it was, and is to be judged anew.
-        """
-        gone = list[str]()
-
-        async def one(machine: Machine) -> None:
-            if await self._delete(owner, machine):
-                gone.append(machine.name)
-
-        errors = await together(machines, one)
-        return gone, errors[0] if errors else None
 
     async def _delete(self, owner: MachineSet, machine: Machine) -> bool:
         """Delete one; False: it is another one by now.

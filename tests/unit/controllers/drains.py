@@ -125,7 +125,7 @@ class Drains(World):
         assert caches.nodes is not None
         cloud = Cloud(name="fake", machines=self.driver, has_cluster_id=True)
         shared = Shared.of(caches, Handle(cloud))
-        self.drainer = Drainer(shared=shared, client=client, settings=self.settings, events=self)
+        self.drainer = Drainer(shared=shared, settings=self.settings, events=self)
 
         async def work() -> None:
             async with Group() as group:

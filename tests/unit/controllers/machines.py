@@ -25,9 +25,8 @@ from ccm.cloud.machines import (
     check_owner,
     found,
 )
-from ccm.controllers.machine.controller import MachineController, Requests
+from ccm.controllers.machine.controller import MachineController
 from ccm.controllers.machine.drain import Drainer
-from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass import MachineClassController
 from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 from ccm.controllers.machineovershoot import MachineOvershootController, Margins
@@ -36,7 +35,7 @@ from ccm.controllers.machineset.controller import MachineSetController
 from ccm.gardener import crds, names
 from ccm.gardener.codec import CODEC
 from ccm.kube.informer import Informers
-from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
+from ccm.kube.resources import CRDS
 from ccm.machines import reasons
 from ccm.machines.caches import Caches
 from ccm.machines.codec import Codec
@@ -275,17 +274,9 @@ class World:
     def _machine(self, shared: Shared, client: Any) -> Runnable:
         return MachineController(
             shared=shared,
-            requests=Requests(
-                machines=client.resource(self.codec.machines),
-                nodes=client.resource(NODES),
-                secrets=client.resource(SECRETS),
-                volumes=client.resource(NODE_VOLUMES),
-                attachments=client.resource(ATTACHMENTS),
-            ),
             guard=CRDGuard(self.codec.machines, client.resource(CRDS), self),
-            drains=Drainer(shared=shared, client=client) if self.drains_really else self.drains,
+            drains=Drainer(shared=shared) if self.drains_really else self.drains,
             turns=self.turns,
-            looks=Looks(),
             events=self,
             rng=random.Random(0),
         ).controller
@@ -293,16 +284,12 @@ class World:
     def _machineclass(self, shared: Shared, client: Any) -> Runnable:
         return MachineClassController(
             shared=shared,
-            classes=client.resource(self.codec.machine_classes),
-            secrets=client.resource(SECRETS),
             events=self,
         ).controller
 
     def _machinesafety(self, shared: Shared, client: Any) -> Runnable:
         return MachineSafetyController(
             shared=shared,
-            machines=client.resource(self.codec.machines),
-            nodes=client.resource(NODES),
             events=self,
             period_s=self.period_s,
             rng=random.Random(0),
@@ -311,8 +298,6 @@ class World:
     def _machineset(self, shared: Shared, client: Any) -> Runnable:
         return MachineSetController(
             caches=shared.caches,
-            sets=client.resource(self.codec.machine_sets),
-            machines=client.resource(self.codec.machines),
             guard=CRDGuard(self.codec.machine_sets, client.resource(CRDS), self),
             events=self,
             workers=2,
@@ -322,10 +307,6 @@ class World:
     def _machinedeployment(self, shared: Shared, client: Any) -> Runnable:
         return MachineDeploymentController(
             caches=shared.caches,
-            deployments=client.resource(self.codec.machine_deployments),
-            sets=client.resource(self.codec.machine_sets),
-            machines=client.resource(self.codec.machines),
-            nodes=client.resource(NODES),
             guard=CRDGuard(self.codec.machine_deployments, client.resource(CRDS), self),
             events=self,
             settings=shared.caches.settings,
@@ -336,8 +317,6 @@ class World:
     def _machineovershoot(self, shared: Shared, client: Any) -> Runnable:
         return MachineOvershootController(
             caches=shared.caches,
-            sets=client.resource(self.codec.machine_sets),
-            deployments=client.resource(self.codec.machine_deployments),
             events=self,
             margins=Margins(),
             period_s=60.0,

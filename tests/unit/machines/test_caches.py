@@ -11,12 +11,11 @@ import pytest
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.controllers.machine.controller import MachineController, Requests
-from ccm.controllers.machine.freeze import Looks
+from ccm.controllers.machine.controller import MachineController
 from ccm.gardener import names
 from ccm.gardener.codec import CODEC, MACHINES
 from ccm.kube.informer import Informers
-from ccm.kube.resources import ATTACHMENTS, CRDS, NODE_VOLUMES, NODES, SECRETS
+from ccm.kube.resources import CRDS
 from ccm.machines.caches import Caches, Target
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.driver import Shared
@@ -66,18 +65,10 @@ class Two:
                 await found.ready()
                 made = MachineController(
                     shared=shared,
-                    requests=Requests(
-                        machines=clients[0].resource(MACHINES),
-                        nodes=clients[1].resource(NODES),
-                        secrets=clients[1].resource(SECRETS),
-                        volumes=clients[1].resource(NODE_VOLUMES),
-                        attachments=clients[1].resource(ATTACHMENTS),
-                    ),
                     guard=CRDGuard(MACHINES, clients[0].resource(CRDS), self.control),
                     drains=FakeDrains(),
                     events=self.control,
                     turns=5,
-                    looks=Looks(),
                     rng=random.Random(0),
                 )
                 await made.controller.run()

@@ -7,14 +7,11 @@ import asyncio
 import pytest
 
 from ccm.cloud import errors
-from ccm.controllers.machine.remove import Remover, Target
-from ccm.controllers.machine.tokens import Tokens
+from ccm.controllers.machine.context import Context
+from ccm.controllers.machine.remove import Deletion
 from ccm.gardener import names
-from ccm.gardener.codec import MACHINES
-from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
 from ccm.runtime.controller import until_synced
 from ccm.runtime.workers import Turn
-from ccm.runtime.writer import Writer
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import World
 
@@ -52,25 +49,17 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
     world = World()
     going(world)
     async with world.running("machineclass"):
-        shared, client = world.shared, world.server.client()
+        shared = world.shared
         assert shared is not None
         await until_synced(shared.caches.machines, who="test")
         await until_synced(shared.caches.nodes, who="test")
         obj = shared.caches.machines.store.list()[0]
-        target = Target(
-            nodes=Writer(client.resource(NODES)),
-            delete_nodes=client.resource(NODES),
-            volumes=client.resource(NODE_VOLUMES),
-            attachments=client.resource(ATTACHMENTS),
-            tokens=Tokens(client.resource(SECRETS)),
-            drains=world.drains,
-        )
-        write = Writer(client.resource(MACHINES), strategic=False)
-        remover, turn = Remover(shared, write, target, events=world), Turn(asyncio.Semaphore(1))
+        context = Context(shared, drains=world.drains, events=world)
+        deletion, turn = Deletion(context, obj), Turn(asyncio.Semaphore(1))
         async with turn:
-            await remover.run(obj, turn, lambda: None)
+            await deletion.run(obj, turn, lambda: None)
             calls, writes = world.driver.calls.copy(), world.server.writes("machines/")
-            await remover.run(obj, turn, lambda: None)
+            await deletion.run(obj, turn, lambda: None)
 
     assert world.get() == {}
     assert (world.driver.calls, world.server.writes("machines/")) == (calls, writes)
