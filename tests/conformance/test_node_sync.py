@@ -346,11 +346,7 @@ async def test_a_stable_label_alone_stays(env: NodeEnvironment) -> None:
 
 
 @pytest.mark.parametrize(
-    "fake",
-    [
-        row("node-waiting-01", v1(), label="v1"),
-        row("node-waiting-02", v2(), label="v2"),
-    ],
+    "fake", [row("node-waiting-01", v1(), label="v1"), row("node-waiting-02", v2(), label="v2")]
 )
 async def test_the_address_pass_leaves_waiting_nodes_alone(
     env: NodeEnvironment, fake: FakeCloud

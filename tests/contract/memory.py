@@ -440,11 +440,7 @@ class MemoryMachines(Driver[MemoryMachineApi]):
         """All with the pool's tag."""
         found = await translated(self.spi.tagged(token_of(req.credentials), {"pool": req.pool}))
         return [
-            MachineRecord(
-                identity=_identity(one),
-                info=info(one),
-                initialized=ROLE in one.labels,
-            )
+            MachineRecord(identity=_identity(one), info=info(one), initialized=ROLE in one.labels)
             for one in found
         ]
 
@@ -748,10 +744,7 @@ class MemoryNetwork:
         ]
 
     def load_balancer_digest(
-        self,
-        cluster_name: str,
-        service: Service,
-        nodes: Sequence[Node],
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> str:
         """Of ports, source ranges and members."""
         return _digest(_ports(service), _ranges(service), _members(nodes))

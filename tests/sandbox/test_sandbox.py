@@ -276,9 +276,7 @@ def test_the_daemon_never_loads_rich(kept: tuple[Sequence[str], Path]) -> None:
 
 
 @pytest.mark.xdist_group("kept")
-def test_the_daemon_runs_on_uvloop_where_it_is_installed(
-    kept: tuple[Sequence[str], Path],
-) -> None:
+def test_the_daemon_runs_on_uvloop_where_it_is_installed(kept: tuple[Sequence[str], Path]) -> None:
     (line,) = re.findall(r'.*"msg":"starting".*', (kept[1] / "daemon.log").read_text())
 
     assert json.loads(line)["event_loop"] == "uvloop"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 
 import pytest
 
 from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
 from tests.waiting import DEADLINE_S
-
-WHO = contextvars.ContextVar("WHO", default="nobody")
 
 
 async def until(happened: threading.Event) -> None:

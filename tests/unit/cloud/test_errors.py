@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import pytest
 
 from ccm.cloud import errors
@@ -30,15 +28,6 @@ CLASSES = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
-
-
-def raised(error: Exception, *causes: BaseException) -> Exception:
-    """The error as it is caught after `raise error from cause`, cause from the next one."""
-    current: BaseException = error
-    for cause in causes:
-        current.__cause__ = cause
-        current = cause
-    return error
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -128,31 +117,6 @@ def test_a_group_that_asks_for_time_gets_the_longest() -> None:
 
     assert isinstance(found, RetryAfter)
     assert found.seconds == 7
-
-
-NAMES = [
-    "Canceled",
-    "Unknown",
-    "InvalidArgument",
-    "DeadlineExceeded",
-    "NotFound",
-    "AlreadyExists",
-    "PermissionDenied",
-    "ResourceExhausted",
-    "FailedPrecondition",
-    "Aborted",
-    "OutOfRange",
-    "Unimplemented",
-    "Internal",
-    "Unavailable",
-    "DataLoss",
-    "Unauthenticated",
-    "Uninitialized",
-]
-
-
-class Named(Enum):
-    ResourceExhausted = object()
 
 
 def test_every_class_has_a_code() -> None:

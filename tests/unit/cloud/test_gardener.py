@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,10 +30,6 @@ def asking(**fields: Any) -> MachineRequest:
 
 
 STARTED = asking(last_known_state="step 2", creation_started=True)
-
-
-class Code(Enum):
-    QUOTA = 8
 
 
 class OriginError(Exception):

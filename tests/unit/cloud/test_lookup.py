@@ -9,26 +9,18 @@ import pytest
 
 from ccm.cloud import (
     Cloud,
-    CloudError,
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
     NotFound,
     Power,
-    Unavailable,
     Unimplemented,
     Zone,
     address,
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
-from ccm.cloud.lookup import (
-    GONE,
-    PAUSE_S,
-    RUNNING,
-    InstanceLookup,
-    SharedInventory,
-)
+from ccm.cloud.lookup import GONE, PAUSE_S, RUNNING, InstanceLookup, SharedInventory
 from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, settle
@@ -44,20 +36,6 @@ WITH_ID = node("node0", provider_id="fake://12345")
 
 def lookup(fake: FakeCloud) -> InstanceLookup:
     return InstanceLookup(Handle(fake.cloud()))
-
-
-def old(**script: object) -> FakeCloud:
-    """A cloud with the old interface only."""
-    return FakeCloud(v2=False, **script)  # type: ignore[arg-type]
-
-
-def wrapped(cause: CloudError) -> Exception:
-    error = Unavailable("the proxy failed")
-    error.__cause__ = cause
-    return error
-
-
-"""Errors that are no absence, whatever they are about."""
 
 
 class Stubborn(FakeCloud):

@@ -41,8 +41,7 @@ def test_credentials_are_their_content() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}],
+    "other", [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}]
 )
 def test_other_credentials_have_another_digest(other: dict[str, bytes]) -> None:
     one = Credentials({"a": b"1", "b": b"2"})
@@ -101,9 +100,3 @@ async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
     for call in calls:
         with pytest.raises(errors.Unimplemented):
             await call
-
-
-OWN = Identity(cluster="c1", namespace="default", pool="workers", name="m-1", uid="u-1")
-
-
-UNMARKED = Identity(cluster="", pool="", name="m-1", uid="")

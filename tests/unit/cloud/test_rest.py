@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -156,19 +156,6 @@ def test_a_quota_without_room_is_refused(calls: int, period_s: float) -> None:
         QuotaLimiter(calls=calls, period_s=period_s)
 
 
-class Listener:
-    """A quota that lets all through, and keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[int, str]] = []
-
-    async def acquire(self) -> None:
-        return
-
-    def hear(self, status: int, headers: Mapping[str, str]) -> None:
-        self.heard.append((status, headers.get("RateLimit-Remaining", "")))
-
-
 async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
     server.will(
         proxy.sends(b"{}"),
@@ -203,10 +190,7 @@ async def test_https_goes_through_a_tunnel_that_sees_no_credentials(
     tls = authority.server("cloud.test")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls.chain, tls.key)
-    async with (
-        proxy.serve(context) as server,
-        forwardproxy.serving(server.port) as forward,
-    ):
+    async with proxy.serve(context) as server, forwardproxy.serving(server.port) as forward:
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{forward.port}")
         server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}))
         authorization = Renewing("hunter2") if given == "an authorizer" else given

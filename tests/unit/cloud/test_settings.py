@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 from ipaddress import IPv4Network
@@ -197,10 +197,7 @@ def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("declared", "kind", "default"),
-    [
-        (tuple[str, ...], "list of text", "a, b"),
-        (dict[str, int], "names with whole number", ""),
-    ],
+    [(tuple[str, ...], "list of text", "a, b"), (dict[str, int], "names with whole number", "")],
 )
 def test_collections_are_told_in_words(
     declared: Callable[..., Any], kind: str, default: str
@@ -209,19 +206,6 @@ def test_collections_are_told_in_words(
     made = msgspec.defstruct("Made", [("one", declared, value)])
 
     assert settings.table(made) == [Setting(name="one", kind=kind, default=default)]
-
-
-class Named(cloud.Settings, frozen=True, kw_only=True, rename="upper"):
-    """Settings by the names of variables."""
-
-    key: Annotated[str, cloud.setting("It opens.", secret=True, file="KEY_FILE")]
-    fast: bool = False
-    count: int = 1
-    zone: str = ""
-
-    @classmethod
-    def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
-        return ["FAST has no ZONE"] if values["fast"] and values["zone"] else []
 
 
 class Inner(cloud.Settings, frozen=True, kw_only=True):
@@ -273,15 +257,6 @@ def test_each_format_gives_the_same_values(form: str) -> None:
     assert fields.boolean("verify", True) is False
     assert fields.duration("timeout", SECOND) == timedelta(seconds=30)
     fields.done()
-
-
-WRONG: list[tuple[Any, object, str, list[object]]] = [
-    (Fields.integer, 7, "a whole number", ["", "--3", "3.5", "²", "٣", "1_000", 3.0, True, [1]]),
-    (Fields.integer, 7, "a whole number", ["9" * 5000]),
-    (Fields.boolean, True, "true or false", ["yes", "1", 1, 0, ""]),
-    (Fields.duration, SECOND, "a duration above zero", ["0", "0s", "-1s", "30", 30, "", True]),
-    (Fields.duration, SECOND, "a duration above zero", ["1e3s", "9" * 400 + "h"]),
-]
 
 
 BAD = [

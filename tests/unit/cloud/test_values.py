@@ -6,12 +6,7 @@ import math
 
 import pytest
 
-from ccm import cloud
-from ccm.cloud import (
-    Cloud,
-    Limits,
-    address,
-)
+from ccm.cloud import Cloud, Limits
 from ccm.cloud.lookup import Ownership
 from ccm.runtime import account
 from ccm.testing.builders import node
@@ -26,30 +21,6 @@ def test_a_deadline_of_no_operation_is_refused_with_those_there_are() -> None:
 def test_a_deadline_is_a_time(seconds: float) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         Limits(deadlines_s={"list_routes": seconds})
-
-
-EXTERNAL = address("ExternalIP", "1.1.1.1")
-INTERNAL = address("InternalIP", "10.1.1.1")
-HOST = address("Hostname", "localhost")
-
-
-GONE = cloud.NotFound("gone")
-OFF = cloud.Power.SHUTDOWN
-
-
-class Instances(cloud.InstancesByPower):
-    def __init__(self, said: cloud.Power | Exception) -> None:
-        self._said = said
-
-    async def instance_power(self, node: cloud.Node) -> cloud.Power:
-        if isinstance(self._said, Exception):
-            raise self._said
-        return self._said
-
-
-SIZE = cloud.ServiceAnnotation(
-    name="acme.example/size", expects="a number", default=3, shown="3", help="Size.", parse=int
-)
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.model import (
-    names,
-)
+from ccm.model import names
 from ccm.model.cidr import Network, parse_cidr, parse_cidrs, parse_ranges
 from ccm.model.ip import parse_ip
 from ccm.model.labels import key_fault, value_fault
 from ccm.model.times import format_micro_time, moment, parse_time
-from ccm.testing import builders
 
 PROMISED = {
     "TAINT_UNINITIALIZED": "node.cloudprovider.kubernetes.io/uninitialized",
@@ -169,9 +165,3 @@ def test_text_without_a_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"time zone|isoformat|out of range|must be in"):
         parse_time(text)
     assert moment(text) is None
-
-
-F = "example.com/ours"
-
-
-service = partial(builders.service, uid="u1", resource_version="7")

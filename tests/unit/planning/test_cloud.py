@@ -46,7 +46,6 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
     MachineDriver.initialize_machine: (MACHINE,),
     MachineDriver.delete_machine: (MACHINE,),
 }
-ALL = pytest.mark.parametrize("method", CHANGES, ids=lambda method: method.__name__)
 
 
 class Counting(MemoryNetworkApi):

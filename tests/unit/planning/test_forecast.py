@@ -191,14 +191,6 @@ TO_SERVICES: tuple[Callable[[Town, str], object], ...] = (
 )
 
 
-CHANGES: tuple[Callable[[Town], object], ...] = (
-    *(lambda town, strike=strike: strike(town, "n1") for strike in TO_NODES[1:]),
-    *(lambda town, strike=strike: strike(town, "shop") for strike in TO_SERVICES[1:]),
-    lambda town: town.route("10.244.99.0/24", "n0"),
-    lambda town: town.service("new"),
-)
-
-
 def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
     town = settled()
     town.flags = ["--node-deletion-limit=1"]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from ccm.app import options
 from ccm.cloud import Cloud
-from ccm.cloud.machines import Credentials, Problem
 from ccm.gardener import names
 from ccm.planning import changes
 from ccm.planning.changes import VM, Forecast
 from ccm.planning.forecast import forecast
 from ccm.planning.timeloop import HurryingLoop
-from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, FakeDriver, World
+from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
 
 FLAGS = (
     "--cloud-provider=fake",
@@ -24,15 +22,6 @@ FLAGS = (
 )
 HELD = {"finalizers": [names.FINALIZER]}
 CHANGES = {"create_machine", "initialize_machine", "delete_machine"}
-
-
-class Picky(FakeDriver):
-    """Likes no spec."""
-
-    async def validate_spec(
-        self, spec: dict[str, Any], credentials: Credentials, live: bool
-    ) -> list[Problem]:
-        return [Problem(field="size", message="no such size")]
 
 
 @pytest.fixture

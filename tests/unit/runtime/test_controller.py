@@ -6,85 +6,21 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base.backoff import Exponential
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
-from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.backoff import ItemBackoff
-from ccm.runtime.controller import (
-    DONE,
-    Controller,
-    OnError,
-    PassTimer,
-    Result,
-)
+from ccm.runtime.controller import PassTimer
 from ccm.runtime.workers import MOST_LENT, Workers
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
-
-
-class Works:
-    """A reconcile that does what the test wrote down, and notes when and how many at once."""
-
-    def __init__(self, **answers: object) -> None:
-        self.answers = answers
-        self.took_s = 0.0
-        self.when: list[tuple[str, float]] = []
-        self.hands: Counter[str] = Counter()
-        self.peak = 0
-        self.controller: Controller
-
-    async def reconcile(self, key: str) -> Result:
-        self.when.append((key, round(elapsed_s(), 3)))
-        self.hands[key] += 1
-        assert self.hands[key] == 1, f"{key} is in two hands"
-        self.peak = max(self.peak, self.hands.total())
-        try:
-            await asyncio.sleep(self.took_s)
-        finally:
-            self.hands[key] -= 1
-        answer = self.answers.get(key, DONE)
-        if isinstance(answer, Exception):
-            raise answer
-        assert isinstance(answer, Result)
-        return answer
-
-    def times(self, key: str) -> list[float]:
-        return [when for each, when in self.when if each == key]
-
-
-@contextlib.asynccontextmanager
-async def running(
-    works: Works, *, workers: int = 1, on_error: OnError | None = None, **parts: Any
-) -> AsyncIterator[WorkQueue[str]]:
-    controller = works.controller = Controller(
-        "test",
-        queue="controller-test",
-        reconcile=works.reconcile,
-        workers=workers,
-        backoff=ItemBackoff(Exponential(base_s=1.0, cap_s=8.0)),
-        on_error=on_error,
-        **parts,
-    )
-    task = spawn(controller.run(), name="controller")
-    await settle()
-    try:
-        yield controller.queue
-        assert not task.done()
-    finally:
-        await cancel_and_join(task)
-        controller.queue.add("late")
-        assert len(controller.queue) == 0, "it takes nothing in any more"
 
 
 class Crew:
@@ -188,9 +124,6 @@ async def test_a_pass_ends_with_its_last_key(joins: bool, ends: float) -> None:
         await advance(1)
         timer.finished(key)
     assert seen == [ends]
-
-
-PATH = "/api/v1/nodes"
 
 
 def informer(server: Server) -> Informer[Node]:

@@ -12,7 +12,7 @@ import pytest
 from ccm.base.metrics import REGISTRY
 from ccm.model import ObjectReference, times
 from ccm.runtime.deletions import DeletionRecord, Held, Holds
-from ccm.testing.clock import START, VirtualTimeLoop
+from ccm.testing.clock import START
 from tests.support.configmap import KEY, Api
 
 pytestmark = pytest.mark.virtual_time
@@ -32,12 +32,6 @@ def at(*seconds: float) -> dict[str, str]:
     """A record of deletions at some seconds before or after the clock's start."""
     moments = [times.format_micro_time(START + timedelta(seconds=each)) for each in seconds]
     return {KEY: msgspec.json.encode(moments).decode()}
-
-
-def jump_of_the_wall(seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop.start += timedelta(seconds=seconds)
 
 
 async def test_a_refused_deletion_gives_its_slot_back() -> None:

@@ -14,14 +14,7 @@ from ccm.gardener import crds, names
 from ccm.gardener.codec import MACHINE_SETS, MACHINES
 from ccm.gardener.types import Machine as MachineObject
 from ccm.kube.client import Client
-from ccm.kube.errors import (
-    ApiError,
-    Conflict,
-    KubeError,
-    NotFound,
-    Unreachable,
-)
-from ccm.kube.informer import Store
+from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from ccm.model import Node, ObjectMeta, patches
 from ccm.model.machines import Machine, MachineSet
 from ccm.model.patches import Patch
@@ -106,12 +99,6 @@ def machine(name: str = "a", uid: str = "u-a", *, is_deleting: bool = False) -> 
     stamp = "2026-01-01T00:00:00Z" if is_deleting else None
     meta = ObjectMeta(name=name, namespace="n", uid=uid, deletion_timestamp=stamp)
     return MachineObject(metadata=meta)
-
-
-def cache(*shown: MachineObject) -> Store[MachineObject]:
-    found: Store[MachineObject] = Store()
-    found._objects.update({one.key: one for one in shown})
-    return found
 
 
 def test_an_owner_that_is_gone_waits_for_nothing() -> None:

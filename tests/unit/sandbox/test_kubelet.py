@@ -21,11 +21,6 @@ PATH = "/api/v1/nodes"
 
 pytestmark = pytest.mark.virtual_time
 
-NOW = "2026-01-02T03:04:05Z"
-
-
-MACHINES = {"a": "i-1"}
-
 
 @contextlib.asynccontextmanager
 async def running(server: MemoryServer, **options: Any) -> AsyncIterator[kubelet.Kubelets]:

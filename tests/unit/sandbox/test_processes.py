@@ -110,9 +110,7 @@ def test_controllers_of_machines_work_where_there_are_machines() -> None:
         assert "cloud-node-controller" in enabled
 
 
-async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(
-    tmp_path: Path,
-) -> None:
+async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(tmp_path: Path) -> None:
     child = process.Child(
         [sys.executable, "-c", "raise SystemExit('no way')"], log=tmp_path / "log"
     )

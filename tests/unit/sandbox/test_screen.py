@@ -14,7 +14,7 @@ from rich.console import Console
 from ccm.model import NodeAddress, Service, names
 from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.sandbox import screen
-from ccm.sandbox.board import Board, Row
+from ccm.sandbox.board import Board
 from ccm.testing import builders
 from tests.unit.sandbox.views import machine
 
@@ -194,12 +194,6 @@ def test_each_object_has_a_line_under_its_headers() -> None:
     assert lines[5] == "node-0000 True init in 0 ms sim://i-0 small sim-1a 10.0.0.0 -"
     assert lines[7] == "SERVICE TYPE STATE ADDRESS PORTS MEMBERS LAST EVENT"
     assert lines[8] == "web LoadBalancer served in 0 ms 192.0.2.1 80/TCP - -"
-
-
-def row(name: str, *, changed_at: float = 0.0, is_deleted: bool = False) -> Row:
-    return Row(
-        key=name, name=name, uid="", seen_at=0.0, changed_at=changed_at, is_deleted=is_deleted
-    )
 
 
 def test_states_of_nodes_and_services() -> None:

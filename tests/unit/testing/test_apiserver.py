@@ -333,10 +333,7 @@ def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] 
     [
         ([{"op": "add", "path": "/metadata/labels/x~1y", "value": "1"}], {"a": "b", "x/y": "1"}),
         ([{"op": "remove", "path": "/metadata/labels/a"}], {}),
-        (
-            [{"op": "move", "from": "/metadata/labels/a", "path": "/metadata/labels/c"}],
-            {"c": "b"},
-        ),
+        ([{"op": "move", "from": "/metadata/labels/a", "path": "/metadata/labels/c"}], {"c": "b"}),
         (
             [{"op": "copy", "from": "/metadata/labels/a", "path": "/metadata/labels/c"}],
             {"a": "b", "c": "b"},
@@ -456,8 +453,7 @@ def test_rows(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("include", "brings"),
-    [("", "PartialObjectMetadata"), ("Object", "Node"), ("None", None)],
+    ("include", "brings"), [("", "PartialObjectMetadata"), ("Object", "Node"), ("None", None)]
 )
 def test_a_table_brings_as_much_of_the_objects_as_is_asked_for(
     server: Server, include: str, brings: str | None

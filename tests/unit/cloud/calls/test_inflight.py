@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 import pytest_asyncio
 
-from ccm.base import metrics
 from ccm.cloud import InstancesV2, LoadBalancer, Service, Status, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.inflight import MOST_ABANDONED
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
 from ccm.testing.clock import settle
-from tests.support.calls import ENSURE, Provider, cloud, ensure
+from tests.support.calls import Provider, cloud, ensure
 
 pytestmark = pytest.mark.virtual_time
 
@@ -59,11 +58,6 @@ async def fine() -> Status:
     return Status()
 
 
-def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
-    labels = {"provider": provider, "operation": operation}
-    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_calls_{name}", labels) or 0.0
-
-
 async def test_those_that_may_still_change_something_are_told_apart() -> None:
     question, change = Stubborn(), Stubborn()
     provider = Provider(question)
@@ -98,7 +92,3 @@ async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
 
     handle.swap(cloud("s9-new", fine))
     assert await ensure(handle, "another") == Status()
-
-
-def about(lines: Sequence[Any], text: str) -> list[Any]:
-    return [line for line in lines if text in line["event"]]

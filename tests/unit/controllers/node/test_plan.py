@@ -13,8 +13,6 @@ from ccm.testing.builders import node, uninitialized_taint
 from tests.support.cluster import patched
 
 U = uninitialized_taint()
-OURS = ("fake",)
-THEIRS = ("fake://bm-",)
 KINDS = ["InternalIP", "ExternalIP", "Hostname", "InternalDNS"]
 
 addresses = st.lists(
@@ -115,6 +113,5 @@ def test_lists_differ_exactly_if_the_order_within_a_type_does(
 def test_a_label_that_is_none_is_named(labels: dict[str, str], named: str) -> None:
     with pytest.raises(plan.Rejected, match=f"label {named}:"):
         plan.initialization(
-            node(taints=[U]),
-            InstanceMetadata(provider_id="fake://1", additional_labels=labels),
+            node(taints=[U]), InstanceMetadata(provider_id="fake://1", additional_labels=labels)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from ccm.cloud.lookup import Ownership
-from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
@@ -33,10 +32,7 @@ from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
 OURS = Ownership(schemes=("fake",))
 SELECTED = Ownership.of(("fake",), "own")
 RULES = Rules(ownership=OURS)
-RUNNING = InstanceState(exists=True, power=Power.RUNNING)
-SHUTDOWN = InstanceState(exists=True, power=Power.SHUTDOWN)
 DOWN, A, NEW = shutdown_taint(), Taint(key="a", effect="NoSchedule"), uninitialized_taint()
-NOT_OURS = shutdown_taint(effect="NoExecute")
 
 ASKED = node(provider_id="fake://1", ready="False")
 GONE = Evidence(exists=False, since=0.0, heard=5.0, lasted_s=5.0, is_second=True)
@@ -196,16 +192,6 @@ def denied(made: Census, *moments: float, of: Node = SILENT) -> Evidence:
     found = made.evidence(of)
     assert found is not None
     return found
-
-
-BROKEN: list[tuple[str, Callable[[Census], object]]] = [
-    ("contradicted", lambda made: made.heard(SILENT, 6.0, exists=True)),
-    ("provider exchanged", lambda made: made.use(1)),
-    ("made anew", lambda made: made.saw(node("a", provider_id="fake://a", uid="x"), 6.0)),
-    ("another ID", lambda made: made.saw(node("a", provider_id="fake://b", ready="False"), 6.0)),
-    ("became ready", lambda made: made.saw(node("a", provider_id="fake://a"), 6.0)),
-    ("gone", lambda made: made.lost("a")),
-]
 
 
 def test_an_answer_about_a_node_that_is_another_by_now_is_no_evidence() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from ccm.base.metrics import REGISTRY
 from ccm.cloud.errors import RetryAfter, Unavailable
 from ccm.cloud.types import address
 from ccm.model import NodeAddress
@@ -233,20 +232,8 @@ async def test_nodes_that_share_an_address_have_their_routes(shared: NodeAddress
         assert env.cloud.present() == {("a", A), ("b", B)}
 
 
-FOREIGN = [
-    pytest.param({"provider_id": "other://1"}, id="of another cloud"),
-    pytest.param({"labels": {"theirs": ""}}, id="outside of --own-nodes"),
-]
-
-
 def addresses(ip: str) -> tuple[NodeAddress, ...]:
     return (address("InternalIP", ip),)
-
-
-def compared() -> dict[str, float | None]:
-    """What the last comparison found."""
-    states = ("kept", "missing", "doomed")
-    return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}
 
 
 @pytest.mark.row("route-fail-02")
@@ -298,9 +285,3 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
         assert env.cloud.changes() == []
         assert env.conditions == []
         assert 3 <= len(env.cloud.at) <= 8
-
-
-CIDRS = (A, B, "10.120.2.0/24")
-NODES = ("a", "b", "c")
-PAUSES_S = (0, 0.1, 1, 5, 11, 30)
-"""Some comparisons, and far less than a safety pass."""

@@ -601,9 +601,7 @@ async def test_a_service_put_right_is_ensured_at_once() -> None:
 
 @pytest.mark.row("service-follow-02")
 @pytest.mark.parametrize("digests", [False, True], ids=["unlisted", "listed"])
-async def test_members_follow_after_a_restart_though_no_ensure_ever_succeeds(
-    digests: bool,
-) -> None:
+async def test_members_follow_after_a_restart_though_no_ensure_ever_succeeds(digests: bool) -> None:
     world = World(digests=digests)
     world.node("n1")
     world.service()

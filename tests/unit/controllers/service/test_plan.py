@@ -235,10 +235,7 @@ IP, VIP = {"ip": "192.0.2.1"}, {"ip": "192.0.2.1", "ipMode": "VIP"}
 PROXY = {"ip": "192.0.2.1", "ipMode": "Proxy"}
 NAMED: Any = {"hostname": "lb.example"}
 BROKEN = [PortStatus(port=80), PortStatus(port=53, protocol="UDP", error="Busy")]
-BROKEN_WIRE = [
-    {"port": 80, "protocol": "TCP"},
-    {"port": 53, "protocol": "UDP", "error": "Busy"},
-]
+BROKEN_WIRE = [{"port": 80, "protocol": "TCP"}, {"port": 53, "protocol": "UDP", "error": "Busy"}]
 
 
 @pytest.mark.row("service-status-01")
