@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from ccm.base import clock
+from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
 from tests.waiting import DEADLINE_S
 
@@ -62,3 +64,21 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
     release.set()
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:
+    lease = LeaseGuard()
+    lease.extend(clock.monotonic() + 60)
+    lease.govern()
+    release, ran = threading.Event(), threading.Event()
+    holding = [asyncio.ensure_future(blocking(release.wait, DEADLINE_S)) for _ in range(THREADS)]
+    waiting = asyncio.ensure_future(blocking(ran.set))
+    await asyncio.sleep(0.01)
+
+    lease.lapse()
+    release.set()
+
+    await asyncio.gather(*holding, return_exceptions=True)
+    with pytest.raises(Lapsed):
+        await waiting
+    assert not ran.is_set()

@@ -147,3 +147,55 @@ def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
 
     assert type(found) is errors.NotFound
     assert str(found) == said.replace("[", "(").replace("]", ")")
+
+
+def raised(error: Exception, *causes: BaseException) -> Exception:
+    """The error as it is caught after `raise error from cause`, cause from the next one."""
+    current: BaseException = error
+    for cause in causes:
+        current.__cause__ = cause
+        current = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "inner", [RetryAfter("w", seconds=7), Unimplemented("u"), ImplementedElsewhere("e")]
+)
+@pytest.mark.parametrize("outer", [ValueError("v"), Unavailable("o"), NotFound("n")])
+def test_answers_that_only_do_less_are_found_among_causes(
+    inner: CloudError, outer: Exception
+) -> None:
+    assert normalized(raised(outer, RuntimeError("between"), inner)) is inner
+
+
+def test_not_found_is_never_dug_out() -> None:
+    wrapped = Unavailable("the proxy says 404")
+
+    assert normalized(raised(wrapped, NotFound("gone"))) is wrapped
+    assert type(normalized(raised(ValueError("v"), NotFound("gone")))) is Internal
+
+
+def test_a_loop_of_causes_ends() -> None:
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+
+    assert type(normalized(first)) is Internal
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("machine codes error: code = [Odd] message = [x]", errors.Unknown),
+        ("machine codes error: code = [OK] message = [x]", errors.Unknown),
+        ("machine codes error: [Internal][x]", errors.Internal),
+        ("place [3] of [2]", None),
+        ("machine codes error: code = [Internal] message = [x] [y]", None),
+        ("machine codes error: code = [Internal] message = [x", None),
+        ("machine codes error: code = Internal", None),
+        ("", None),
+    ],
+)
+def test_texts_are_read_by_their_groups(text: str, kind: type[errors.CloudError] | None) -> None:
+    found = errors.parse_error(text)
+
+    assert (found and type(found)) == kind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +16,14 @@ from ccm.cloud import (
     GetVolumeIDsRequest,
     Identity,
     ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
     MachineRequest,
     MigrationRequest,
     errors,
     from_gardener,
 )
+from ccm.cloud.machines import found, known
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 SECRET = Credentials({"token": b"secret"})
@@ -136,3 +141,59 @@ async def test_a_migration_is_the_drivers_own() -> None:
     await driver.generate_machine_class_for_migration(asked)
 
     assert asked.machine_class == {"provider": "acme"}
+
+
+class Code(Enum):
+    QUOTA = 8
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text", "state"),
+    [
+        (OriginError("full", code=8), errors.ResourceExhausted, "full", None),
+        (OriginError("full", code="ResourceExhausted"), errors.ResourceExhausted, "full", None),
+        (OriginError("full", code=Code.QUOTA), errors.ResourceExhausted, "full", None),
+        (
+            OriginError("machine codes error: code = [Unavailable] message = [busy]"),
+            errors.Unavailable,
+            "busy",
+            None,
+        ),
+        (OriginError("half", code=14, last_known_state="nic"), errors.Unavailable, "half", "nic"),
+        (
+            OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"}),
+            errors.Uninitialized,
+            "half",
+            None,
+        ),
+        (OriginError("odd", code=4711), errors.Internal, "OriginError: odd", None),
+        (errors.Aborted("ours"), errors.Aborted, "ours", None),
+        (ValueError("x"), errors.Internal, "ValueError: x", None),
+    ],
+    ids=repr,
+)
+async def test_errors_are_understood(
+    error: Exception, kind: type[errors.CloudError], text: str, state: str | None
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    with pytest.raises(errors.CloudError) as raised:
+        await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(STARTED)
+
+    assert (type(raised.value), str(raised.value)) == (kind, text)
+    assert known(raised.value).last_known_state == state
+    assert (known(raised.value).provider_id == "a://1") == (kind is errors.Uninitialized)
+
+
+@pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
+async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
+    listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
+
+    records = await from_gardener(listed).list_machines(
+        ListMachinesRequest(cluster="c1", pool="workers", provider_spec={}, credentials=SECRET)
+    )
+
+    marks = Identity(cluster="", pool="workers", name="m-1", uid="")
+    assert records == [MachineRecord(identity=marks, info=MachineInfo(provider_id="acme://0"))]
+    assert found(records, WHO) is None

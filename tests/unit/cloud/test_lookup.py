@@ -9,21 +9,24 @@ import pytest
 
 from ccm.cloud import (
     Cloud,
+    CloudError,
+    FailedPrecondition,
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
     NotFound,
     Power,
+    Unavailable,
     Unimplemented,
     Zone,
     address,
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
-from ccm.cloud.lookup import GONE, PAUSE_S, RUNNING, InstanceLookup, SharedInventory
+from ccm.cloud.lookup import GONE, PATIENCE_S, PAUSE_S, RUNNING, InstanceLookup, SharedInventory
 from ccm.model import Node
 from ccm.testing.builders import node
-from ccm.testing.clock import advance, settle
+from ccm.testing.clock import advance, elapsed_s, settle
 from tests.support.fakecloud import FakeCloud, FakeStateCloud
 
 A3 = (
@@ -186,3 +189,89 @@ async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None
     cloud.exists = False
     assert await lookup.state(known("newborn"), waiting=10) == GONE
     assert await lookup.state(known("3"), waiting=10) == RUNNING
+
+
+def old(**script: object) -> FakeCloud:
+    """A cloud with the old interface only."""
+    return FakeCloud(v2=False, **script)  # type: ignore[arg-type]
+
+
+def wrapped(cause: CloudError) -> Exception:
+    error = Unavailable("the proxy failed")
+    error.__cause__ = cause
+    return error
+
+
+UNCLEAR = [
+    wrapped(NotFound("gone")),
+    Unavailable("down"),
+    Unimplemented("cannot"),
+    ValueError("odd"),
+]
+
+
+@pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
+@pytest.mark.parametrize("error", [*UNCLEAR, NotFound("gone"), TimeoutError()], ids=repr)
+async def test_an_error_about_existence_is_never_an_absence(
+    ask: Callable[..., Awaitable[object]], error: Exception
+) -> None:
+    """Nor does it reach the caller as NotFound through the old interface."""
+    with pytest.raises(CloudError) as caught:
+        await ask(lookup(old(exists_error=error)), WITH_ID)
+
+    assert not isinstance(caught.value, NotFound)
+    if isinstance(error, NotFound):
+        assert isinstance(caught.value, FailedPrecondition)
+        assert str(caught.value) == "existence of fake://12345 is unclear: gone"
+
+
+async def test_the_age_counts_from_the_beginning_of_the_listing() -> None:
+    """Who asked before it began gets its answer; a later question needs a younger one."""
+    listings = Listings()
+    inventory = shared(listings)
+    asked = await waiting(inventory, listings)
+    await advance(MAX_AGE_S)
+    assert await inventory.find(known("b"), single_requests=5) is None
+    listings.free.set()
+    assert await asked
+    assert listings.fetched == 1
+
+    assert await inventory.find(known("a"), single_requests=5)
+    assert listings.fetched == 2
+
+
+async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
+    inventory = shared(Listings())
+
+    assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
+
+
+async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
+    cloud = listing(10)
+    lookup = lookup_of(cloud, population=10)
+    assert await lookup.state(known("3"), waiting=10) == RUNNING
+    assert await lookup.metadata(known("3"), waiting=10) == InstanceMetadata(provider_id="fake://3")
+    cloud.exists = False
+
+    assert await lookup.confirmed_gone(known("3"))
+    assert cloud.calls == ["list-instances", "instance-exists"]
+
+
+@pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
+async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
+    inventory = shared(Listings(["a", "b", "a"]))
+    inventory.note(None, asked)
+
+    assert await inventory.find(asked, single_requests=100) is None
+    assert await inventory.find(known("b"), single_requests=100) is not None
+
+
+async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
+    """After a while a waiter asks for its own node, and the listing goes on for the others."""
+    listings = Listings()
+    inventory = shared(listings)
+
+    assert await (await waiting(inventory, listings)) is None
+
+    assert elapsed_s() == PATIENCE_S
+    await inventory.close()

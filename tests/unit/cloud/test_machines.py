@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from ccm.cloud import (
     GetVolumeIDsRequest,
     Identity,
     MachineInfo,
+    MachineRecord,
     MachineRequest,
     MigrationRequest,
     errors,
 )
-from ccm.cloud.machines import known
+from ccm.cloud.machines import check_owner, found, is_owner, known
 from ccm.cloud.operation import DECLARED
 
 WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
@@ -100,3 +102,84 @@ async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
     for call in calls:
         with pytest.raises(errors.Unimplemented):
             await call
+
+
+OWN = Identity(cluster="c1", namespace="default", pool="workers", name="m-1", uid="u-1")
+
+
+UNMARKED = Identity(cluster="", pool="", name="m-1", uid="")
+
+
+@pytest.mark.parametrize(
+    ("marks", "owned"),
+    [
+        ({}, True),
+        ({"namespace": ""}, True),
+        ({"pool": "former-class"}, True),
+        ({"uid": "before-the-restore"}, True),
+        ({"uid": "another", "namespace": ""}, False),
+        ({"uid": "another", "namespace": "other"}, False),
+        ({"uid": "another", "name": "m-2"}, False),
+        ({"uid": "another", "pool": "other"}, False),
+        ({"cluster": "c2"}, False),
+        ({"cluster": "", "uid": ""}, False),
+        ({"uid": ""}, False),
+    ],
+)
+def test_marks_say_whose_a_vm_is(marks: dict[str, str], owned: bool) -> None:
+    assert is_owner(OWN, replace(OWN, **marks)) is owned
+
+
+@pytest.mark.parametrize(
+    ("marks", "fields", "told"),
+    [
+        (UNMARKED, {}, "has no marks of a machine"),
+        (replace(UNMARKED, name="control-plane"), {"adopts_unmarked": True}, "has no marks"),
+        (
+            replace(OWN, cluster="c2"),
+            {"adopts_unmarked": True},
+            "belongs to machine m-1 (u-1) of cluster c2",
+        ),
+    ],
+)
+def test_a_vm_of_another_is_refused(marks: Identity, fields: dict[str, bool], told: str) -> None:
+    with pytest.raises(errors.NotOwned) as caught:
+        check_owner(request(OWN, provider_id="a://1", **fields), marks)
+
+    assert told in str(caught.value)
+    assert "VM a://1" in str(caught.value)
+    assert "kube-ccm/import-vms of MachineClass workers" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("marks", "fields", "beside"),
+    [
+        (OWN, {}, OWN),
+        (replace(OWN, uid="before"), {}, replace(OWN, uid="before")),
+        (UNMARKED, {"adopts_unmarked": True}, OWN),
+        (UNMARKED, {"is_imported": True}, OWN),
+        (replace(OWN, cluster="c2"), {"is_imported": True}, replace(OWN, cluster="c2")),
+    ],
+)
+def test_a_vm_that_may_be_touched(
+    marks: Identity, fields: dict[str, bool], beside: Identity
+) -> None:
+    assert check_owner(request(OWN, provider_id="a://1", **fields), marks) == beside
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Identity(cluster="c2", pool="workers", name="m-1", uid="u-1"),
+        Identity(cluster="c1", pool="workers", name="m-1", uid="u-2"),
+        Identity(cluster="", pool="workers", name="m-1", uid=""),
+    ],
+)
+def test_a_vm_is_found_by_cluster_and_uid_alone(other: Identity) -> None:
+    info = MachineInfo(provider_id="a://1")
+    ours = MachineRecord(identity=WHO, info=info)
+    moved = Identity(cluster="c1", namespace="other", pool="other", name="renamed", uid="u-1")
+
+    assert found([MachineRecord(identity=other, info=info)], WHO) is None
+    assert found([MachineRecord(identity=other, info=info), ours], WHO) is ours
+    assert found([MachineRecord(identity=moved, info=info)], WHO) is not None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import ssl
 from collections.abc import AsyncIterator
+from datetime import timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import connector
 
-from ccm.base import clock, tasks, wire
+from ccm.base import clock, redact, tasks, wire
+from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.lease_guard import LeaseGuard
 from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
@@ -263,3 +267,104 @@ async def test_a_refused_request_is_made_once_more_with_other_credentials(
     assert [one.json for one in server.seen[:2]] == [{"name": "a"}] * 2
     assert len(given.refusals) == 2
     assert "third-one" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "", errors.InvalidArgument),
+        (401, "", errors.Unauthenticated),
+        (403, "", errors.PermissionDenied),
+        (403, "full", errors.ResourceExhausted),
+        (404, "", errors.Unknown),
+        (404, "absent", errors.NotFound),
+        (404, "no disk", errors.DiskNotFound),
+        (503, "no disk", errors.Unavailable),
+        (409, "", errors.Aborted),
+        (409, "busy", errors.RetryAfter),
+        (418, "odd", errors.Unknown),
+        (429, "full", errors.RetryAfter),
+        (500, "absent", errors.Unavailable),
+        (503, "", errors.Unavailable),
+        (504, "", errors.DeadlineExceeded),
+        (200, "", errors.Unknown),
+        (302, "absent", errors.Unknown),
+    ],
+)
+async def test_status_and_words_make_the_class(
+    server: proxy.Server, client: RestClient, status: int, code: str, kind: type[errors.CloudError]
+) -> None:
+    server.will(proxy.says([code, "why"], status=status))
+
+    with pytest.raises(errors.CloudError) as caught:
+        await client.request("DELETE", "/items/a")
+
+    assert type(caught.value) is kind
+    said = f" {code}: why" if code else ""
+    assert str(caught.value) == f"DELETE /items/a: HTTP {status}{said}"
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("17", 17.0),
+        ("86400", RETRY_AFTER_LIMIT_S),
+        ("9" * 400, rest.RETRY_AFTER_S),
+        (timedelta(minutes=3), 180.0),
+        (timedelta(hours=1), RETRY_AFTER_LIMIT_S),
+        (timedelta(hours=-1), 0.0),
+        (f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT", rest.RETRY_AFTER_S),
+        ("Mon, 01 Jan 2024 00:00:00", rest.RETRY_AFTER_S),
+        ("soon", rest.RETRY_AFTER_S),
+        ("", rest.RETRY_AFTER_S),
+    ],
+    ids=[
+        *("seconds", "a day", "without end", "date", "far date", "past", "no year"),
+        *("no zone", "odd", "none"),
+    ],
+)
+async def test_a_rate_limit_says_when_to_come_back(
+    server: proxy.Server, client: RestClient, told: str | timedelta, seconds: float
+) -> None:
+    text = told if isinstance(told, str) else format_datetime(clock.now() + told)
+    server.will(proxy.says({}, status=429, Retry_After=text))
+
+    with pytest.raises(errors.RetryAfter) as caught:
+        await client.request("GET", "/items")
+
+    assert caught.value.seconds == pytest.approx(seconds, abs=30)
+
+
+async def test_what_a_cloud_quotes_is_shown_without_secrets(
+    server: proxy.Server, client: RestClient
+) -> None:
+    server.will(proxy.says(["bad", "'hunter2' and password=swordfish are refused"], status=401))
+
+    with pytest.raises(errors.Unauthenticated) as caught:
+        await client.request("GET", "/items")
+
+    text = f"bad: '{redact.MASK}' and password={redact.MASK} are refused"
+    assert str(caught.value) == f"GET /items: HTTP 401 {text}"
+
+
+async def test_a_listing_that_goes_in_circles_is_refused(
+    server: proxy.Server, client: RestClient
+) -> None:
+    server.will(*(proxy.says({"names": [], "next": one}) for one in ("2", "3", "2")))
+
+    with pytest.raises(errors.Unknown, match="never ends"):
+        await client.pages("/items", Page, {}, after=after)
+
+
+async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) -> None:
+    async def hang(_: object) -> Any:
+        await asyncio.sleep(60)
+
+    server.will(hang, proxy.cuts, proxy.cuts)
+    async with opened(server.url, timeout_s=0.3) as client:
+        with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
+            await client.request("GET", "/items")
+        with pytest.raises(
+            errors.Unavailable, match=f"GET /items: no answer from {server.url}/api: Ser"
+        ):
+            await client.request("GET", "/items")

@@ -398,3 +398,60 @@ async def test_an_object_that_cannot_be_read_is_no_absence(
 ) -> None:
     with pytest.raises(error):
         await Context(clients=clients).whole(builders.node("n"))
+
+
+@pytest.mark.parametrize("form", ["YAML", "JSON"])
+@pytest.mark.parametrize("config", [b"[1]", b"3", b'"x"'])
+def test_what_is_no_mapping_is_refused(form: str, config: bytes) -> None:
+    with pytest.raises(ConfigError, match="cloud config must be a mapping of names to values"):
+        FORMATS[form](Context(config=config))
+
+
+@pytest.mark.parametrize(
+    ("form", "config"),
+    [
+        ("YAML", b"token: hunter2: oops\n"),
+        ("YAML", b"token: *hunter2\n"),
+        ("YAML", b"token: !hunter2 x\n"),
+        ("YAML", b'token: "hunter2\n'),
+        ("JSON", b'{"token": hunter2}'),
+        ("TOML", b"token = hunter2\n"),
+        ("INI", b"token = hunter2\n"),
+        ("INI", b"[acme]\ntoken hunter2\n"),
+        ("INI", b"[acme\nhunter2\n"),
+    ],
+)
+def test_a_secret_on_a_bad_line_is_not_shown(form: str, config: bytes) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FORMATS[form](Context(config=config))
+
+    assert "hunter2" not in str(caught.value)
+
+
+WRONG: list[tuple[Any, object, str, list[object]]] = [
+    (Fields.integer, 7, "a whole number", ["", "--3", "3.5", "²", "٣", "1_000", 3.0, True, [1]]),
+    (Fields.integer, 7, "a whole number", ["9" * 5000]),
+    (Fields.boolean, True, "true or false", ["yes", "1", 1, 0, ""]),
+    (Fields.duration, SECOND, "a duration above zero", ["0", "0s", "-1s", "30", 30, "", True]),
+    (Fields.duration, SECOND, "a duration above zero", ["1e3s", "9" * 400 + "h"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "default", "wanted", "value"),
+    [(*one, value) for *one, values in WRONG for value in values],
+    ids=lambda each: getattr(each, "__name__", str(each)[:20]),
+)
+def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value: object) -> None:
+    fields = Fields({"n": value})
+
+    assert read(fields, "n", default) == default
+    with pytest.raises(ConfigError, match=f"must be {wanted}"):
+        fields.done()
+
+
+def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
+    told = " ".join(faults("url: http://x\napiToken: 8421709\npins: hunter-222"))
+
+    assert "8421709" not in told
+    assert "hunter-222" not in told

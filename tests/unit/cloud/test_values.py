@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from ccm.cloud import Cloud, Limits
+from ccm.cloud import Cloud, InvalidArgument, Limits, parse_provider_id
 from ccm.cloud.lookup import Ownership
+from ccm.model import Node
 from ccm.runtime import account
 from ccm.testing.builders import node
 
@@ -39,3 +40,45 @@ def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -
     assert ownership.is_foreign(found) is bool(said)
     assert said in account.foreign(found, ownership)
     assert bool(account.foreign(found, ownership)) is bool(said)
+
+
+@pytest.mark.parametrize(
+    "provider_id",
+    [
+        "",
+        "i-1",
+        "acme:i-1",
+        "acme:/i-1",
+        "acme://",
+        "acme:///",
+        "acme2://i-1",
+        "ACME://i-1",
+        "://1",
+    ],
+)
+def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
+    with pytest.raises(InvalidArgument, match="expected acme://<id>") as caught:
+        parse_provider_id(provider_id, "acme")
+
+    assert repr(provider_id) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("selector", "of", "foreign"),
+    [
+        ("", node(provider_id="fake://1"), False),
+        ("", node(), False),
+        ("", node(provider_id="no-scheme"), False),
+        ("", node(provider_id="other://1"), True),
+        ("own", node(provider_id="fake://1"), True),
+        ("own", node(labels={"own": ""}), False),
+        ("own", node(provider_id="other://1", labels={"own": ""}), True),
+        ("cloud in (a,b),!cellar", node(labels={"cloud": "b"}), False),
+        ("cloud in (a,b),!cellar", node(labels={"cloud": "b", "cellar": ""}), True),
+    ],
+)
+def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
+    ownership = Ownership.of(("fake",), selector)
+
+    assert ownership.is_foreign(of) is foreign
+    assert ownership.is_explicit is bool(selector)

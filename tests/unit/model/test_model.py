@@ -6,15 +6,18 @@ import ipaddress
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.model import names
-from ccm.model.cidr import Network, parse_cidr, parse_cidrs, parse_ranges
+from ccm.base.parsing import parse_bool
+from ccm.model import Node, names
+from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, parse_ranges
 from ccm.model.ip import parse_ip
 from ccm.model.labels import key_fault, value_fault
 from ccm.model.times import format_micro_time, moment, parse_time
+from ccm.testing.builders import node as build_node
 
 PROMISED = {
     "TAINT_UNINITIALIZED": "node.cloudprovider.kubernetes.io/uninitialized",
@@ -165,3 +168,56 @@ def test_text_without_a_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"time zone|isoformat|out of range|must be in"):
         parse_time(text)
     assert moment(text) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "lags"),
+    [
+        *[("9", "10", True), ("10", "9", False), ("7", "7", False)],
+        *[("", "7", False), ("7", "", False), ("²", "7", False), ("7", "9" * 5000, False)],
+    ],
+)
+def test_of_two_versions_the_lower_number_is_the_earlier(own: str, other: str, lags: bool) -> None:
+    def version(text: str) -> Node:
+        found = build_node("n")
+        metadata = msgspec.structs.replace(found.metadata, uid="u", resource_version=text)
+        return msgspec.structs.replace(found, metadata=metadata)
+
+    assert version(own).lags_behind(version(other)) is lags
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("01.2.3.004", "1.2.3.4"),
+        ("000.0.0.0", "0.0.0.0"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:010.0.0.1", "10.0.0.1"),
+        ("FD00::1", "fd00::1"),
+        *dict.fromkeys(["", " 10.0.0.1", "10.0.0.1 ", "10.0.0", "10.0.0.256"], "None").items(),
+        *dict.fromkeys(["10.0.0.1/24", "fe80::1%eth0", "n", "١.1.1.1"], "None").items(),
+    ],
+)
+def test_forms_that_python_reads_otherwise(text: str, expected: str) -> None:
+    assert str(parse_ip(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlaps"),
+    [
+        ("10.0.0.0/8", "10.1.0.0/16", True),
+        ("2001:db8::/32", "2001::/16", True),
+        ("10.0.0.0/8", "11.0.0.0/8", False),
+        ("0.0.0.0/0", "::/0", False),
+    ],
+)
+def test_overlap(one: str, other: str, overlaps: bool) -> None:
+    pair = network(one), network(other)
+
+    assert overlap(*pair) is overlap(*reversed(pair)) is overlaps
+
+
+def test_truth_values() -> None:
+    assert {parse_bool(word) for word in ("1", "t", "T", "TRUE", "true", "True")} == {True}
+    assert {parse_bool(word) for word in ("0", "f", "F", "FALSE", "false", "False")} == {False}
+    assert {parse_bool(word) for word in ("", "yes", "tRUE", " true", "2", "foo")} == {None}

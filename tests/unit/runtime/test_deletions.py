@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube.errors import Conflict, KubeError, Unreachable
 from ccm.model import ObjectReference, times
-from ccm.runtime.deletions import DeletionRecord, Held, Holds
-from ccm.testing.clock import START
-from tests.support.configmap import KEY, Api
+from ccm.runtime import deletions
+from ccm.runtime.deletions import DeletionRecord, GarbledRecord, Held, Holds, held_back
+from ccm.testing.clock import START, VirtualTimeLoop, advance, settle
+from tests.support.configmap import KEY, Api, refused
 
 pytestmark = pytest.mark.virtual_time
 
@@ -49,11 +52,104 @@ async def test_a_refused_deletion_gives_its_slot_back() -> None:
     assert await reserved(ours, 2) == 0
 
 
+async def test_the_limit_is_on_record_and_holds_for_successors_too() -> None:
+    api = Api()
+    assert await reserved(record(api), 5) == 3
+    assert (api.requests, len(api.times)) == (["get", "create"], 3)
+    await advance(590)
+    assert await reserved(record(api), 1) == 0
+    assert await reserved(record(api, "lease.too"), 5) == 3, "its name begins like ours"
+    assert await record(api).reserve("Route", limit=1, window_s=600)
+    await advance(11)
+    assert await reserved(record(api), 5) == 3
+
+
+async def test_what_another_process_or_a_backup_wrote_frees_nothing() -> None:
+    api = Api()
+    ours, other = record(api), record(api)
+    await reserved(ours, 1)
+    older = api.data
+    await reserved(other, 1)
+    assert await reserved(ours, 5, limit=3) == 1, "after a conflict the other's count"
+    api.put(older)
+    assert await reserved(ours, 5, limit=3) == 0
+    api.map = None
+    assert await reserved(ours, 5, limit=4) == 1
+
+
+@pytest.mark.parametrize(("when", "left"), [("error", 3), ("lost", 0)])
+async def test_without_an_answer_no_slot_is_given(when: str, left: int) -> None:
+    """Whether a write was carried out is unknown: its slots count as taken."""
+    api = Api({})
+    ours = record(api)
+    setattr(api, when, Unreachable("timeout", kind="timeout"))
+    asked = [ours.reserve("Node", limit=3, window_s=600) for _ in range(3)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(each, KubeError) for each in answers)
+    setattr(api, when, None)
+    assert await reserved(ours, 3) == left
+
+    api.lost = refused()
+    with pytest.raises(Conflict):
+        await reserved(record(api), 1, limit=100)
+
+
+@pytest.mark.parametrize("text", ["{", '["yesterday"]', "[1]"])
+async def test_a_garbled_record_names_itself_and_deletes_nothing(text: str) -> None:
+    api = Api({KEY: text})
+    ours = record(api)
+    with pytest.raises(GarbledRecord, match=f"kube-system/{deletions.NAME}, key {KEY}"):
+        await reserved(ours, 1)
+    assert api.data == {KEY: text}
+    api.put({"other.Node.deletions": "{"})
+    assert await reserved(ours, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("moments", "free"),
+    [((3600, 3601), [1, 0, 3]), ((-601, -600.5, -10), [2, 1, 2])],
+    ids=["the clock of a leader before was ahead", "before the window"],
+)
+async def test_recorded_times_count_within_the_window(
+    moments: tuple[float, ...], free: list[int]
+) -> None:
+    ours = record(Api(at(*moments)))
+    found = []
+    for pause_s in (0, 595, 10):
+        await advance(pause_s)
+        found.append(await reserved(ours, 5))
+    assert found == free
+
+
+@pytest.mark.parametrize("seconds", [86400, -86400])
+async def test_a_wall_clock_that_jumps_frees_nothing_and_blocks_nothing(seconds: float) -> None:
+    api = Api()
+    ours = record(api)
+    await reserved(ours, 3)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.start += timedelta(seconds=seconds)
+    api.put(api.data)
+    assert await reserved(ours, 1) == 0
+    await advance(601)
+    assert await reserved(ours, 1) == 1
+
+
+async def test_a_cancelled_request_takes_no_slot_and_leaves_the_others_theirs() -> None:
+    api = Api()
+    ours = record(api)
+    asked = [spawn(ours.reserve("Node", limit=2, window_s=600), name=name) for name in "abc"]
+    await settle()
+    await cancel_and_join(*asked[:2])
+    assert await asked[2]
+    assert (len(api.times), await reserved(ours, 5, limit=2)) == (1, 1)
+
+
 # --- what is held back ----------------------------------------------------------------------
 
 
-def held(*names: str) -> tuple[Held, ...]:
-    return tuple(Held(name=name, reason="why", since="then") for name in names)
+def held(count: int) -> tuple[Held, ...]:
+    return tuple(Held(name=str(each), reason="why", since="then") for each in range(count))
 
 
 class Events:
@@ -94,3 +190,27 @@ def test_an_event_tells_the_beginning_and_each_new_reason(holds: Holds, events: 
         ("a", "Warning", "DeletionHeld", "10 were deleted"),
     ]
     assert (barred("mass_denial"), barred("limit"), len(holds)) == (0, 1, 1)
+
+
+async def test_what_is_held_back_is_on_record_until_no_longer(events: Events) -> None:
+    api = Api({"lease.Route.held": "{"})
+    with pytest.raises(GarbledRecord, match=r"lease\.Route\.held"):
+        held_back(api.map, "lease")
+    ours = record(api)
+    ours.show("Route", lambda: held(1000))
+    holds = Holds("Thing", events, ours)
+    running = spawn(ours.run(), name="run")
+    holds.hold(thing("a"), "limit", "wait")
+    holds.hold(thing("a", uid="2"), "limit", "wait")
+    await advance(30)
+    found = held_back(api.map, "lease")
+    (one,) = found["Thing"].objects
+    assert (one.key, one.reason, one.since) == ("ns/a", "limit", "2026-01-01T00:00:00Z")
+    assert (len(events.told), barred("limit")) == (2, 1)
+    assert found["Route"].count == 1000
+    assert len(found["Route"].objects) == deletions.MOST_NAMED
+
+    holds.release(thing("a", uid="2"))
+    await advance(30)
+    assert set(held_back(api.map, "lease")) == {"Route"}
+    await cancel_and_join(running)

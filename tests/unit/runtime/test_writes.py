@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -14,13 +15,24 @@ from ccm.gardener import crds, names
 from ccm.gardener.codec import MACHINE_SETS, MACHINES
 from ccm.gardener.types import Machine as MachineObject
 from ccm.kube.client import Client
-from ccm.kube.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
+from ccm.kube.errors import (
+    ApiError,
+    Cause,
+    Conflict,
+    Invalid,
+    KubeError,
+    NotFound,
+    StatusDetails,
+    Unreachable,
+)
+from ccm.kube.informer import Store
 from ccm.model import Node, ObjectMeta, patches
 from ccm.model.machines import Machine, MachineSet
-from ccm.model.patches import Patch
+from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.ownership import Expectations, Ownership
-from ccm.runtime.writer import Writer
+from ccm.runtime.writer import Step, Writer, delete
 from ccm.testing.builders import node
+from ccm.testing.clock import elapsed_s
 from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
@@ -99,6 +111,166 @@ def machine(name: str = "a", uid: str = "u-a", *, is_deleting: bool = False) -> 
     stamp = "2026-01-01T00:00:00Z" if is_deleting else None
     meta = ObjectMeta(name=name, namespace="n", uid=uid, deletion_timestamp=stamp)
     return MachineObject(metadata=meta)
+
+
+async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> None:
+    api = Api(A)
+    written, changed = await writer(api).change(
+        A, Step(label, "status"), Step(lambda _: None), Step(label)
+    )
+    assert (changed, written and written.resource_version) == (True, "3")
+    assert api.requests == ["strategic status", "strategic"]
+    assert [each["metadata"]["resourceVersion"] for each in api.patches] == ["1", "2"]
+
+
+def other_uid() -> ApiError:
+    causes = [Cause(reason="FieldValueInvalid", message="immutable", field="metadata.uid")]
+    details = StatusDetails(causes=causes)
+    return Invalid(status=422, reason="Invalid", message="no", details=details)
+
+
+@pytest.mark.parametrize("refusal", [conflict, other_uid])
+@pytest.mark.parametrize(
+    ("now", "requests"),
+    [
+        (versioned(A, "7"), ["strategic", "get", "strategic"]),
+        (versioned(A, "9", uid="u2"), ["strategic", "get"]),
+        (None, ["strategic", "get"]),
+    ],
+    ids=["there", "made anew", "gone"],
+)
+async def test_a_refused_write_is_decided_anew_on_the_very_object(
+    refusal: Callable[[], ApiError], now: Node | None, requests: list[str]
+) -> None:
+    api = Api(A)
+    api.refuse = [refusal()]
+    api.meanwhile = lambda: setattr(api, "obj", now)
+    _, changed = await writer(api, strategic=True).change(A, Step(label))
+    assert (api.requests, changed) == (requests, len(requests) == 3)
+    assert not changed or api.patches[1]["metadata"]["resourceVersion"] == "7"
+
+
+async def test_conflicts_without_end_and_wrong_patches_are_errors() -> None:
+    api = Api(A)
+    api.refuse = [conflict() for _ in range(20)]
+    with pytest.raises(Conflict):
+        await writer(api, attempts=20, pause_s=0.05).change(A, Step(label))
+    assert api.requests.count("strategic") == 20
+    assert 18 * 0.05 <= elapsed_s() <= 18 * 0.1, "the first retry is at once"
+    api.refuse = [Invalid(status=422, reason="Invalid", message="no")]
+    with pytest.raises(Invalid):
+        await writer(api).change(A, Step(label))
+
+
+async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
+    cache: Store[Node] = Store()
+    cache.put(A)
+    own = writer(Api(A), cache=cache)
+    written, _ = await own.change(A, Step(label))
+    later, anew = versioned(A, "3"), versioned(A, "1", uid="u2")
+    assert own.newest(A) is written
+    assert own.newest(later) is later
+    assert own.newest(A) is A, "a version that the cache has shown is not remembered"
+    await own.change(A, Step(label))
+    assert own.newest(anew) is anew
+
+
+async def test_only_the_very_object_is_deleted() -> None:
+    api = Api(versioned(A, "2", uid="u2"))
+    with pytest.raises(StaleObject):
+        await delete(api, A)
+    assert api.obj is not None
+    assert await delete(api, api.obj)
+    assert not await delete(api, A)
+
+
+class Lookups:
+    """The objects that the API server has."""
+
+    def __init__(self, *there: MachineObject) -> None:
+        self.there = {one.key: one for one in there}
+
+    async def get(self, name: str, *, namespace: str = "") -> MachineObject:
+        if (found := self.there.get(f"{namespace}/{name}")) is None:
+            raise NotFound(status=404, reason="NotFound", message="gone")
+        return found
+
+
+GOING, ANEW = machine(is_deleting=True), machine(uid="u-new")
+
+
+@pytest.mark.parametrize(
+    ("expected", "shown", "there", "late"),
+    [
+        pytest.param("creation", [], [], 0, id="it came and went unseen"),
+        pytest.param("creation", [], [machine()], 1, id="it is there, the cache lags"),
+        pytest.param("creation", [machine()], [machine()], 0, id="the cache shows it"),
+        pytest.param("deletion", [machine()], [], 1, id="it is gone, the cache lags"),
+        pytest.param("deletion", [machine()], [GOING], 1, id="it goes, the cache lags"),
+        pytest.param("deletion", [machine()], [ANEW], 1, id="another has its name"),
+        pytest.param("deletion", [machine()], [machine()], 0, id="it was never deleted"),
+        pytest.param("deletion", [], [], 0, id="the cache shows it gone"),
+        pytest.param("deletion", [ANEW], [], 0, id="the cache shows another of its name"),
+        pytest.param("deletion", [GOING], [], 0, id="the cache shows it going"),
+    ],
+)
+async def test_an_expectation_that_is_late_is_looked_up(
+    expected: str, shown: list[MachineObject], there: list[MachineObject], late: int
+) -> None:
+    found, cache = Expectations(timeout_s=60.0), Store[MachineObject]()
+    cache._objects.update({one.key: one for one in shown})
+    if expected == "creation":
+        found.creating(OWNER, "n", "a")
+    else:
+        found.deleting(OWNER, machine())
+    await asyncio.sleep(59.0)
+    assert await found.look_up(OWNER, Lookups(*there), cache) == 0
+    assert not found.satisfied(OWNER)
+    await asyncio.sleep(1.0)
+    assert await found.look_up(OWNER, Lookups(*there), cache) == late
+    assert found.satisfied(OWNER) is (late == 0)
+    assert (found.due_s(OWNER) or 0.0) == pytest.approx(60.0 * late)
+
+
+@pytest.mark.parametrize(
+    ("expected", "end"),
+    [
+        ("creation", lambda found: found.seen(machine())),
+        ("creation", lambda found: found.gone(machine())),
+        ("creation", lambda found: found.refused("n", "a")),
+        ("deletion", lambda found: found.gone(machine())),
+        ("deletion", lambda found: found.seen(GOING)),
+        ("deletion", lambda found: found.kept(machine())),
+    ],
+    ids=["seen", "came and went", "refused", "gone", "going", "kept"],
+)
+def test_an_expectation_ends_with_its_own_object(
+    expected: str, end: Callable[[Expectations], None]
+) -> None:
+    found = Expectations()
+    if expected == "creation":
+        found.creating(OWNER, "n", "a")
+        found.seen(machine("b"))
+    else:
+        found.deleting(OWNER, machine())
+        found.seen(machine())
+        found.gone(machine(uid="u-older"))
+    assert not found.satisfied(OWNER)
+    assert found.satisfied("another")
+    end(found)
+    assert found.satisfied(OWNER)
+    assert list(found.doubtful(OWNER)) == []
+
+
+def test_a_creation_in_doubt_keeps_its_name() -> None:
+    found = Expectations()
+    for name in "abc":
+        found.creating(OWNER, "n", name)
+        found.in_doubt("n", name)
+    assert found.satisfied(OWNER)
+    found.seen(machine("a"))
+    found.creating(OWNER, "n", "b")
+    assert list(found.doubtful(OWNER)) == ["c"]
 
 
 def test_an_owner_that_is_gone_waits_for_nothing() -> None:
@@ -200,6 +372,38 @@ async def test_an_owner_that_was_made_anew_is_another_one(room: Room) -> None:
     await room.owner()
     assert await room.claim(cached, [orphan]) == []
     assert room.owners("a") == []
+
+
+async def test_only_own_machines_are_released_and_by_an_owner_that_stays(room: Room) -> None:
+    owner, other = await room.owner(finalizers=["example.com/hold"]), await room.owner("other")
+    kept, foreign = await room.owned("kept", owner), await room.owned("foreign", other)
+    left = await room.owned("left", owner, label="api")
+    before = room.server.writes("machines")
+    assert await room.claim(owner, [kept, foreign]) == ["kept"]
+    assert room.server.writes("machines") == before
+    assert await room.claim(owner, [left]) == []
+    assert room.owners("left") == []
+
+    has, orphan = await room.owned("has", owner, label="api"), await room.machine("orphan")
+    await room.sets.delete("web", namespace="default")
+    before = room.server.writes("machines")
+    assert await room.claim(owner, [orphan]) == [], "the cache does not know that it is going"
+    going = await room.sets.get("web", namespace="default")
+    assert await room.claim(going, [has, orphan]) == ["has"]
+    assert room.server.writes("machines") == before
+
+
+async def test_a_machine_that_is_deleted_or_made_anew_is_left_alone(room: Room) -> None:
+    owner = await room.owner()
+    await room.machine("a", finalizers=["example.com/hold"])
+    await room.machines.delete("a", namespace="default")
+    going = await room.machines.get("a", namespace="default")
+    old = await room.owned("b", owner, label="api")
+    await room.machines.delete("b", namespace="default")
+    await room.owned("b", owner, label="api")
+
+    assert await room.claim(owner, [going, old]) == []
+    assert [len(room.owners(name)) for name in "ab"] == [0, 1]
 
 
 async def test_who_is_faster_has_it(room: Room) -> None:

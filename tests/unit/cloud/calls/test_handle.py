@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from ccm.base import metrics
+from ccm.base import clock, metrics
+from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.cloud import (
     Credentials,
     Identity,
     InstancesV2,
     Limits,
+    MachineDriver,
     MachineRequest,
+    Rate,
     Route,
     errors,
 )
@@ -24,7 +28,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.operation import DECLARED, operation
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
-from tests.support.calls import cloud
+from tests.support.calls import Provider, cloud
 
 pytestmark = pytest.mark.virtual_time
 
@@ -166,3 +170,57 @@ async def test_a_cancelled_call_has_no_answer(act: Callable[[], Awaitable[Any]])
         await task
     assert count(name, "instance_exists", "canceled") == 1
     assert seen == [("instance_exists", "canceled")]
+
+
+@pytest.mark.parametrize("act", [swallow, translate])
+async def test_what_comes_after_the_deadline_is_no_answer(
+    act: Callable[[], Awaitable[bool]],
+) -> None:
+    """Else a cloud that hangs would read as "gone"."""
+
+    with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
+        await Handle(cloud("late", act)).call(EXISTS, NODE)
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
+    method: Callable[..., Any],
+) -> None:
+    """The last look is after the wait for the rate, in which it may run out."""
+    lease = LeaseGuard()
+    lease.extend(clock.monotonic() + 5)
+    lease.govern()
+    provider = Provider(raising(errors.NotFound("x")))
+    handle = Handle(provider.cloud("fenced", limits=Limits(rate=Rate(qps=0.1, burst=1))))
+    with pytest.raises(errors.NotFound):
+        await call(handle, method)
+
+    with pytest.raises(errors.DeadlineExceeded) as refused:
+        await call(handle, method)
+
+    assert elapsed_s() == 10
+    assert isinstance(refused.value.__cause__, Lapsed)
+    assert provider.asked == [method.__name__]
+
+
+async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials() -> None:
+    """One wrong Secret of a pool must not make the whole daemon unready, nor a right one ready."""
+    refused: list[Exception] = []
+
+    async def act() -> bool:
+        if refused:
+            raise refused[0]
+        return True
+
+    handle = Handle(cloud("pools", act))
+    for method, error in (
+        (MachineDriver.list_machines, errors.Unauthenticated("the pool's")),
+        (EXISTS, errors.Unauthenticated("ours")),
+        (MachineDriver.list_machines, None),
+    ):
+        refused[:] = [error] if error else []
+        with contextlib.suppress(errors.CloudError):
+            await call(handle, method)
+
+    assert handle.trouble is not None
+    assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")

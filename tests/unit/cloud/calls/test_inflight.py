@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import pytest_asyncio
 
-from ccm.cloud import InstancesV2, LoadBalancer, Service, Status, errors
+from ccm.cloud import InstancesV2, LoadBalancer, Route, Routes, Service, Status, errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.inflight import MOST_ABANDONED
 from ccm.model import ObjectMeta
@@ -92,3 +92,29 @@ async def test_only_so_many_calls_of_an_operation_are_abandoned() -> None:
 
     handle.swap(cloud("s9-new", fine))
     assert await ensure(handle, "another") == Status()
+
+
+async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
+    """Calls about one Service never overlap, not even with one that was given up."""
+    stubborn = Stubborn()
+    provider = Provider(stubborn)
+    handle = Handle(provider.cloud("s7"), deadline_s=5)
+    with pytest.raises(errors.DeadlineExceeded):
+        await ensure(handle, "uid-1")
+    provider.act = fine
+
+    for late in (LoadBalancer.get_load_balancer, LoadBalancer.ensure_load_balancer_deleted):
+        with pytest.raises(errors.Aborted, match="an earlier ensure_load_balancer was cancelled"):
+            await handle.call(late, "c1", web("uid-1"))
+    with pytest.raises(errors.Aborted):
+        await handle.call(LoadBalancer.update_load_balancer, "c1", web("uid-1"), ())
+    assert await ensure(handle, "uid-2") == Status()
+    await handle.call(Routes.delete_route, "c1", Route(destination_cidr="x", target_node="n"))
+
+    handle.swap(cloud("s7-new", fine))
+    with pytest.raises(errors.Aborted):
+        await ensure(handle, "uid-1")
+
+    stubborn.leave.set()
+    await settle()
+    assert await ensure(handle, "uid-1") == Status()

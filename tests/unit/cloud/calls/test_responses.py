@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import json
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccm.base import redact
 from ccm.cloud import (
     Cloud,
     Credentials,
+    Driver,
     Identity,
     Ingress,
     InstanceListing,
@@ -41,6 +46,7 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.calls import inflight, responses
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.responses import incomplete
 from ccm.cloud.interface import Instances, Zones
 from ccm.cloud.operation import Operation
@@ -287,3 +293,63 @@ class Unensured(Balancers):
 )
 def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
     assert [told for told in incomplete(cloud) if told.endswith(fault)]
+
+
+QUOTATIONS: dict[str, Callable[[str], str]] = {
+    "whole": str,
+    "json": lambda text: json.dumps(text)[1:-1],
+    "repr": lambda text: repr(text)[1:-1],
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64-cut": lambda text: base64.b64encode(text.encode()).decode()[40:110],
+    "head": lambda text: text[:40],
+    "middle": lambda text: text[60:150],
+    "tail": lambda text: text[-40:],
+}
+
+
+@pytest.mark.parametrize("where", ["user_data", "userData"])
+@pytest.mark.parametrize("form", QUOTATIONS)
+def test_a_quotation_is_masked(form: str, where: str) -> None:
+    quoted = QUOTATIONS[form](DATA)
+    req = request() if where == "user_data" else request(b"", userData=DATA)
+
+    text = shown(f"POST /servers: bad user data: {quoted} (at 3)", req)
+
+    assert text.startswith("POST /servers: bad user data: ")
+    assert text.endswith(" (at 3)")
+    assert redact.MASK in text
+    for piece in (quoted[at : at + inflight.PIECE] for at in range(len(quoted) - inflight.PIECE)):
+        assert piece not in text or piece[1:-1] in OWNER.name
+    for word in ("write_files", "kubeadm", "horse"):
+        assert word not in text
+
+
+class Quoting(Driver[None]):
+    """Refuses a creation in the words of its request, or in its own with those as the cause."""
+
+    def __init__(self, *, in_cause: bool) -> None:
+        super().__init__(None)
+        self._in_cause = in_cause
+
+    async def create_machine(self, req: MachineRequest) -> Any:
+        error = RuntimeError(f"rejected: {req.user_data.decode()}")
+        if self._in_cause:
+            raise errors.Internal("rejected") from error
+        raise error
+
+
+@pytest.mark.parametrize("in_cause", [False, True])
+async def test_neither_the_error_nor_its_causes_nor_the_history_quote_user_data(
+    in_cause: bool,
+) -> None:
+    driver: Any = Quoting(in_cause=in_cause)
+    handle = Handle(Cloud(name="fake", machines=driver))
+
+    with pytest.raises(errors.Internal) as caught:
+        await handle.call(MachineDriver.create_machine, request())
+
+    (call,) = handle.history.of(("machine", OWNER.name))
+    for text in ("".join(traceback.format_exception(caught.value)), call.text):
+        assert "rejected" in text
+        assert "correct horse" not in text
+        assert "sonlyletterswith" not in text

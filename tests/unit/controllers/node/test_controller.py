@@ -9,11 +9,14 @@ import pytest
 
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import Conflict
+from ccm.model import names
 from ccm.runtime.controller import DONE
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
+from ccm.testing.clock import advance
 from tests.support.cluster import Cluster, moved
 from tests.support.fakecloud import FakeCloud
 
@@ -49,3 +52,42 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
     result = await controller(cluster, cloud()).sync_node("node0")
 
     assert (result, cluster.requests) == (DONE, ["PATCH", "GET"])
+
+
+@pytest.mark.parametrize(
+    ("node", "known", "own_nodes", "touched"),
+    [
+        ({}, False, "", False),
+        ({}, True, "", True),
+        ({}, False, "beta.kubernetes.io/instance-type", True),
+        ({"provider_id": "fake://1"}, False, "", True),
+        ({"provider_id": "other://1"}, True, "", False),
+        ({"provider_id": "fake://1"}, True, "elsewhere", False),
+    ],
+)
+async def test_labels_are_changed_of_our_nodes_only(
+    node: dict[str, str], known: bool, own_nodes: str, touched: bool
+) -> None:
+    """A node with neither ID nor taint may be anybody's, until the cloud says that it knows it."""
+    labels = {names.LABEL_INSTANCE_TYPE_BETA: "x"}
+    cluster = Cluster(build(labels=labels, **node))  # type: ignore[arg-type]
+    fake = cloud(metadata=lambda _: InstanceMetadata() if known else None)
+
+    async with cluster.running(controller(cluster, fake, own_nodes).controller):
+        await advance(60)
+
+    assert cluster.requests == (["PATCH"] if touched else [])
+
+
+async def test_a_node_that_is_left_to_others_is_neither_asked_about_nor_changed() -> None:
+    """Neither its taint nor its labels: another manager looks after it."""
+    labels = {names.LABEL_ZONE_BETA: "z1"}
+    cluster = Cluster(build("new", taints=[U]), build("old", labels=labels))
+    fake = cloud()
+    made = controller(cluster, fake, own_nodes="own")
+
+    for name in ("new", "old"):
+        assert await made.sync_node(name) == DONE
+    await made.update_addresses()
+
+    assert (fake.calls, cluster.requests) == ([], [])

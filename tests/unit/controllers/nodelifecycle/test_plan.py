@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from ccm.cloud.lookup import Ownership
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
+    LONGEST_SILENCE_S,
+    MOST_WITNESSES,
     NEW_DENIED_S,
     Action,
     Census,
@@ -257,3 +259,75 @@ def test_a_clock_on_the_wall_is_believed_about_the_past_only(
 
     assert made.age_s(SILENT, 110.0, wall_s) == age_s
     assert made.age_s(READY_B, 110.0, 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "ours", "limit"),
+    [
+        (RULES, 5, 10),
+        (RULES, 109, 10),
+        (RULES, 110, 11),
+        (replace(RULES, limit=0), 5000, 0),
+        (replace(RULES, limit=3), 5000, 3),
+        (replace(RULES, limit=3, reference=True), 5000, 0),
+    ],
+)
+def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int) -> None:
+    assert rules.limit_for(ours) == limit
+
+
+BROKEN: list[tuple[str, Callable[[Census], object]]] = [
+    ("contradicted", lambda made: made.heard(SILENT, 6.0, exists=True)),
+    ("provider exchanged", lambda made: made.use(1)),
+    ("made anew", lambda made: made.saw(node("a", provider_id="fake://a", uid="x"), 6.0)),
+    ("another ID", lambda made: made.saw(node("a", provider_id="fake://b", ready="False"), 6.0)),
+    ("became ready", lambda made: made.saw(node("a", provider_id="fake://a"), 6.0)),
+    ("gone", lambda made: made.lost("a")),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "after", "expected"),
+    [
+        pytest.param([10], None, [15, 20], (10, 20, 10), id="as long as it was said"),
+        pytest.param(
+            [10, 15], lambda made: made.failed(SILENT), [45, 50], (10, 50, 10), id="error"
+        ),
+        pytest.param([0], None, [3600], (0, 3600, LONGEST_SILENCE_S), id="a long silence"),
+        pytest.param([0, 5], lambda made: made.use(0), [6], (0, 6, 6), id="unchanged"),
+        *[pytest.param([0, 5], change, [8], (8, 8, 0), id=name) for name, change in BROKEN],
+    ],
+)
+def test_how_long_a_denial_has_lasted(
+    before: list[float],
+    change: Callable[[Census], object] | None,
+    after: list[float],
+    expected: tuple[float, float, float],
+) -> None:
+    made = census(SILENT)
+    denied(made, *before)
+    if change is not None:
+        change(made)
+    made.saw(SILENT, 7.0)
+    found = denied(made, *after)
+
+    assert (found.since, found.heard, found.lasted_s) == expected
+
+
+def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
+    ready = {name: node(name, provider_id=f"fake://{name}") for name in map(str, range(1000))}
+    made = census(SILENT, *ready.values())
+    denied(made, 0.0)
+    asked, counts = list[str](), list[int]()
+    for now in range(12):
+        chosen = made.witnesses(float(now))
+        counts.append(len(chosen))
+        asked += chosen
+        for name in chosen:
+            made.heard(ready[name], float(now), exists=False)
+
+    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MOST_WITNESSES]
+    assert len(set(asked)) == len(asked)
+
+    made.heard(ready["500"], 12.0, exists=True)
+    assert made.witnesses(13.0) == ("500",)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from ccm.cloud.errors import RetryAfter, Unavailable
 from ccm.cloud.types import address
 from ccm.model import NodeAddress
 from ccm.testing import builders
-from ccm.testing.clock import advance
+from ccm.testing.clock import advance, elapsed_s
 from tests.support.routes import A, B, Environment, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
@@ -285,3 +287,94 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
         assert env.cloud.changes() == []
         assert env.conditions == []
         assert 3 <= len(env.cloud.at) <= 8
+
+
+FOREIGN = [
+    pytest.param({"provider_id": "other://1"}, id="of another cloud"),
+    pytest.param({"labels": {"theirs": ""}}, id="outside of --own-nodes"),
+]
+
+
+async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
+    routes = [made("x", A), made("back", B, "r1")]
+    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
+        env.node("back", B)
+        env.cloud.open[f"delete x {A}"].set()
+        await advance(30)
+
+        assert env.cloud.changes() == [f"delete x {A}"]
+        assert env.cloud.present() == {("back", B)}
+
+
+async def test_a_deletion_waits_in_vain_when_its_node_cannot_be_decoded_any_more() -> None:
+    routes = [made("x", A), made("lost", B, "r1")]
+    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
+        env.informer._reflector.undecodable.add("lost")
+        env.cloud.open[f"delete x {A}"].set()
+        await advance(30)
+
+        assert env.cloud.present() == {("lost", B)}
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any) -> None:
+    """No call is made and no condition written, whether they come, change, or were always there;
+    a route to one stays though it does not want it."""
+    routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
+    async with running({"a": A}, routes=routes, own_nodes="!theirs", theirs=facts) as env:
+        await advance(60)
+        listed = len(env.cloud.at)
+        env.node("theirs", B, ip="10.0.0.2", **facts)
+        env.node("another", B, **facts)
+        await advance(60)
+
+        assert env.cloud.changes() == [f"create a {A}"]
+        assert {name for name, *_ in env.conditions} == {"a"}
+        assert len(env.cloud.at) == listed
+
+
+CIDRS = (A, B, "10.120.2.0/24")
+
+
+NODES = ("a", "b", "c")
+
+
+PAUSES_S = (0, 0.1, 1, 5, 11, 30)
+
+
+LATENCIES_S = (0, 0.5, 3, 9)
+
+
+SOON_S = 90.0
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_routes_are_right_soon_after(seed: int) -> None:
+    rng = random.Random(seed)
+    log = []
+    async with running(concurrency=rng.choice((1, 2, 200))) as env:
+        for _ in range(rng.randint(5, 40)):
+            name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
+            log.append(f"{elapsed_s():.1f} {name} {cidrs}")
+            if cidrs:
+                env.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
+            else:
+                env.drop(name)
+            env.cloud.latency_s = rng.choice(LATENCIES_S)
+            await advance(rng.choice(PAUSES_S))
+        env.cloud.latency_s = 0
+        await advance(SOON_S)
+
+        nodes = env.informer.store.list()
+        wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
+        conditions = [
+            (condition.status, condition.reason)
+            for node in nodes
+            for condition in node.status.conditions or ()
+        ]
+        assert env.cloud.present() == wanted, log
+        assert len(env.cloud.routes) == len(wanted), log
+        assert conditions == [("False", "RouteCreated")] * len(nodes), log
+        calls = len(env.cloud.log)
+        await advance(400)
+        assert len(env.cloud.log) == calls, log

@@ -10,9 +10,9 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
-from ccm.controllers.route.plan import DeletionReason
+from ccm.controllers.route.plan import DeletionReason, Overlaps
 from ccm.model import Node
-from ccm.model.cidr import Network, parse_cidr, parse_ranges
+from ccm.model.cidr import Network, overlap, parse_cidr, parse_ranges
 from ccm.testing.builders import node as build
 
 RANGES = parse_ranges("10.120.0.0/16,a000::/8")
@@ -226,3 +226,32 @@ def test_a_comparison_yields_after_each_chunk() -> None:
 
     # The nodes, the routes and the pairs of both.
     assert steps >= 3 * len(nodes) // plan.CHUNK
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "deletions"),
+    [([], ["lost", "other"]), (["lost"], ["other"]), ([""], [])],
+    ids=["all are read", "one is not", "one has no name either"],
+)
+def test_routes_that_could_be_those_of_an_unreadable_node_stay(
+    unreadable: Sequence[str], deletions: Sequence[str]
+) -> None:
+    routes = [route("lost", B, "lost"), route("other", "10.120.2.0/24", "other")]
+
+    found = compare([node("a")], routes, undecodable=unreadable)
+
+    assert [each.route.name for each in found.deletions] == deletions
+    assert found.doubtful == 2 - len(deletions)
+
+
+def test_overlaps_are_those_a_look_at_each_would_find() -> None:
+    rng = random.Random(7)
+    networks = [
+        network(f"10.{rng.randrange(4)}.{rng.randrange(256)}.0/{rng.randrange(9, 28)}")
+        for _ in range(200)
+    ] + [network(f"fd00:{rng.randrange(9)}::/{rng.randrange(16, 64)}") for _ in range(50)]
+    index = Overlaps(networks)
+
+    for one in networks:
+        expected = [position for position, other in enumerate(networks) if overlap(one, other)]
+        assert list(index.with_(one)) == expected

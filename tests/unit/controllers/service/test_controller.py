@@ -747,3 +747,20 @@ async def test_a_load_balancer_that_is_busy_for_long_gets_the_members_of_the_mom
         await world.pass_time(60)
 
         assert world.balancers.of("update") == [("web", ("n1", "n2"))]
+
+
+async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
+    world = World()
+
+    def make_anew() -> None:
+        world.balancers.slow.add("delete")
+        world.vanish()
+        world.service(uid="other")
+
+    async with world.running():
+        world.service(finalizers=[F])
+        world.before_write = make_anew
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["ensure", "delete"]
+        assert (world.finalizers(), world.address()) == ([], "")

@@ -355,3 +355,10 @@ def test_only_some_names_are_shown() -> None:
     text = shown([node(f"n{number:02}") for number in range(23)])
 
     assert (text.startswith("[n00 n01 "), text.endswith(" n19 <3 more>]")) == (True, True)
+
+
+def test_a_finalizer_that_was_another_controllers_is_left_alone() -> None:
+    given = service("ClusterIP", finalizers=[F])
+    for known, action in ((None, Action.NOTHING), (record(State.APPLIED), Action.REMOVE)):
+        found = plan.decide(given, known, Rules(), members_due=False, was_foreign=True)
+        assert found is action

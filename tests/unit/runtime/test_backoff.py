@@ -1,0 +1,140 @@
+"""Errors: their classes, delays and reports."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ccm.base.backoff import Exponential
+from ccm.cloud import errors as cloud
+from ccm.cloud.errors import Internal, InvalidArgument, Retry, RetryAfter, Unavailable
+from ccm.kube import errors as kube
+from ccm.runtime.backoff import (
+    AFTER_JITTER,
+    LEAST_AFTER_S,
+    LONG,
+    SLOW_S,
+    WAKE_PAUSE_S,
+    FailureReports,
+    ItemBackoff,
+    RetryDecision,
+    classify,
+    default_backoff,
+)
+
+BACK_OFF, SLOW = RetryDecision(retry=Retry.BACK_OFF), RetryDecision(retry=Retry.SLOW)
+CLOUD_IS_DOWN = RetryDecision(retry=Retry.BACK_OFF, outage=True)
+SILENT = RetryDecision(retry=Retry.BACK_OFF, event=False)
+SERVER_IS_DOWN = RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True)
+
+
+def after(seconds: float) -> RetryDecision:
+    return RetryDecision(retry=Retry.AFTER, after_s=seconds, event=False)
+
+
+def api(kind: type[kube.ApiError], status: int, retry_after: float | None = None) -> kube.ApiError:
+    return kind(status=status, reason="R", message="m", retry_after=retry_after)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (cloud.Internal("x"), BACK_OFF),
+        (cloud.NotFound("x"), BACK_OFF),
+        (cloud.Unavailable("x"), CLOUD_IS_DOWN),
+        (cloud.DeadlineExceeded("x"), CLOUD_IS_DOWN),
+        (cloud.Unauthenticated("x"), RetryDecision(retry=Retry.LONG, outage=True)),
+        (cloud.PermissionDenied("x"), RetryDecision(retry=Retry.LONG)),
+        (cloud.ResourceExhausted("x"), RetryDecision(retry=Retry.LONG)),
+        (cloud.InvalidArgument("x"), SLOW),
+        (cloud.FailedPrecondition("x"), SLOW),
+        (cloud.Unimplemented("x"), SLOW),
+        (cloud.ImplementedElsewhere("x"), RetryDecision(retry=Retry.NEVER, event=False)),
+        (cloud.RetryAfter("x", seconds=7), after(7)),
+        (api(kube.Invalid, 422), SLOW),
+        (api(kube.Forbidden, 403), BACK_OFF),
+        (api(kube.Conflict, 409), SILENT),
+        (api(kube.NotFound, 404), SILENT),
+        (api(kube.ServerError, 503), SERVER_IS_DOWN),
+        (api(kube.TooManyRequests, 429), SERVER_IS_DOWN),
+        (api(kube.TooManyRequests, 429, 3), after(3)),
+        (kube.Unreachable("x", kind="refused"), SERVER_IS_DOWN),
+        (KeyError("x"), RetryDecision(retry=Retry.BACK_OFF, defect=True)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_class_of_an_error_decides(error: Exception, expected: RetryDecision) -> None:
+    assert classify(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("decision", "delays"),
+    [
+        (BACK_OFF, [None, None, None]),
+        (after(7), [7, 7, 7]),
+        (after(0), [LEAST_AFTER_S] * 3),
+        (SLOW, [SLOW_S, SLOW_S, SLOW_S]),
+        (RetryDecision(retry=Retry.SLOW, eager=True), [1, 2, 60]),
+        (RetryDecision(retry=Retry.LONG), [30, 60, LONG.cap_s]),
+    ],
+)
+def test_delays(decision: RetryDecision, delays: list[float | None]) -> None:
+    assert [decision.delay_s(failures) for failures in (0, 1, 100_000)] == delays
+
+
+def made() -> ItemBackoff[str]:
+    return ItemBackoff(Exponential(base_s=1.0, cap_s=10.0), rng=random.Random(1))
+
+
+def test_pauses_grow_and_one_that_recovers_ends_an_outage_for_the_others() -> None:
+    backoff = made()
+    assert [backoff.failed("a", CLOUD_IS_DOWN, 0.0) for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert (backoff.waits("a", 9.9), backoff.waits("a", 10.0)) == (True, False)
+    backoff.failed("b", CLOUD_IS_DOWN, 0.0)
+    backoff.failed("c", SLOW, 0.0)
+
+    assert backoff.recovered("a", 0.5) == ["b"]
+    assert (backoff.waits("b", 0.5), backoff.waits("c", 0.5)) == (False, True)
+    # Until "b" is tried, the outage may go on for it.
+    assert backoff.in_outage
+    assert backoff.end_outage(0.5 + WAKE_PAUSE_S / 2) == ()
+    assert backoff.recovered("b", 0.6) == ()
+    assert not backoff.in_outage
+
+
+def test_the_default_is_the_longer_of_key_and_bucket() -> None:
+    backoff = default_backoff()
+    delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
+    assert delays == pytest.approx([0.005] * 100 + [0.1, 0.2])
+
+
+def test_a_busy_side_is_asked_more_and_more_rarely_and_by_each_at_another_moment() -> None:
+    backoff = made()
+    pauses = [backoff.failed(str(number), after(100), 0.0) for number in range(100)]
+    assert len({pause for pause in pauses if 100 <= pause <= 100 * (1 + AFTER_JITTER)}) == 100
+
+    now, pauses = 0.0, []
+    while now < 200.0:
+        pauses.append(backoff.failed("a", after(1.0), now))
+        now += pauses[-1]
+    assert all(1.0 <= pause <= 1.0 + AFTER_JITTER for pause in pauses[:5])
+    assert 10.0 <= pauses[-1] <= max(pauses) <= 10.0 * (1 + AFTER_JITTER)
+    backoff.postponed("a", now)
+    assert backoff.failed("a", after(1.0), now) <= 1.0 + AFTER_JITTER
+
+
+def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
+    reports: FailureReports[str] = FailureReports()
+
+    def due(error: cloud.CloudError, now: float) -> bool:
+        return reports.is_due("a", error, classify(error), now)
+
+    told = [(InvalidArgument("size"), 0.0), (InvalidArgument("name"), 1.0), (Internal("1"), 2.0)]
+    assert all(due(error, now) for error, now in told)
+    for error, now in ((Internal("request 2"), 3.0), (Unavailable("x"), 3.0)):
+        assert due(error, now) is (type(error) is Unavailable)
+    assert [due(Unavailable("x"), now) for now in (299.0, 304.0)] == [False, True]
+    reports.forget("a")
+    busy = RetryAfter("busy", seconds=1)
+    assert [now for now in range(0, 700, 10) if due(busy, float(now))] == [60, 360, 660]
