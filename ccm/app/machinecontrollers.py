@@ -16,6 +16,7 @@ from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
+    from ccm.kube.resources import Kind
     from ccm.machines.crdguard import CRDGuard
     from ccm.machines.driver import Shared
     from ccm.runtime.controller import Runnable
@@ -31,13 +32,19 @@ _TOKENS = "kube-system"
 # --- rights -------------------------------------------------------------------------------------
 
 
+def _acts(*rights: str) -> tuple[tuple[str, str], ...]:
+    """Return (verb, resource) of rights such as `get,patch nodes`."""
+    pairs = (right.split() for right in rights)
+    return tuple((verb, resource) for verbs, resource in pairs for verb in verbs.split(","))
+
+
 def _local(
-    *acts: tuple[str, str], follows: Iterable[str] = ("machines", "machineclasses", "secrets")
+    *rights: str, follows: Iterable[str] = ("machines", "machineclasses", "secrets")
 ) -> Callable[[SharedFlags], Iterator[tuple[str, str, str]]]:
     def found(given: SharedFlags) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
             yield from ((verb, resource, given.namespace) for resource in follows)
-        yield from ((verb, resource, given.namespace) for verb, resource in acts)
+        yield from ((verb, resource, given.namespace) for verb, resource in _acts(*rights))
         if given.target_kubeconfig == NO_TARGET:
             # Its UID is the marker then.
             yield "get", "namespaces", given.namespace
@@ -111,154 +118,138 @@ def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
     return context.once(Shared, make)
 
 
-def _guard(context: ControllerContext, kind: Any, component: str) -> CRDGuard:
-    from ccm.kube.resources import CRDS
-    from ccm.machines.crdguard import CRDGuard
+class _Parts:
+    """What one machine controller is made of."""
 
-    control = context.at(CONTROL)
-    events = control.recorder(component)
-    return CRDGuard(kind, control.client(ACCOUNT).resource(CRDS), events, context.deletions)
+    def __init__(self, context: ControllerContext, given: SharedFlags) -> None:
+        self.shared = _shared(context, given)
+        self.caches = self.shared.caches
+        self.codec = self.caches.codec
+        self.recorder = context.at(CONTROL).recorder
+        self._crds = context.at(CONTROL).client(ACCOUNT).resource
+        self._deletions = context.deletions
+
+    def guard(self, kind: Kind[Any], component: str) -> CRDGuard:
+        from ccm.kube.resources import CRDS
+        from ccm.machines.crdguard import CRDGuard
+
+        return CRDGuard(kind, self._crds(CRDS), self.recorder(component), self._deletions)
 
 
-def _machine(context: ControllerContext, given: flags.MachineFlags) -> Runnable:
+def _lazily(
+    make: Callable[[_Parts, F], Runnable], *, fleet: bool = False
+) -> Callable[[ControllerContext, F], Runnable]:
+    """Return `Manifest.build` of a controller that is made once its kinds are served.
+
+    `fleet`: it needs those of sets and deployments too.
+    """
+
+    def build(context: ControllerContext, given: F) -> Runnable:
+        from ccm.runtime.lazy import LazyController
+
+        parts = _Parts(context, given)
+        codec = parts.codec
+        kinds = (codec.machine_sets, codec.machine_deployments) if fleet else ()
+        return LazyController(lambda: parts.caches.ready(*kinds), lambda: make(parts, given))
+
+    return build
+
+
+def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
     from ccm.machines.drain import Settings
     from ccm.runtime.account import Facts
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-    caches = shared.caches
-    kind, events = caches.codec.machines, context.at(CONTROL).recorder(reasons.COMPONENT)
-    guard = _guard(context, kind, reasons.COMPONENT)
+    kind, events = parts.codec.machines, parts.recorder(reasons.COMPONENT)
+    guard = parts.guard(kind, reasons.COMPONENT)
     settings = Settings(
         max_evict_retries=given.machine_max_evict_retries,
         detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),
         reattach_timeout_s=given.machine_pv_reattach_timeout.total_seconds(),
     )
+    made = MachineController(
+        shared=parts.shared,
+        guard=guard,
+        drains=Drainer(shared=parts.shared, settings=settings, events=events),
+        check_period_s=given.machine_safety_apiserver_statuscheck_period.total_seconds(),
+        check_timeout_s=given.machine_safety_apiserver_statuscheck_timeout.total_seconds(),
+        events=events,
+        turns=given.machine_concurrent_syncs,
+    )
 
-    def make() -> Runnable:
-        made = MachineController(
-            shared=shared,
-            guard=guard,
-            drains=Drainer(shared=shared, settings=settings, events=events),
-            check_period_s=given.machine_safety_apiserver_statuscheck_period.total_seconds(),
-            check_timeout_s=given.machine_safety_apiserver_statuscheck_timeout.total_seconds(),
-            events=events,
-            turns=given.machine_concurrent_syncs,
-        )
+    def facts(key: str) -> Facts:
+        obj = parts.caches.machines.store.get(key)
+        found = guard.facts(obj, key, namespace=parts.caches.namespace)
+        return found if obj is None else replace(found, next_s=made.paused_s(obj) or None)
 
-        def facts(key: str) -> Facts:
-            obj = caches.machines.store.get(key)
-            found = guard.facts(obj, key, namespace=caches.namespace)
-            if obj is None:
-                return found
-            return replace(found, next_s=made.paused_s(obj) or None)
-
-        made.controller.explains["machine"] = facts
-        return made.controller
-
-    return LazyController(caches.ready, make)
+    made.controller.explains["machine"] = facts
+    return made.controller
 
 
-def _machine_class(context: ControllerContext, given: flags.MachineClassFlags) -> Runnable:
+def _machine_class(parts: _Parts, _given: flags.MachineClassFlags) -> Runnable:
     from ccm.controllers.machineclass import MachineClassController
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-
-    def make() -> Runnable:
-        return MachineClassController(
-            shared=shared,
-            events=context.at(CONTROL).recorder(reasons.COMPONENT),
-        ).controller
-
-    return LazyController(shared.caches.ready, make)
+    events = parts.recorder(reasons.COMPONENT)
+    return MachineClassController(shared=parts.shared, events=events).controller
 
 
-def _machine_safety(context: ControllerContext, given: flags.MachineSafetyFlags) -> Runnable:
+def _machine_safety(parts: _Parts, given: flags.MachineSafetyFlags) -> Runnable:
     from ccm.controllers.machinesafety import MachineSafetyController
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-
-    def make() -> Runnable:
-        return MachineSafetyController(
-            shared=shared,
-            events=context.at(CONTROL).recorder(reasons.COMPONENT),
-            period_s=given.machine_safety_orphan_vms_period.total_seconds(),
-        ).controller
-
-    return LazyController(shared.caches.ready, make)
+    return MachineSafetyController(
+        shared=parts.shared,
+        events=parts.recorder(reasons.COMPONENT),
+        period_s=given.machine_safety_orphan_vms_period.total_seconds(),
+    ).controller
 
 
-def _machine_set(context: ControllerContext, given: flags.MachineSetFlags) -> Runnable:
+def _machine_set(parts: _Parts, given: flags.MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-    caches, codec = shared.caches, shared.caches.codec
-    guard = _guard(context, codec.machine_sets, reasons.COMPONENT_SETS)
-
-    def make() -> Runnable:
-        made = MachineSetController(
-            caches=caches,
-            guard=guard,
-            events=context.at(CONTROL).recorder(reasons.COMPONENT_SETS),
-            workers=given.machine_set_concurrent_syncs,
-        ).controller
-        made.explains["machineset"] = lambda key: guard.facts(
-            caches.machine_sets.store.get(key), key, namespace=caches.namespace
-        )
-        return made
-
-    return LazyController(lambda: caches.ready(codec.machine_sets, codec.machine_deployments), make)
+    caches, kind = parts.caches, parts.codec.machine_sets
+    guard = parts.guard(kind, reasons.COMPONENT_SETS)
+    made = MachineSetController(
+        caches=caches,
+        guard=guard,
+        events=parts.recorder(reasons.COMPONENT_SETS),
+        workers=given.machine_set_concurrent_syncs,
+    ).controller
+    made.explains["machineset"] = lambda key: guard.facts(
+        caches.machine_sets.store.get(key), key, namespace=caches.namespace
+    )
+    return made
 
 
-def _machine_deployment(
-    context: ControllerContext, given: flags.MachineDeploymentFlags
-) -> Runnable:
+def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-    caches, codec = shared.caches, shared.caches.codec
-    guard = _guard(context, codec.machine_deployments, reasons.COMPONENT_MANAGER)
-
-    def make() -> Runnable:
-        made = MachineDeploymentController(
-            caches=caches,
-            guard=guard,
-            events=context.at(CONTROL).recorder(reasons.COMPONENT_MANAGER),
-            settings=replace(
-                caches.settings, holds_nodes=given.autoscaler_scaledown_annotation_during_rollout
-            ),
-            workers=given.machine_deployment_concurrent_syncs,
-        ).controller
-        made.explains["machinedeployment"] = lambda key: guard.facts(
-            caches.machine_deployments.store.get(key), key, namespace=caches.namespace
-        )
-        return made
-
-    return LazyController(lambda: caches.ready(codec.machine_sets, codec.machine_deployments), make)
+    caches, kind = parts.caches, parts.codec.machine_deployments
+    guard = parts.guard(kind, reasons.COMPONENT_MANAGER)
+    made = MachineDeploymentController(
+        caches=caches,
+        guard=guard,
+        events=parts.recorder(reasons.COMPONENT_MANAGER),
+        settings=replace(
+            caches.settings, holds_nodes=given.autoscaler_scaledown_annotation_during_rollout
+        ),
+        workers=given.machine_deployment_concurrent_syncs,
+    ).controller
+    made.explains["machinedeployment"] = lambda key: guard.facts(
+        caches.machine_deployments.store.get(key), key, namespace=caches.namespace
+    )
+    return made
 
 
-def _machine_overshoot(context: ControllerContext, given: flags.MachineOvershootFlags) -> Runnable:
+def _machine_overshoot(parts: _Parts, given: flags.MachineOvershootFlags) -> Runnable:
     from ccm.controllers.machineovershoot import MachineOvershootController, Margins
-    from ccm.runtime.lazy import LazyController
 
-    shared = _shared(context, given)
-    caches, codec = shared.caches, shared.caches.codec
-
-    def make() -> Runnable:
-        return MachineOvershootController(
-            caches=caches,
-            events=context.at(CONTROL).recorder(reasons.COMPONENT_MANAGER),
-            margins=Margins(up=given.safety_up, down=given.safety_down),
-            period_s=given.machine_safety_overshooting_period.total_seconds(),
-        ).controller
-
-    return LazyController(lambda: caches.ready(codec.machine_sets, codec.machine_deployments), make)
+    return MachineOvershootController(
+        caches=parts.caches,
+        events=parts.recorder(reasons.COMPONENT_MANAGER),
+        margins=Margins(up=given.safety_up, down=given.safety_down),
+        period_s=given.machine_safety_overshooting_period.total_seconds(),
+    ).controller
 
 
 # --- manifests ----------------------------------------------------------------------------------
@@ -272,7 +263,7 @@ def _manifest(
         "metric": alias,
         "groups": _GROUPS,
         "roles": _roles,
-        "acts": (("get", "namespaces"),),
+        "acts": _acts("get namespaces"),
         # Another program may see to the same objects already: two of them would fight.
         "off_by_default": True,
         "lacks": _lacks_machines,
@@ -285,41 +276,28 @@ def _manifest(
 MACHINE = _manifest(
     "machine-controller",
     "machine",
-    _machine,
+    _lazily(_machine),
     code="ccm.controllers.machine.controller",
     groups={
         **_GROUPS,
         "poddisruptionbudgets": "policy",
         "volumeattachments": "storage.k8s.io",
     },
-    acts=(
-        ("get", "namespaces"),
-        ("get", "nodes"),
+    acts=_acts(
+        "get namespaces",
         # A drain watches the volumes of its node itself.
-        ("list", "nodes"),
-        ("watch", "nodes"),
-        ("patch", "nodes"),
-        ("patch", "nodes/status"),
-        ("delete", "nodes"),
-        ("list", "pods"),
-        ("watch", "pods"),
-        ("delete", "pods"),
-        ("create", "pods/eviction"),
-        ("list", "poddisruptionbudgets"),
-        ("watch", "poddisruptionbudgets"),
-        ("get", "persistentvolumeclaims"),
-        ("get", "persistentvolumes"),
-        ("list", "volumeattachments"),
-        ("watch", "volumeattachments"),
-        ("delete", "volumeattachments"),
+        "get,list,watch,patch nodes",
+        "patch nodes/status",
+        "delete nodes",
+        "list,watch,delete pods",
+        "create pods/eviction",
+        "list,watch poddisruptionbudgets",
+        "get persistentvolumeclaims",
+        "get persistentvolumes",
+        "list,watch,delete volumeattachments",
     ),
     named=_reads_crd("machines"),
-    local=_local(
-        ("get", "machines"),
-        ("patch", "machines"),
-        ("patch", "machines/status"),
-        ("delete", "machines"),
-    ),
+    local=_local("get,patch machines", "patch machines/status", "delete machines"),
     # Some classes want bootstrap tokens.
     optional=tuple((verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete")),
     faults=flags.machine_faults,
@@ -329,36 +307,27 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.MachineClassFlags: _manifest(
         "machineclass-controller",
         "machineclass",
-        _machine_class,
-        local=_local(
-            ("get", "machineclasses"),
-            ("patch", "machineclasses"),
-            ("get", "secrets"),
-            ("patch", "secrets"),
-        ),
+        _lazily(_machine_class),
+        local=_local("get,patch machineclasses", "get,patch secrets"),
     ),
     flags.MachineFlags: MACHINE,
     flags.MachineSafetyFlags: _manifest(
         "machine-safety-controller",
         "machinesafety",
-        _machine_safety,
-        acts=(("get", "namespaces"), ("get", "nodes"), ("patch", "nodes")),
+        _lazily(_machine_safety),
+        acts=_acts("get namespaces", "get,patch nodes"),
         local=_local(),
     ),
     flags.MachineSetFlags: _manifest(
         "machine-set-controller",
         "machineset",
-        _machine_set,
+        _lazily(_machine_set, fleet=True),
         code="ccm.controllers.machineset.controller",
         named=_reads_crd("machinesets"),
         local=_local(
-            ("get", "machinesets"),
-            ("patch", "machinesets"),
-            ("patch", "machinesets/status"),
-            ("get", "machines"),
-            ("create", "machines"),
-            ("patch", "machines"),
-            ("delete", "machines"),
+            "get,patch machinesets",
+            "patch machinesets/status",
+            "get,create,patch,delete machines",
             # A change of a class, a Secret or a deployment ends the pause of a set.
             follows=("machines", "machinesets", "machinedeployments", "machineclasses", "secrets"),
         ),
@@ -367,20 +336,15 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.MachineDeploymentFlags: _manifest(
         "machine-deployment-controller",
         "machinedeployment",
-        _machine_deployment,
+        _lazily(_machine_deployment, fleet=True),
         code="ccm.controllers.machinedeployment.controller",
-        acts=(("get", "namespaces"), ("get", "nodes"), ("patch", "nodes")),
+        acts=_acts("get namespaces", "get,patch nodes"),
         named=_reads_crd("machinedeployments"),
         local=_local(
-            ("get", "machinedeployments"),
-            ("patch", "machinedeployments"),
-            ("patch", "machinedeployments/status"),
-            ("get", "machinesets"),
-            ("create", "machinesets"),
-            ("patch", "machinesets"),
-            ("delete", "machinesets"),
-            ("get", "machines"),
-            ("patch", "machines"),
+            "get,patch machinedeployments",
+            "patch machinedeployments/status",
+            "get,create,patch,delete machinesets",
+            "get,patch machines",
             follows=("machines", "machinesets", "machinedeployments"),
         ),
         lacks=_lacks_nothing,
@@ -388,14 +352,12 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.MachineOvershootFlags: _manifest(
         "machine-overshoot-controller",
         "machineovershoot",
-        _machine_overshoot,
+        _lazily(_machine_overshoot, fleet=True),
         local=_local(
-            ("get", "machinesets"),
-            ("patch", "machinesets"),
-            ("patch", "machinesets/status"),
-            ("get", "machinedeployments"),
-            ("patch", "machinedeployments"),
-            ("patch", "machinedeployments/status"),
+            "get,patch machinesets",
+            "patch machinesets/status",
+            "get,patch machinedeployments",
+            "patch machinedeployments/status",
             follows=("machines", "machinesets", "machinedeployments"),
         ),
         lacks=_lacks_nothing,
