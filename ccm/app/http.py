@@ -124,7 +124,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         tokens, access = await _reviewers(stack, context)
         shelf = Shelf()
         authenticator = Authenticator(
-            Reviews(tokens) if tokens else None,
+            Reviews(tokens).review_token if tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
             shelf=shelf,
         )
@@ -234,7 +234,7 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
 
 def _authorizer(options: Options, client: Client | None, shelf: Shelf) -> Authorizer:
     return Authorizer(
-        Reviews(client) if client else None,
+        Reviews(client).review_access if client else None,
         Paths(options.authorization_always_allow_paths),
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
@@ -268,7 +268,7 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = [
         tls.Named(
-            source=tls.Files(
+            source=tls.files(
                 Path(entry.cert_file),
                 Path(entry.key_file),
                 called=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
@@ -287,15 +287,15 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
 
 def _main(get: Callable[[str], Any], prefix: str) -> tls.Source:
     if get("tls-cert-file"):
-        return tls.Files(
+        return tls.files(
             Path(get("tls-cert-file")),
             Path(get("tls-private-key-file")),
             called=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
         )
-    subject = tls.Subject.serving(get("bind-address"))
+    hosts = tls.hosts_of(get("bind-address"))
     if get("cert-dir"):
-        return tls.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
-    return tls.Memory(subject)
+        return tls.directory(Path(get("cert-dir")), PAIR_NAMES[prefix], hosts)
+    return tls.memory(hosts)
 
 
 _GROUP = config.GROUP_VERSION.partition("/")[0]

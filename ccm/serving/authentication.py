@@ -15,10 +15,10 @@ import hmac
 import secrets
 import ssl
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 from ccm.base import clock, metrics
@@ -180,16 +180,8 @@ class Unauthorized(Exception):
     """The caller showed something, and it is wrong; the message is for our log alone."""
 
 
-class TokenReviewer(Protocol):
-    """Who knows the owner of a token: the API server."""
-
-    async def review_token(self, token: str) -> User | None:
-        """The owner; None if it is no good token.
-
-        Raises:
-            ReviewFailed: there is no answer.
-        """
-        ...
+TokenReview = Callable[[str], Awaitable[User | None]]
+"""Returns the owner of a token, None if it is no good one; raises ReviewFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,16 +228,16 @@ class Authenticator:
     """Tells who asks.
 
     Args:
-        reviewer: knows tokens; None: every token is wrong.
+        review: asks about tokens; None: every token is wrong.
         token_ttl_s: how long an answer about a token is remembered.
         shelf: where answers are kept; None: one of its own.
     """
 
     def __init__(
-        self, reviewer: TokenReviewer | None, *, token_ttl_s: float, shelf: Shelf | None = None
+        self, review: TokenReview | None, *, token_ttl_s: float, shelf: Shelf | None = None
     ) -> None:
         self.trust = Trust()
-        self._reviewer = reviewer
+        self._review_token = review
         self._salt = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
         self._unknown = Turns(UNKNOWN_AT_ONCE, each=UNKNOWN_OF_EACH)
@@ -342,12 +334,12 @@ class Authenticator:
         return user
 
     async def _review(self, key: bytes, token: str, origin: str) -> User | None:
-        if self._reviewer is None:
+        if self._review_token is None:
             return None
         if key in self._good:
-            return await self._reviewer.review_token(token)
+            return await self._review_token(token)
         async with self._unknown.place(origin):
-            return await self._reviewer.review_token(token)
+            return await self._review_token(token)
 
 
 def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:

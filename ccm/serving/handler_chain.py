@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ccm.base import clock, log, metrics
 from ccm.base.throttle import Bucket
@@ -70,16 +70,8 @@ class Decision:
     reason: str = ""
 
 
-class AccessReviewer(Protocol):
-    """Who knows what callers may do: the API server."""
-
-    async def review_access(self, question: Question) -> Decision:
-        """Its decision.
-
-        Raises:
-            ReviewFailed: there is no answer.
-        """
-        ...
+AccessReview = Callable[[Question], Awaitable[Decision]]
+"""Asks whether a caller may; raises ReviewFailed where there is no answer."""
 
 
 class Paths:
@@ -104,7 +96,7 @@ class Authorizer:
     """Decides.
 
     Args:
-        reviewer: is asked; None: what needs it is forbidden.
+        review: asks; None: what needs it is forbidden.
         paths: what anybody may have.
         allowed_ttl_s: how long a permission is remembered.
         denied_ttl_s: how long a refusal is remembered.
@@ -113,14 +105,14 @@ class Authorizer:
 
     def __init__(
         self,
-        reviewer: AccessReviewer | None,
+        review: AccessReview | None,
         paths: Paths,
         *,
         allowed_ttl_s: float,
         denied_ttl_s: float,
         shelf: Shelf | None = None,
     ) -> None:
-        self._reviewer = reviewer
+        self._review = review
         self._paths = paths
         self._anonymous = asyncio.Semaphore(ANONYMOUS_AT_ONCE)
         self._known: TTLCache[bytes, Decision] = TTLCache(
@@ -152,16 +144,16 @@ class Authorizer:
     async def _decide(self, question: Question) -> Decision:
         if MASTERS in question.user.groups or question.path in self._paths:
             return Decision(allowed=True)
-        if self._reviewer is None:
+        if (review := self._review) is None:
             return Decision(allowed=False)
-        return await self._known.get(digest(question), lambda: self._ask(question))
 
-    async def _ask(self, question: Question) -> Decision:
-        assert self._reviewer is not None
-        if question.user != ANONYMOUS:
-            return await self._reviewer.review_access(question)
-        async with self._anonymous:
-            return await self._reviewer.review_access(question)
+        async def ask() -> Decision:
+            if question.user != ANONYMOUS:
+                return await review(question)
+            async with self._anonymous:
+                return await review(question)
+
+        return await self._known.get(digest(question), ask)
 
 
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")

@@ -11,12 +11,13 @@ import os
 import ssl
 import subprocess
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from ccm.base import clock, interpreter, log
 from ccm.base.credentials import KeyPair
@@ -36,119 +37,79 @@ class CertificateError(Exception):
     """A certificate or key cannot be used; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Whom a certificate of our own is for.
-
-    Attributes:
-        dns: host names.
-        addresses: IP addresses.
-    """
-
-    dns: tuple[str, ...] = ("localhost",)
-    addresses: tuple[str, ...] = ("127.0.0.1",)
-
-    @classmethod
-    def serving(cls, address: IPv4Address | IPv6Address) -> Subject:
-        """For a server on this address: localhost, and the address if it is one alone."""
-        if address.is_unspecified:
-            both = ("127.0.0.1", "::1") if address.version == 6 else ("127.0.0.1",)
-            return cls(addresses=both)
-        return cls(addresses=tuple(dict.fromkeys(["127.0.0.1", str(address)])))
+LOCAL = ("localhost", "127.0.0.1")
+"""Hosts that each certificate of our own is for."""
 
 
-class Source(Protocol):
-    """Where one pair comes from."""
-
-    async def read(self) -> KeyPair:
-        """The pair as it is now.
-
-        Raises:
-            CertificateError: there is none that can be read.
-        """
-        ...
+def hosts_of(address: IPv4Address | IPv6Address) -> tuple[str, ...]:
+    """Return the hosts of a server on this address: our own, and the address if it is one alone."""
+    if address.is_unspecified:
+        return (*LOCAL, "::1") if address.version == 6 else LOCAL
+    return tuple(dict.fromkeys([*LOCAL, str(address)]))
 
 
-class Files:
-    """A pair in two given files.
+Source = Callable[[], Awaitable[KeyPair]]
+"""Reads a pair as it is now; raises CertificateError."""
+
+
+def files(chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")) -> Source:
+    """Return the source of a pair in two given files.
 
     Args:
         chain: path of the PEM chain, the server's own certificate first.
         key: path of its PEM key.
         called: what people call each of them, such as `--tls-cert-file=`.
     """
-
-    def __init__(
-        self, chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")
-    ) -> None:
-        self._chain = chain
-        self._key = key
-        self._called = called
-
-    async def read(self) -> KeyPair:
-        """Read both files; `CertificateError` if one cannot be read."""
-        return await asyncio.to_thread(_read, self._chain, self._key, self._called)
+    return partial(asyncio.to_thread, _read, chain, key, called)
 
 
-class Directory:
-    """A pair in a directory, made there when it cannot be read.
+def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
+    """Return the source of a pair in a directory, made there when it cannot be read.
 
     Args:
         folder: the directory; made if it is missing.
         name: of the files `<name>.crt` and `<name>.key`.
-        subject: whom a new certificate is for.
+        hosts: names and addresses that a new certificate is for.
     """
+    chain, key = folder / f"{name}.crt", folder / f"{name}.key"
 
-    def __init__(self, folder: Path, name: str, subject: Subject) -> None:
-        self._chain = folder / f"{name}.crt"
-        self._key = folder / f"{name}.key"
-        self._subject = subject
-
-    async def read(self) -> KeyPair:
-        """Read the pair, or make it; `CertificateError` if it can be neither."""
+    def write(pair: KeyPair) -> None:
         try:
-            return await asyncio.to_thread(_read, self._chain, self._key)
-        except CertificateError:
-            pair = await mint(self._subject, now=clock.now())
-        await asyncio.to_thread(self._write, pair)
-        return pair
-
-    def _write(self, pair: KeyPair) -> None:
-        try:
-            self._chain.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             # The key first: who follows the chain's file finds both in place.
-            _replace(self._key, pair.key, 0o600)
-            _replace(self._chain, pair.chain, 0o644)
+            _replace(key, pair.key, 0o600)
+            _replace(chain, pair.chain, 0o644)
         except OSError as error:
-            where = self._chain.parent
             raise CertificateError(
-                f"a new certificate cannot be kept in {where}: {reason(error)}"
+                f"a new certificate cannot be kept in {folder}: {reason(error)}"
             ) from error
 
+    async def read() -> KeyPair:
+        try:
+            return await asyncio.to_thread(_read, chain, key)
+        except CertificateError:
+            pair = await mint(hosts, now=clock.now())
+        await asyncio.to_thread(write, pair)
+        return pair
 
-class Memory:
-    """A pair that lives in this process only.
+    return read
 
-    Args:
-        subject: whom it is for.
-    """
 
-    def __init__(self, subject: Subject) -> None:
-        self._subject = subject
-        self._pair: KeyPair | None = None
-        self._renew_at: datetime | None = None
+def memory(hosts: Sequence[str]) -> Source:
+    """Return the source of a pair that lives in this process only; it is renewed in time."""
+    made: tuple[KeyPair, datetime] | None = None
 
-    async def read(self) -> KeyPair:
-        """The pair; a new one the first time and towards its end."""
+    async def read() -> KeyPair:
+        nonlocal made
         now = clock.now()
-        if self._pair is None or self._renew_at is None or now >= self._renew_at:
-            self._pair = await mint(self._subject, now=now)
-            self._renew_at = now + LIFETIME - RENEW_BEFORE
-        return self._pair
+        if made is None or now >= made[1]:
+            made = await mint(hosts, now=now), now + LIFETIME - RENEW_BEFORE
+        return made[0]
+
+    return read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(NamedTuple):
     """A certificate for some host names only.
 
     Attributes:
@@ -200,15 +161,14 @@ class Certificates:
         """Read all; `CertificateError` if one cannot be read."""
         named = []
         for entry in self._named:
-            pair = await entry.source.read()
-            names = entry.names or await self._names_in(pair)
+            pair = await entry.source()
+            names = entry.names
+            if not names:
+                if pair.chain not in self._carried:
+                    self._carried[pair.chain] = await names_in(pair)
+                names = self._carried[pair.chain]
             named.append((tuple(name.lower().rstrip(".") for name in names), pair))
-        return Loaded(main=await self._main.read(), named=tuple(named))
-
-    async def _names_in(self, pair: KeyPair) -> tuple[str, ...]:
-        if pair.chain not in self._carried:
-            self._carried = {**self._carried, pair.chain: await names_in(pair)}
-        return self._carried[pair.chain]
+        return Loaded(main=await self._main(), named=tuple(named))
 
 
 def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair:
@@ -229,13 +189,13 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     new.replace(path)
 
 
-async def mint(subject: Subject, *, now: datetime) -> KeyPair:
+async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:
     """Make a pair that vouches for itself; takes a fraction of a second.
 
     Raises:
         CertificateError: it cannot be made.
     """
-    words = (now.isoformat(), str(LIFETIME.total_seconds()), *subject.dns, *subject.addresses)
+    words = (now.isoformat(), str(LIFETIME.total_seconds()), *hosts)
     made = await asyncio.to_thread(_child, "mint", *words)
     chain, mark, key = made.partition("-----BEGIN PRIVATE")
     return KeyPair(chain=chain.encode(), key=f"{mark}{key}".encode())
@@ -361,8 +321,13 @@ class CertReloader:
     @property
     def context(self) -> ssl.SSLContext:
         """For the listener; once made it follows every change. `start` comes first."""
+
+        def newest() -> ssl.SSLContext:
+            assert self._newest is not None
+            return self._newest
+
         standing = _Current(ssl.PROTOCOL_TLS_SERVER)
-        standing.newest = self._current
+        standing.newest = newest
         return standing
 
     async def start(self) -> None:
@@ -432,10 +397,6 @@ class CertReloader:
     def _adopt(self, found: Loaded, authorities: bytes | None) -> None:
         self._newest = self._contexts(found, authorities)
         self._loaded, self._authorities = found, authorities
-
-    def _current(self) -> ssl.SSLContext:
-        assert self._newest is not None
-        return self._newest
 
     def _contexts(self, found: Loaded, authorities: bytes | None) -> ssl.SSLContext:
         def made(pair: KeyPair) -> ssl.SSLContext:

@@ -75,7 +75,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 async def _tls(data_dir: pathlib.Path) -> tuple[ssl.SSLContext, pathlib.Path]:
     """A context with a certificate of its own, and the file by which clients know it."""
-    pair = await tls.mint(tls.Subject(), now=clock.now())
+    pair = await tls.mint(tls.LOCAL, now=clock.now())
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     pair.load_into(context)
     ca_file = data_dir / "ca.crt"

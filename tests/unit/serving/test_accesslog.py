@@ -45,8 +45,10 @@ def site(*, answers: bool = True) -> HandlerChain:
     )
     return HandlerChain(
         dict.fromkeys(("/healthz", *PATHS), page),
-        authenticator=Authenticator(reviewer, token_ttl_s=10.0),
-        authorizer=Authorizer(reviewer, Paths(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
+        authenticator=Authenticator(reviewer.review_token, token_ttl_s=10.0),
+        authorizer=Authorizer(
+            reviewer.review_access, Paths(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
+        ),
     )
 
 

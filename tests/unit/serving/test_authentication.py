@@ -52,7 +52,7 @@ BOB_BY_CERTIFICATE = certified("bob", b"clients-ca", groups=["ops", "devs"])
 
 
 def authenticator(reviewer: Reviewer | None = None, *, ttl_s: float = 10.0) -> Authenticator:
-    made = Authenticator(reviewer, token_ttl_s=ttl_s)
+    made = Authenticator(reviewer.review_token if reviewer else None, token_ttl_s=ttl_s)
     made.trust = TRUST
     return made
 
@@ -213,7 +213,8 @@ def question(path: str, user: User = AUTHORIZATION_ALICE, verb: str = "get") -> 
 
 
 def authorizer(reviewer: Reviewer | None) -> Authorizer:
-    return Authorizer(reviewer, Paths(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
+    review = reviewer.review_access if reviewer else None
+    return Authorizer(review, Paths(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
 
 
 @pytest.mark.row("serving-matrix-05")

@@ -13,13 +13,11 @@ from cryptography import x509
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.serving import tls
-from ccm.serving.tls import Certificates, Directory, Files, Memory, Named, Subject
+from ccm.serving.tls import LOCAL, Certificates, Named, directory, files, memory
 from ccm.testing.clock import jump
 from tests import pki
 
 pytestmark = pytest.mark.virtual_time
-
-LOCAL = Subject()
 
 
 def parsed(pair: KeyPair) -> x509.Certificate:
@@ -29,7 +27,7 @@ def parsed(pair: KeyPair) -> x509.Certificate:
 @pytest.mark.row("serving-tls-01")
 async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() -> None:
 
-    certificate = parsed(await Memory(LOCAL).read())
+    certificate = parsed(await memory(LOCAL)())
 
     now = clock.now().replace(microsecond=0)
     assert certificate.not_valid_before_utc == now - timedelta(hours=1)
@@ -50,28 +48,28 @@ async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() ->
 async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
     address: str, names: tuple[str, ...]
 ) -> None:
-    pair = await Memory(Subject.serving(ip_address(address))).read()
+    pair = await memory(tls.hosts_of(ip_address(address)))()
 
     assert await tls.names_in(pair) == names
 
 
 async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
-    source = Memory(LOCAL)
-    first = await source.read()
+    source = memory(LOCAL)
+    first = await source()
 
     jump(timedelta(days=334).total_seconds())
-    assert await source.read() == first
+    assert await source() == first
     jump(timedelta(days=2).total_seconds())
-    assert await source.read() != first
+    assert await source() != first
 
 
 @pytest.mark.row("serving-tls-02")
 async def test_a_directory_gets_a_pair_that_the_next_process_uses_again(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
 
-    made = await Directory(folder, "daemon", LOCAL).read()
+    made = await directory(folder, "daemon", LOCAL)()
 
-    assert await Directory(folder, "daemon", LOCAL).read() == made
+    assert await directory(folder, "daemon", LOCAL)() == made
     assert (folder / "daemon.crt").read_bytes() == made.chain
     assert stat.S_IMODE((folder / "daemon.key").stat().st_mode) == 0o600
 
@@ -80,7 +78,7 @@ async def test_a_directory_gets_a_pair_that_the_next_process_uses_again(tmp_path
 async def test_half_a_pair_in_a_directory_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "daemon.crt").write_text("left over")
 
-    made = await Directory(tmp_path, "daemon", LOCAL).read()
+    made = await directory(tmp_path, "daemon", LOCAL)()
 
     assert (tmp_path / "daemon.crt").read_bytes() == made.chain
 
@@ -91,7 +89,7 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
     main = authority.server("main.example", file="main")
     other = authority.server("a.example", "*.b.example", "192.0.2.9", file="other")
     certificates = Certificates(
-        Files(main.chain, main.key), [Named(source=Files(other.chain, other.key))]
+        files(main.chain, main.key), [Named(source=files(other.chain, other.key))]
     )
 
     loaded = await certificates.read()

@@ -26,8 +26,10 @@ def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> HandlerChain:
     reviewer = Reviewer({"right": User(name="alice")}, rights)
     return HandlerChain(
         {"/page": page, "/folder/": page, "/open": page},
-        authenticator=Authenticator(reviewer, token_ttl_s=10.0),
-        authorizer=Authorizer(reviewer, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
+        authenticator=Authenticator(reviewer.review_token, token_ttl_s=10.0),
+        authorizer=Authorizer(
+            reviewer.review_access, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0
+        ),
     )
 
 

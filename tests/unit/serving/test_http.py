@@ -16,7 +16,7 @@ import pytest
 
 from ccm.serving import acceptor, http, policy, tls
 from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
-from ccm.serving.tls import Certificates, Files
+from ccm.serving.tls import Certificates
 from tests import pki
 from tests.waiting import DEADLINE_S
 
@@ -67,7 +67,7 @@ async def knowing(root: pki.Authority) -> AsyncIterator[tuple[int, list[http.Cal
     """A server that believes an authority: its port, and who called."""
     told: list[http.Caller] = []
     pair = root.server("localhost")
-    keeper = tls.CertReloader(policy.policy("", ()), Certificates(Files(pair.chain, pair.key)))
+    keeper = tls.CertReloader(policy.policy("", ()), Certificates(tls.files(pair.chain, pair.key)))
     keeper.trust(root.own)
     await keeper.start()
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from ccm.serving import policy, tls
 from ccm.serving.http import Request, Response, text
-from ccm.serving.tls import CertificateError, Certificates, Files, Named
+from ccm.serving.tls import CertificateError, Certificates, Named, Source
 from tests import pki
 from tests.unit.serving import test_http
 
@@ -30,8 +30,8 @@ def authority(tmp_path: Path) -> pki.Authority:
     return pki.Authority(tmp_path, "authority")
 
 
-def files(pair: pki.Files) -> Files:
-    return Files(pair.chain, pair.key)
+def files(pair: pki.Files) -> Source:
+    return tls.files(pair.chain, pair.key)
 
 
 def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -> tls.CertReloader:
