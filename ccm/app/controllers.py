@@ -162,7 +162,7 @@ class Controllers:
             informers=informers,
             handle=handle,
             inventory=inventory,
-            gates=gates.build(self._options.feature_gates),
+            gates=gates.values(self._options.feature_gates),
             deletions=self._deletions(),
             clusters=by_role,
         )

@@ -357,7 +357,7 @@ def _named(options: Options) -> tuple[str, ...]:
 
 def _obstacle(options: Options) -> str:
     """What keeps all webhooks from being served; empty: nothing."""
-    if not gates.build(options.feature_gates).enabled(gates.WEBHOOK):
+    if not gates.values(options.feature_gates)[gates.WEBHOOK]:
         return f"it needs --feature-gates={gates.WEBHOOK}=true"
     return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ccm.base.flags import Fault, Gate, Gates, Section
+from ccm.base.flags import Fault, Gate, Section
 
 if TYPE_CHECKING:
     from ccm.cloud.calls.handle import Handle
@@ -92,7 +92,7 @@ class ControllerContext:
         informers: the shared caches.
         handle: the handle to the cloud.
         inventory: the shared listing of instances; None where the provider has none.
-        gates: the feature gates.
+        gates: feature gates and whether each is on.
         deletions: what the brakes remember, and where what they hold back is shown.
         clusters: those that are not our own, by what they are to a controller.
         shared: see `once`.
@@ -103,7 +103,7 @@ class ControllerContext:
     informers: Informers
     handle: Handle
     inventory: SharedInventory | None
-    gates: Gates
+    gates: Mapping[str, bool]
     deletions: DeletionRecord
     clusters: Mapping[str, ClusterContext] = field(default_factory=dict)
     shared: dict[type, Any] = field(default_factory=dict)

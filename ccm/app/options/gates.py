@@ -45,24 +45,21 @@ KNOWN = tuple(sorted((*_EFFECTIVE, *_IDLE), key=lambda gate: gate.name.lower()))
 _GROUPS = frozenset({"AllAlpha", "AllBeta"})
 
 
-def build(settings: Mapping[str, bool]) -> flags.Gates:
-    """The value of every gate under the settings of `--feature-gates`.
+def values(settings: Mapping[str, bool]) -> dict[str, bool]:
+    """Return the value of every gate under the settings of `--feature-gates`.
 
-    Raises:
-        ValueError: an unknown gate, or a locked one that was to be changed.
+    Settings that are refused anyway turn all on: one fault is enough.
     """
-    return flags.Gates(KNOWN, settings)
-
-
-def allows(settings: Mapping[str, bool], name: str) -> bool:
-    """Whether a gate is on. Settings that are refused anyway allow all: one fault is enough."""
-    return bool(wrong(settings)) or build(settings).enabled(name)
+    try:
+        return flags.gate_values(KNOWN, settings)
+    except ValueError:
+        return {gate.name: True for gate in KNOWN}
 
 
 def wrong(settings: Mapping[str, bool]) -> str:
     """What would be right in place of settings that cannot be; empty if they can."""
     try:
-        build(settings)
+        flags.gate_values(KNOWN, settings)
     except ValueError as error:
         known = ", ".join(gate.name for gate in KNOWN)
         return f"{error}; known: {known}, AllAlpha, AllBeta"

@@ -200,11 +200,11 @@ def _faults(options: Options) -> Iterator[Fault]:
     for name, flag in FLAGS.items():
         if right := flag.wrong(options.get(name)):
             yield name, right
-    given = options.feature_gates
+    on = gates.values(options.feature_gates)
     if options.cloud_api_burst > 0 and not options.cloud_api_qps:
         yield "cloud-api-burst", "needs --cloud-api-qps above 0"
     yield from generic.election_faults(options)
-    yield from generic.log_faults(options, alpha=gates.allows(given, gates.LOGGING_ALPHA))
-    yield from serving.faults(options, uid_headers=gates.allows(given, gates.REQUEST_HEADER_UID))
+    yield from generic.log_faults(options, alpha=on[gates.LOGGING_ALPHA])
+    yield from serving.faults(options, uid_headers=on[gates.REQUEST_HEADER_UID])
     for manifest in MANIFESTS:
         yield from manifest.faults(options)

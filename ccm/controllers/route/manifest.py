@@ -122,7 +122,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.model.names import COMPONENT_ROUTE
     from ccm.runtime.account import Facts
 
-    watching = context.gates.enabled(WATCH_ROUTES.name)
+    watching = context.gates[WATCH_ROUTES.name]
     period_s = flags.route_reconciliation_period.total_seconds()
     nodes, ranges = context.informers.of(NODES), parse_ranges(flags.cluster_cidr)
     made = RouteController(

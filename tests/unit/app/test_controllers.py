@@ -57,7 +57,7 @@ def started(*flags: str, of: Cloud | None = None) -> list[str]:
         informers=unused,
         handle=Handle(of or cloud()),
         inventory=None,
-        gates=gates.build(chosen.feature_gates),
+        gates=gates.values(chosen.feature_gates),
         deletions=Mock(),
     )
     return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]

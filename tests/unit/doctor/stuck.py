@@ -108,7 +108,7 @@ class Stuck(Sets):
             informers=informers,
             handle=handle,
             inventory=None,
-            gates=gates.build({}),
+            gates=gates.values({}),
             deletions=record,
         )
         running = [spawn(informers.run(), name="informers"), spawn(record.run(), name="record")]
