@@ -1,9 +1,7 @@
-"""The wire's limit for nodes and Services: sends what the daemon sends, and decides nothing.
+"""The wire's limit for nodes: sends what the daemon sends, and decides nothing.
 
-Reads `node NAME UID [ADDRESS]` and `service NAME UID` lines on standard input, and ends with it.
-For each node: status patch, node patch, event. For each Service: finalizer, event, the three calls
-that make a load balancer with the members of that moment, event, status; and when all nodes are
-there, the two calls that change the members, and an event. Prints one JSON line.
+Reads `NAME UID` lines on standard input, and ends with it. For each node: status patch, node patch,
+event. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import msgspec
 from tests.benchmarks.proc import usage
 
 WORKERS = 64
-SERVICE_WORKERS = 32
 
 
 class Meta(msgspec.Struct):
@@ -35,11 +32,12 @@ class Answer(msgspec.Struct):
     metadata: Meta
 
 
-class Sender:
-    """Sends requests and knows nothing about them."""
+class Api:
+    """The API server."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        self._events: list[asyncio.Task[bytes]] = []
 
     async def send(
         self, method: str, path: str, body: Any = None, kind: str = "application/json"
@@ -58,14 +56,6 @@ class Sender:
                 raise RuntimeError(f"{method} {path}: {response.status} {answer[:300]!r}")
             return answer
 
-
-class Api(Sender):
-    """The API server."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        super().__init__(session)
-        self._events: list[asyncio.Task[bytes]] = []
-
     async def patch(self, path: str, body: Any) -> bytes:
         """A strategic merge patch."""
         return await self.send("PATCH", path, body, "application/strategic-merge-patch+json")
@@ -81,11 +71,9 @@ class Api(Sender):
 
 
 @contextlib.asynccontextmanager
-async def connect(
-    server: str, token: str, ca_file: str | None = None
-) -> AsyncIterator[aiohttp.ClientSession]:
-    """A connection to the API server, or to the cloud."""
-    trust = ssl.create_default_context(cafile=ca_file) if ca_file else True
+async def connect(server: str, token: str, ca_file: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """A connection to the API server."""
+    trust = ssl.create_default_context(cafile=ca_file)
     async with aiohttp.ClientSession(
         server,
         headers={"Authorization": f"Bearer {token}"},
@@ -157,106 +145,18 @@ class Stopwatch:
         print(json.dumps(figures), flush=True)
 
 
-FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
-
-
-class Balancer(msgspec.Struct):
-    id: str
-    ingress: list[dict[str, str]]
-
-
-_balancer_in = msgspec.json.Decoder(Balancer).decode
-
-
-class Cloud(Sender):
-    """The cloud."""
-
-    async def find(self, name: str) -> None:
-        """Look for a load balancer."""
-        await self.send("GET", f"/v1/balancers?name={name}&limit=500")
-
-    async def create(self, name: str) -> Balancer:
-        """Order one."""
-        listener = {"protocol": "TCP", "port": 80, "target_port": 30080}
-        order = {"name": name, "cluster": "kubernetes", "listeners": [listener]}
-        return _balancer_in(await self.send("POST", "/v1/balancers", order))
-
-    async def set_members(self, balancer: Balancer, members: list[str]) -> None:
-        """Replace its members."""
-        path = f"/v1/balancers/{balancer.id}/members"
-        _balancer_in(await self.send("PUT", path, {"members": members}))
-
-
-class Services:
-    """The work for every Service that is put in."""
-
-    def __init__(self, api: Api, cloud: Cloud) -> None:
-        self.members: list[str] = []
-        self._api = api
-        self._cloud = cloud
-        self._made: list[tuple[str, str, Balancer]] = []
-        self._slots = asyncio.Semaphore(SERVICE_WORKERS)
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def put(self, name: str, uid: str) -> None:
-        """One more Service."""
-        self._tasks.append(asyncio.create_task(self._ensure(name, uid)))
-
-    async def finish(self) -> None:
-        """There are no more, and the members are complete; wait for all of them."""
-        await asyncio.gather(*self._tasks)
-        await asyncio.gather(*(self._update(*each) for each in self._made))
-
-    async def _ensure(self, name: str, uid: str) -> None:
-        path = f"/api/v1/namespaces/default/services/{name}/status"
-        async with self._slots:
-            self._api.event(_told(name, uid, "EnsuringLoadBalancer"))
-            await self._api.patch(path, {"metadata": {"finalizers": [FINALIZER]}})
-            await self._cloud.find(_balancer(uid))
-            made = await self._cloud.create(_balancer(uid))
-            await self._cloud.set_members(made, list(self.members))
-            self._api.event(_told(name, uid, "EnsuredLoadBalancer"))
-            ingress = [{"ip": each["ip"]} for each in made.ingress]
-            await self._api.patch(path, {"status": {"loadBalancer": {"ingress": ingress}}})
-            self._made.append((name, uid, made))
-
-    async def _update(self, name: str, uid: str, balancer: Balancer) -> None:
-        async with self._slots:
-            await self._cloud.find(_balancer(uid))
-            await self._cloud.set_members(balancer, self.members)
-            self._api.event(_told(name, uid, "UpdatedLoadBalancer"))
-
-
-async def main(server: str, token: str, ca_file: str, *cloud: str) -> None:
-    """Send everything and report; `cloud` is its URL and token where there are Services."""
-    async with contextlib.AsyncExitStack() as stack:
-        api = Api(await stack.enter_async_context(connect(server, token, ca_file)))
-        nodes, services = Nodes(api), None
-        if cloud:
-            services = Services(api, Cloud(await stack.enter_async_context(connect(*cloud))))
+async def main(server: str, token: str, ca_file: str) -> None:
+    """Send everything and report."""
+    async with connect(server, token, ca_file) as session:
+        api = Api(session)
+        nodes = Nodes(api)
         watch = Stopwatch()
-        async for kind, name, uid, *address in lines():
-            if kind == "node":
-                nodes.put(name, uid)
-                if services is not None:
-                    services.members += address
-            elif services is not None:
-                services.put(name, uid)
+        async for name, uid in lines():
+            nodes.put(name, uid)
         await nodes.finish()
-        if services is not None:
-            await services.finish()
         watch.stop()
         await api.drain()
         watch.report()
-
-
-def _balancer(uid: str) -> str:
-    return f"a{uid.replace('-', '')}"[:32]
-
-
-def _told(name: str, uid: str, reason: str) -> Any:
-    reference = {"kind": "Service", "apiVersion": "v1", "namespace": "default"}
-    return event({**reference, "name": name, "uid": uid}, reason, reason, "service-controller")
 
 
 def _status(name: str, uid: str) -> Any:
@@ -289,20 +189,14 @@ def _node(name: str, version: str) -> Any:
 
 
 def _event(name: str, uid: str) -> Any:
-    about = {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid}
-    return event(about, "Synced", "Node synced successfully", "cloud-node-controller")
-
-
-def event(about: dict[str, str], reason: str, message: str, component: str) -> Any:
-    """An event as a controller of that name sends it."""
-    now = "2026-01-01T00:00:00Z"
+    now, component = "2026-01-01T00:00:00Z", "cloud-node-controller"
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": "default"},
-        "involvedObject": about,
-        "reason": reason,
-        "message": message,
+        "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid},
+        "reason": "Synced",
+        "message": "Node synced successfully",
         "type": "Normal",
         "count": 1,
         "firstTimestamp": now,

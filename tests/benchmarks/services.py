@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-
-import yaml
 
 from tests.benchmarks import proc
 from tests.benchmarks.scenarios import TUNED
-from tests.benchmarks.world import World, address, compared
+from tests.benchmarks.world import World
 
 NODES = 1000
 SERVICES = 100
@@ -24,23 +20,13 @@ PATH = "/api/v1/namespaces/default/services"
 TIMEOUT_S = 300.0
 QUIET_S = 3.0
 
-OnObject = Callable[[str, str], None]
-
 
 async def services(world: World) -> dict[str, Any]:
-    """The load appears; beside a bare client that sends the same. Then latecomers."""
+    """The load appears. Then latecomers."""
     nodes = [f"node-{n:04d}" for n in range(NODES)]
     webs = [f"web-{n:04d}" for n in range(SERVICES)]
     latecomers = [f"late-{n:04d}" for n in range(2 * LATECOMERS)]
     await world.add_instances([*nodes, *latecomers])
-    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
-    bare = await world.bare(
-        *(cloud["url"], cloud["token"]),
-        work=lambda tell: _appear(world, nodes, webs, tell),
-    )
-    await remove_services(world)
-    await world.remove_nodes()
-    await world.cloud_calls()
     async with world.leader("services.log", *FLAGS) as daemon:
         ours = await _load(world, daemon, nodes, webs)
         once = await _latecomers(world, daemon, latecomers[:LATECOMERS], SERVICES, NODES)
@@ -51,7 +37,7 @@ async def services(world: World) -> dict[str, Any]:
         twice = await _latecomers(world, daemon, latecomers[LATECOMERS:], 2 * SERVICES, members)
         daemon.stop()
     return {
-        **compared(ours, bare),
+        "ours": ours,
         "one_node_more": {
             f"{SERVICES}_services": once,
             f"{2 * SERVICES}_services": twice,
@@ -60,9 +46,7 @@ async def services(world: World) -> dict[str, Any]:
     }
 
 
-async def create_services(
-    world: World, names: Sequence[str], *, on_service: OnObject | None = None
-) -> float:
+async def create_services(world: World, names: Sequence[str]) -> float:
     """Services of type LoadBalancer, 16 at once; the seconds that took."""
     line = asyncio.Semaphore(16)
     started = time.monotonic()
@@ -71,29 +55,11 @@ async def create_services(
         ports = [{"protocol": "TCP", "port": 80}]
         body = {"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": ports}}
         async with line, world.api.post(PATH, json=body) as response:
-            answer = await response.json()
             if response.status != 201:
-                raise RuntimeError(str(answer))
-            if on_service is not None:
-                on_service(name, answer["metadata"]["uid"])
+                raise RuntimeError(await response.text())
 
     await asyncio.gather(*(one(name) for name in names))
     return time.monotonic() - started
-
-
-async def remove_services(world: World) -> None:
-    """Delete all Services that want a load balancer, and all load balancers."""
-    for item in await _wanting(world):
-        path = f"{PATH}/{item['metadata']['name']}"
-        merge = {"Content-Type": "application/merge-patch+json"}
-        lifted = json.dumps({"metadata": {"finalizers": None}})
-        async with world.api.patch(path, data=lifted, headers=merge) as response:
-            response.raise_for_status()
-        async with world.api.delete(path) as response:
-            response.raise_for_status()
-    for balancer in await _balancers(world):
-        async with world.cloud.delete(f"/admin/balancers/{balancer['id']}") as response:
-            response.raise_for_status()
 
 
 async def _load(
@@ -191,16 +157,3 @@ async def _wanting(world: World) -> list[dict[str, Any]]:
 
 def _ingress(service: dict[str, Any]) -> list[Any]:
     return list(service["status"]["loadBalancer"].get("ingress") or ())
-
-
-async def _appear(
-    world: World, nodes: list[str], webs: list[str], tell: Callable[[str], None]
-) -> float:
-    place = {name: number for number, name in enumerate(nodes, 1)}
-    registered_s, _ = await asyncio.gather(
-        world.register(
-            nodes, on_node=lambda name, uid: tell(f"node {name} {uid} {address(place[name])}")
-        ),
-        create_services(world, webs, on_service=lambda *web: tell(" ".join(("service", *web)))),
-    )
-    return registered_s

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -58,24 +58,20 @@ class World:
                 await asyncio.sleep(1)
             yield daemon
 
-    async def bare(
-        self,
-        *arguments: str,
-        work: Callable[[Callable[[str], None]], Awaitable[float]],
-    ) -> dict[str, Any]:
-        """Figures of a bare client that is told by lines what `work` registers."""
+    async def bare(self, names: list[str]) -> dict[str, Any]:
+        """Figures of a bare client that is told of these nodes as they are registered."""
         server = (self.server.url, self.server.token, str(self.server.ca_file))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.benchmarks.bare", *server, *arguments),
-            stdin=PIPE,
-            stdout=PIPE,
+            *(sys.executable, "-m", "tests.benchmarks.bare", *server), stdin=PIPE, stdout=PIPE
         )
         assert process.stdin is not None
         assert process.stdout is not None
         stdin = process.stdin
         await process.stdout.readline()
         started = time.time()
-        registered_s = await work(lambda line: stdin.write(f"{line}\n".encode()))
+        registered_s = await self.register(
+            names, on_node=lambda *node: stdin.write(f"{' '.join(node)}\n".encode())
+        )
         stdin.close()
         figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
         await process.wait()
@@ -94,7 +90,7 @@ class World:
                 "type": "small",
                 "zone": "zone-1",
                 "region": "region-1",
-                "addresses": [{"kind": "private", "value": address(n)}],
+                "addresses": [{"kind": "private", "value": _address(n)}],
             }
             for n, name in enumerate(names, 1)
         ]
@@ -179,15 +175,7 @@ class World:
         )
 
 
-def compared(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
-    """Both, and what the daemon costs for each unit of the bare client."""
-
-    figures = {"wall_ratio": "wall_s", "cpu_ratio": "cpu_s", "rss_ratio": "peak_rss_mib"}
-    ratios = {name: round(ours[each] / bare[each], 2) for name, each in figures.items()}
-    return {"ours": ours, "bare": bare, **ratios}
-
-
-def address(number: int) -> str:
+def _address(number: int) -> str:
     """The address of an instance, by its place among those added together, from 1."""
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from ccm.model import names
-from providers.hcloud.testing import __main__ as program
 from providers.hcloud.testing import balancers, server
 from providers.hcloud.testing.state import Call
 from tests import servers
 from tests.hcloud.balancing import CHECK, UID
-from tests.hcloud.pool import FLAGS, KINDS
-from tests.scenario import harness
 from tests.scenario.harness import Environment, wait_for
 from tests.scenario.machines import SERVICES
+from tests.vendors.clouds import Hcloud
 
 SPEC = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}]}
 SETTLED = {names.FINALIZER_LOAD_BALANCER}
@@ -31,14 +29,11 @@ async def test_a_cluster_of_the_vendors_manager(
 
     That one is not ready, has a range of Pods, and is an object that nobody changes.
     """
-    fake = server.Service()
-    program.populate(fake, ["n1"])
+    vendor = Hcloud("n1")
+    vendor.flags = {**vendor.flags, "controllers": ",".join(vendor.kinds)}
+    fake = vendor.fake
     (made,) = fake.cloud.servers.values()
-    async with (
-        server.serve(fake) as endpoint,
-        harness.open_environment(api_server, tmp_path) as env,
-    ):
-        env.cloud_config.write_text(program.config(endpoint, fake.token))
+    async with vendor.opened(api_server, tmp_path) as (env, _):
         await register(env, "n1", 0, names.STATUS_TRUE, f"hcloud://{made['id']}")
         robot = await register(env, "bm1", 1, names.STATUS_UNKNOWN, "hcloud://bm-42")
         metadata = {"name": "web", "finalizers": list(SETTLED)}
@@ -46,7 +41,7 @@ async def test_a_cluster_of_the_vendors_manager(
         settle(fake, made, web["metadata"]["uid"])
         before = fake.writes
 
-        daemon = await env.start_leading(flags={**FLAGS, "controllers": ",".join(KINDS)})
+        daemon = await env.start_leading(**vendor.how)
 
         async def taken_over() -> bool:
             node = await env.cluster.node("n1") or {}

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -254,51 +253,6 @@ def written(env: Environment) -> int:
     """Writes of the daemon about machines and nodes so far, without the Lease and Events."""
     found = env.writes(Match(write=True))
     return sum(one.path.startswith((MACHINES, NODES)) for one in found)
-
-
-@pytest.mark.both_servers
-@pytest.mark.row("machine-drain-14")
-async def test_what_a_budget_says_to_an_eviction(machine_env: Environment, pods: Pods) -> None:
-    env = machine_env
-    await env.cluster.register("a", ready="True", taints=[])
-    for name in ("p0", "p1", "p2"):
-        await pods.create(name, "a")
-    await wait_for(lambda: pods.ready(3), "Pods are ready")
-
-    async with servers.connect(env.server) as session:
-        other = {"deleteOptions": {"preconditions": {"uid": "other"}}}
-        assert (await evicted(session, "p0", **other))[:2] == (409, "Conflict")
-        assert (await evicted(session, "nobody"))[:2] == (404, "NotFound")
-        await pods.budget("web", 2)
-        await wait_for(lambda: pods.ready(3), "Pods are counted")
-
-        async def allowed() -> bool:
-            status = (await evicted(session, "p0"))[0]
-            assert status in (201, 429)
-            return status == 201
-
-        await wait_for(allowed, "an eviction is allowed")
-        status, reason, said = await evicted(session, "p1")
-        assert (status, reason) == (429, "TooManyRequests")
-        (cause,) = said["details"]["causes"]
-        assert cause["reason"] == "DisruptionBudget"
-        assert cause["message"].startswith("The disruption budget web ")
-
-        await pods.budget("two", 0)
-        status, _, said = await evicted(session, "p1")
-        assert (status, said["code"], said["status"]) == (500, 500, "Failure")
-        assert "more than one PodDisruptionBudget" in said["message"]
-
-
-async def evicted(
-    session: aiohttp.ClientSession, name: str, **more: Any
-) -> tuple[int, str, dict[str, Any]]:
-    """Status, reason and body of the answer to an eviction."""
-    meta = {"name": name, "namespace": "default"}
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, **more}
-    async with session.post(f"{PODS}/{name}/eviction", json=body) as response:
-        said = await response.json()
-        return response.status, said.get("reason", ""), said
 
 
 class Volumes:

@@ -17,10 +17,8 @@ from tests.faults import (
     Action,
     CloseAfterLines,
     Cut,
-    Hold,
     InsertLine,
     Match,
-    Point,
     ResetAfterLines,
     Respond,
     RewriteBody,
@@ -29,7 +27,7 @@ from tests.faults import (
     SilentAfterLines,
 )
 from tests.scenario import harness
-from tests.scenario.harness import Daemon, Environment, refusal, wait_for
+from tests.scenario.harness import Daemon, Environment, refusal
 
 WATCH_LIST = Match(path=f"^{harness.NODES}$", query="sendInitialEvents=true")
 
@@ -107,21 +105,6 @@ async def test_a_watch_that_fails(env: Environment, kind: str) -> None:
     intact(env, daemon)
 
 
-async def test_a_watch_that_never_lasts(env: Environment) -> None:
-    """A server that closes every watch after one line is followed all the same."""
-    proxy = await env.new_proxy()
-    daemon = await env.start_leading(proxy=proxy)
-    await settled_node(env, "early")
-
-    proxy.on(harness.NODE_WATCH, CloseAfterLines(1))
-    proxy.cut_connections()
-    for name in ("one", "two", "three"):
-        await env.node(name)
-    await env.cluster.initialised("early", "one", "two", "three")
-
-    intact(env, daemon)
-
-
 @pytest.mark.both_servers
 async def test_a_malformed_object_in_a_watch(env: Environment) -> None:
     """A node that cannot be read is left alone, the others are served, and it heals."""
@@ -141,25 +124,6 @@ async def test_a_malformed_object_in_a_watch(env: Environment) -> None:
     proxy.cut_connections()
     await env.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
     await env.cluster.initialised("odd")
-    intact(env, daemon)
-
-
-async def test_a_node_that_turns_malformed(env: Environment) -> None:
-    """What is not readable is not gone: the node stays in the cluster and is served later."""
-    proxy = await env.new_proxy()
-    daemon = await env.start_leading(proxy=proxy)
-    await env.node("odd")
-    await env.cluster.initialised("odd")
-
-    rule = proxy.on(harness.NODE_WATCH, RewriteLine(lambda line: line.replace(b'"odd"', b"7")))
-    proxy.cut_connections()
-    await env.node("late")
-    await env.cluster.initialised("late")
-    proxy.remove(rule)
-    proxy.cut_connections()
-    await env.node("later")
-    await env.cluster.initialised("odd", "late", "later")
-
     intact(env, daemon)
 
 
@@ -193,26 +157,6 @@ async def test_a_list_that_fails(env: Environment, kinds: list[str]) -> None:
     await env.cluster.initialised("late")
 
     assert [len(rule.fired) for rule in rules] == [1] * len(kinds)
-    intact(env, daemon)
-
-
-async def test_a_malformed_object_in_a_list(env: Environment) -> None:
-    """One node that cannot be read costs no other node anything, and is not taken for gone."""
-    await settled_by_another(env, "early")
-    proxy = await env.new_proxy()
-    proxy.on(WATCH_LIST, refusal(400, reason="BadRequest"))
-    rule = proxy.on(harness.NODE_LIST, RewriteBody(broken))
-    await env.node("odd")
-
-    daemon = await env.start_leading(proxy=proxy)
-    await proxy.wait_for(harness.NODE_LIST, answered=True)
-    await env.node("late")
-    await env.cluster.initialised("early", "late")
-    assert await env.cluster.has_taint("odd", names.TAINT_UNINITIALIZED)
-
-    proxy.remove(rule)
-    await env.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
-    await env.cluster.initialised("odd")
     intact(env, daemon)
 
 
@@ -473,94 +417,3 @@ async def test_the_cloud_is_in_trouble_at_start_and_later(env: Environment, kind
     assert env.proxy.requests(harness.NODE_DELETE) == []
     for phase in (at_start, later):
         assert set(phase.values()) == {1}, phase
-
-
-async def test_the_cloud_refuses_our_token(env: Environment) -> None:
-    """The node waits with a Warning event that has the cause, until the token is accepted."""
-    env.configure_cloud(token="wrong")
-    await env.node("alpha")
-    daemon = await env.start_leading()
-    (event,) = await wait_for(
-        lambda: env.cluster.events("alpha", names.REASON_INITIALIZATION_FAILED), "a warning"
-    )
-    assert event["type"] == names.WARNING
-    assert "401" in event["message"]
-    assert await env.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
-
-    # The next try may be half a minute away; whatever changes at the node makes it now.
-    tried = len(env.cloud_proxy.log)
-    await env.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
-    await env.cloud_proxy.wait_for(Match(), count=tried + 1, answered=True)
-    env.cloud.token = "wrong"  # the cloud learns it
-    await env.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "2"}}})
-    await env.cluster.initialised("alpha")
-    await daemon.says("cloud and API server can be used again")
-    assert len(daemon.lines("cannot use cloud or API server, retrying")) == 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A moment of an initialisation at which it can be held.
-
-    Attributes:
-        match: which request is held.
-        at: where.
-        is_cloud: whether it goes to the cloud, not to the API server.
-        written: how many writes the old Node has got by then.
-    """
-
-    match: Match
-    at: Point = Point.BEFORE
-    is_cloud: bool = False
-    written: int = 0
-
-    def hold(self, env: Environment, release: asyncio.Event) -> Rule:
-        """Hold the next request of this kind."""
-        proxy = env.cloud_proxy if self.is_cloud else env.proxy
-        return proxy.on(self.match, Hold(release, at=self.at), nth=1)
-
-
-MOMENTS: Mapping[str, Moment] = {
-    "the cloud has answered": Moment(
-        match=Match(path="^/v1/instances", query="name=alpha"), at=Point.TOOK_EFFECT, is_cloud=True
-    ),
-    "addresses on their way": Moment(match=harness.STATUS_PATCH),
-    "addresses written": Moment(match=harness.STATUS_PATCH, at=Point.TOOK_EFFECT, written=1),
-    "provider ID on its way": Moment(match=harness.NODE_PATCH, written=1),
-    "provider ID written": Moment(match=harness.NODE_PATCH, at=Point.TOOK_EFFECT, written=2),
-}
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_node_re_created_in_the_middle(env: Environment, moment: str) -> None:
-    """Node and machine are replaced mid-way: the new Node gets nothing of the old machine."""
-    await env.start_leading()
-    release = asyncio.Event()
-    rule = MOMENTS[moment].hold(env, release)
-    # Ready: that keeps the other controller's questions out of the picture.
-    old = env.machine("alpha")
-    await env.cluster.register("alpha", ready=names.STATUS_TRUE)
-
-    async def held() -> bool:
-        answered = MOMENTS[moment].at is Point.TOOK_EFFECT
-        return any(one.upstream_status is not None or not answered for one in rule.fired)
-
-    await wait_for(held, "the request to hold")
-    await env.cluster.delete(f"{harness.NODES}/alpha")
-    env.cloud.world.delete(old.id)
-    new = env.machine("alpha")
-    created = await env.cluster.register("alpha", ready=names.STATUS_TRUE)
-    release.set()
-    (node,) = await env.cluster.initialised("alpha")
-
-    assert new.id != old.id
-    assert node["metadata"]["uid"] == created["metadata"]["uid"]
-    assert node["spec"]["providerID"] == f"sim://{new.id}"
-    assert harness.addresses(node)[names.ADDRESS_INTERNAL_IP] == new.addresses[0].value
-    stale = [
-        one
-        for one in env.proxy.requests(harness.NODE_WRITE)
-        if old.id.encode() in one.body or f'"{old.addresses[0].value}"'.encode() in one.body
-    ]
-    # What the API server took of the old machine went to the old Node, before its end.
-    assert sum(one.upstream_status == 200 for one in stale) == MOMENTS[moment].written

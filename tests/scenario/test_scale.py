@@ -39,21 +39,6 @@ async def appear(env: Environment, *, nodes: int, count: int = SERVICES) -> None
     assert await daemon.stop() == 0
 
 
-async def found(env: Environment, *, nodes: int) -> None:
-    """Everything is there, new, when the daemon starts."""
-    load.with_latency(env, LATENCY_S)
-    services, hosts = load.named("web", SERVICES), load.named("host", nodes)
-    await asyncio.gather(load.add_services(env, services), load.add_nodes(env, hosts))
-
-    daemon = await load.start(env)
-    work = load.Work(env=env, daemon=daemon, first_call=0, first_write=0, first_line=0)
-    await load.settled(env, services=SERVICES, members=nodes)
-    await load.quiet(env, for_s=load.BURST_S)
-
-    check_load(work, services, hosts)
-    assert await daemon.stop() == 0
-
-
 def check_load(work: load.Work, services: Sequence[str], hosts: Sequence[str]) -> None:
     """Each Service was ensured once, and everything written twice."""
     work.check()
@@ -97,13 +82,6 @@ async def test_a_load_costs_one_ensure_per_service_and_one_update_per_burst(
 async def test_a_thousand_nodes_and_a_hundred_services(env: Environment) -> None:
     """On the real server, at full size."""
     await appear(env, nodes=1000)
-
-
-@pytest.mark.soak
-@pytest.mark.row("service-scale-01")
-async def test_a_daemon_that_finds_many_new_ones(env: Environment) -> None:
-    """On both servers, at full size."""
-    await found(env, nodes=1000)
 
 
 WITH_ROUTES = {**load.FLAGS, "controllers": "*", "cluster-cidr": load.POD_RANGES}

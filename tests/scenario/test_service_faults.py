@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from providers.sim import world, world_balancers
 from tests.faults import (
     Action,
     Cut,
-    Delay,
     Exchange,
     FaultProxy,
     Hold,
@@ -344,123 +342,6 @@ async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> 
         assert len(moved) == 1, life.case.name
 
 
-async def test_nodes_flap_during_a_slow_ensure(env: Environment) -> None:
-    """The ensure is not repeated, and the members are those of the end."""
-    daemon = await begin_balancing(env, timeout="20s")
-    quick, slow = served(env, "quick"), served(env, "slow")
-    await quick.create()
-    order = Match(method="POST", path=ORDER.path)
-    env.cloud_proxy.on(
-        Match(method="POST", path=ORDER.path, where=slow.is_about_balancer), Delay(2.0)
-    )
-    creating = asyncio.create_task(slow.create())
-    await env.cloud_proxy.wait_for(order, count=2)
-
-    label = names.LABEL_EXCLUDE_BALANCERS
-    for round_ in range(6):
-        value = None if round_ % 2 else "true"
-        patch = {"metadata": {"labels": {label: value}}}
-        await env.cluster.patch(f"{harness.NODES}/host-1", patch, kind="merge")
-        await env.cluster.set_ready("host-0", names.STATUS_FALSE if value else names.STATUS_TRUE)
-        await asyncio.sleep(0.15)
-    await creating
-    await quick.served(80)
-    await load.quiet(env, for_s=0.5)
-
-    await slow.served(80)
-    for name in ("quick", "slow"):
-        assert len(daemon.lines("load balancer ensured", service=f"default/{name}")) == 1
-    moved = daemon.lines("members changed", service="default/quick")
-    assert len(moved) <= len(daemon.lines("nodes changed"))
-
-
-@pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
-async def test_a_service_is_deleted_and_created_again(env: Environment, way: str) -> None:
-    """A new Service under an old name has a load balancer of its own, and the old one is gone."""
-    await begin_balancing(env)
-    first, second = served(env, "web"), served(env, "web")
-    if way == "by force during its ensure":
-        order = Match(method="POST", path=ORDER.path)
-        env.cloud_proxy.on(order, Delay(0.5), times=1)
-        first.balancer_name = load.balancer_name(await load.create(env, load.web("web")))
-        await env.cloud_proxy.wait_for(order)
-    else:
-        await first.create()
-
-    if way == "unseen":
-        await env.proxy.down()
-    if way != "in turn":
-        await load.edit(env, "web", {"metadata": {"finalizers": None}})
-    await load.delete(env, "web")
-
-    async def free() -> bool:
-        return await env.cluster.get(f"{SERVICES}/web") is None
-
-    async def only_the_new() -> bool:
-        return list(load.balancers(env)) == [second.balancer_name]
-
-    await wait_for(free, "the name is free")
-    second.balancer_name = load.balancer_name(await load.create(env, load.web("web")))
-    await env.proxy.up()
-
-    await second.served(80)
-    await wait_for(only_the_new, "the old one is gone")
-    await load.quiet(env, for_s=0.5)
-    assert await only_the_new()
-    assert first.balancer_name != second.balancer_name
-
-
-async def test_too_many_requests_everywhere(env: Environment) -> None:
-    """Storms of 429 are sat out without a warning about any Service, and without a flood."""
-    await begin_balancing(env)
-    lives = [served(env, f"web-{number}") for number in range(20)]
-    creating = asyncio.gather(*(life.create() for life in lives))
-    on_api = env.proxy.on(Match(path=f"^{SERVICES}/", write=True), API["throttled"]())
-    on_cloud = env.cloud_proxy.on(Match(path=BALANCERS), CLOUD["throttled"]())
-    for proxy, storm in ((env.proxy, on_api), (env.cloud_proxy, on_cloud)):
-        began = time.monotonic()
-        struck = Match(where=storm.fired.__contains__)
-        await proxy.wait_for(struck, count=2 * len(lives))
-        # Each Service came twice, so a second must have passed between.
-        assert time.monotonic() - began >= 1.0
-        proxy.remove(storm)
-    await creating
-
-    assert count(env, "create_balancer", 201) == len(lives)
-    for life in lives:
-        assert await load.warnings(env, life.case.name, about="429") == []
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind == "500" else [pytest.mark.soak]) for kind in CLOUD],
-)
-async def test_the_listing_at_the_start_fails_once(env: Environment, kind: str) -> None:
-    """It is made again, so that what is settled is still not ensured without need."""
-    first = await begin_balancing(env)
-    lives = [served(env, f"web-{number}") for number in range(3)]
-    await asyncio.gather(*(life.create() for life in lives))
-    await load.quiet(env, for_s=0.5)
-    assert await first.stop() == 0
-    calls, writes = len(env.calls()), len(load.writes(env))
-    listing = Life(env, Case(name="listing", fault=CLOUD[kind]))
-    listing.lie_in_wait(lambda call: "cluster=" in call.query_string)
-
-    listings = Match(method="GET", path=FIND.path, query="cluster=")
-    before = len(env.cloud_proxy.requests(listings))
-    flags = {"kube-api-qps": "-1", **BALANCING}
-    second = await env.start_leading(flags=flags, proxy=env.proxy)
-    await env.cloud_proxy.wait_for(listings, count=before + 2)
-    await load.quiet(env, for_s=1.0)
-
-    assert listing.was_struck
-    assert {call.operation for call in list(env.calls())[calls:]} == {"list_balancers"}
-    assert len(load.writes(env)) == writes
-    assert second.lines("load balancer ensured") == []
-    for life in lives:
-        await life.served(80)
-
-
 # --- routes ---------------------------------------------------------------------------------------
 
 ROUTING = {
@@ -549,21 +430,3 @@ async def test_each_call_about_a_route_fails_once(env: Environment, slow: bool) 
     assert [one.case.name for one in stays if not one.was_struck] == []
     await load.quiet(env, for_s=0.7)
     assert list(routes(env)) == []
-
-
-async def test_each_listing_of_routes_fails_once(env: Environment) -> None:
-    """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
-    await begin_routing(env)
-    settled = Stay(env, Case(name="settled", number=200))
-    await settled.enter()
-
-    for number, kind in enumerate(("500", "throttled", "no answer", "garbage")):
-        name = f"list-{kind}".replace(" ", "-")
-        newcomer = Stay(env, Case(name=name, number=number, step=LIST, fault=CLOUD[kind]))
-        newcomer.lie_in_wait(lambda _: True)
-        await newcomer.enter()
-        assert newcomer.was_struck, kind
-        assert await settled.is_routed()
-
-    await load.quiet(env, for_s=0.7)
-    assert env.calls("delete_route") == []

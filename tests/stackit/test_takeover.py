@@ -14,18 +14,16 @@ from ccm.testing.builders import node
 from ccm.testing.contract_balancers import ensured, updated
 from ccm.testing.probes import CLUSTER
 from providers.stackit import marks
-from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import balancers as fake_balancers
-from providers.stackit.testing import server, servers
+from providers.stackit.testing import servers
 from providers.stackit.testing.server import IMAGE, NETWORK, PROJECT
 from tests import servers as api_servers
-from tests.scenario import harness
 from tests.scenario.machines import installed
 from tests.stackit.balancing import METRICS, NAME, service
 from tests.stackit.harness import StackitHarness
-from tests.stackit.test_cluster import FLAGS, pool
 from tests.stackit.test_machines import of
 from tests.support.vendor import balancer_of
+from tests.vendors.clouds import Stackit
 
 BALANCER: dict[str, Any] = {
     "name": NAME,
@@ -150,17 +148,11 @@ async def test_a_daemon_comes_after_the_vendors_managers(
     api_server: api_servers.ApiServer, tmp_path: Path
 ) -> None:
     """Of what is in the cloud nothing has our marks; it stays so, and goes when it is deleted."""
-    fake = server.Service()
-    world, key = fake.cloud, tmp_path / "key.json"
-    key.write_bytes(fake.account.key)
-    async with (
-        server.serve(fake) as url,
-        harness.open_environment(api_server, tmp_path) as env,
-    ):
-        farm = await installed(env, pool(fake))
-        env.cloud_config.write_text(program.config(url))
-        how: dict[str, Any] = {"flags": FLAGS, "env": program.variables(url, str(key))}
-        first = await env.start_leading(**how)
+    vendor = Stackit()
+    fake, world = vendor.fake, vendor.fake.cloud
+    async with vendor.opened(api_server, tmp_path) as (env, _):
+        farm = await installed(env, vendor.pool())
+        first = await env.start_leading(**vendor.how)
         await farm.order(3)
         await farm.join(3)
         await farm.expose(2)
@@ -172,7 +164,7 @@ async def test_a_daemon_comes_after_the_vendors_managers(
             one["labels"] = {k: v for k, v in one["labels"].items() if k not in ours}
 
         before = fake.writes
-        again = await env.start_leading(**how)
+        again = await env.start_leading(**vendor.how)
         await asyncio.sleep(10.0)
         written = fake.writes - before
         await farm.to_nothing()

@@ -12,16 +12,15 @@ import contextlib
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario.harness import Daemon, Environment
 from tests.scenario.machines import Farm
+from tests.vendors.clouds import Vendor
 
 FLAGS: Mapping[str, str] = {
     "leader-elect": "false",  # the next daemon need not wait for the Lease of a dead one
-    "route-shortest-interval": "200ms",
     "node-monitor-period": "500ms",
 }
 
@@ -41,27 +40,14 @@ class Lives:
         env: no daemon of its own runs.
         farm: installed.
         proxy: between the daemon and the cloud.
-        held: how many things of each kind the cloud holds.
-        reads: pattern of paths that change nothing, whatever the method.
-        how: a daemon is started.
+        vendor: of the cloud, and opened.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        farm: Farm,
-        proxy: FaultProxy,
-        held: Callable[[], Mapping[str, int]],
-        *,
-        how: Mapping[str, Any],
-        reads: str = "$^",
-    ) -> None:
+    def __init__(self, env: Environment, farm: Farm, proxy: FaultProxy, vendor: Vendor) -> None:
         self._env = env
         self._farm = farm
         self._proxy = proxy
-        self._held = held
-        self._how = how
-        self._reads = re.compile(reads)
+        self._vendor = vendor
         self._daemon: Daemon | None = None
         self.expected: Mapping[str, int] = {}
 
@@ -115,9 +101,9 @@ class Lives:
         await self._farm.served(1, 0)
         await self._farm.expose(1)
         await self._farm.served(1, 1)
-        found = dict(self._held())
+        found = dict(self._vendor.held())
         await self._farm.to_nothing()
-        assert not any(self._held().values())
+        assert not any(self._vendor.held().values())
         return found
 
     async def _rise(self, struck: asyncio.Event) -> None:
@@ -127,10 +113,10 @@ class Lives:
         await self._start()
 
     async def _start(self) -> None:
-        self._daemon = await self._env.start(**self._how)
+        self._daemon = await self._env.start(**self._vendor.how)
 
     def _writes(self, exchange: Exchange) -> bool:
-        return exchange.method != "GET" and not self._reads.search(exchange.path)
+        return exchange.method != "GET" and not re.search(self._vendor.reads, exchange.path)
 
 
 def _kind(exchange: Exchange) -> str:

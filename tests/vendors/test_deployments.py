@@ -1,22 +1,19 @@
-"""MachineDeployments with this driver, as the vendor tries its own: scaled, rolled, deleted; and a
-cloud that has no room."""
+"""MachineDeployments with STACKIT's driver, as the vendor tries its own: scaled, rolled, deleted;
+and a cloud that has no room."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from providers.stackit.testing import __main__ as program
 from providers.stackit.testing import server
 from providers.stackit.testing.state import Settings
 from tests import servers
-from tests.scenario import harness
 from tests.scenario.machines import ALL_CONTROLLERS, Fleet, make_class, prepare
-from tests.stackit.test_cluster import FLAGS, pool
+from tests.vendors.clouds import Stackit
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -26,23 +23,19 @@ async def at_work(
     api_server: servers.ApiServer, folder: Path, fake: server.Service
 ) -> AsyncIterator[Fleet]:
     """Classes `one` and `two`, kubelets, and a daemon that leads."""
-    key = folder / "key.json"
-    key.write_bytes(fake.account.key)
-    cattle = pool(fake)
+    vendor = Stackit(fake)
+    kinds = ",".join((*vendor.kinds, *ALL_CONTROLLERS))
+    vendor.flags = {"controllers": kinds}
     async with (
-        server.serve(fake) as url,
-        harness.open_environment(api_server, folder) as env,
+        vendor.opened(api_server, folder) as (env, _),
         servers.connect(env.server) as session,
     ):
         await prepare(env)
-        env.cloud_config.write_text(program.config(url))
         fleet = Fleet(session, boot_s=0.2)
         for kind, size in (("one", "c2i.2"), ("two", "c2i.4")):
-            spec = {**cattle.spec, "machineType": size}
-            await make_class(env.cluster, kind, spec, cattle.secret, provider="stackit")
-        flags = {**FLAGS, "controllers": f"{FLAGS['controllers']},{','.join(ALL_CONTROLLERS)}"}
-        how: dict[str, Any] = {"flags": flags, "env": program.variables(url, str(key))}
-        daemon = await env.start_leading(**how)
+            cattle = vendor.pool(machineType=size)
+            await make_class(env.cluster, kind, cattle.spec, cattle.secret, provider="stackit")
+        daemon = await env.start_leading(**vendor.how)
         async with fleet.at_work():
             yield fleet
             assert await daemon.stop() == 0

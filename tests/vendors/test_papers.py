@@ -1,0 +1,242 @@
+"""Guides, tables and commands of the vendors' providers."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ccm import cloud
+from ccm.machines import creation, flags
+from providers.hcloud import config as hcloud_config
+from providers.hcloud import reference as hcloud_reference
+from providers.hcloud.testing import __main__ as hcloud_program
+from providers.stackit import config as stackit_config
+from providers.stackit import reference as stackit_reference
+from providers.stackit import refusals
+from providers.stackit.testing import server as stackit_server
+from tests import servers
+from tests.manifests import shipped
+from tests.sandbox.command import carried_out, fake, guided, plain
+from tests.scenario import harness
+from tests.scenario.harness import wait_for
+from tests.scenario.machines import SERVICES
+from tests.vendors.clouds import Hcloud
+
+REAL: Mapping[str, Mapping[str, str]] = {
+    "hcloud": {"HCLOUD_TOKEN": "real" * 16, "HCLOUD_ENDPOINT": "http://127.0.0.1:9/v1"},
+    "stackit": {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": "/nowhere", "STACKIT_NO_AUTH": "perhaps"},
+}
+"""Variables of a real account."""
+
+FOLDERS = {"hcloud": hcloud_reference.FOLDER, "stackit": stackit_reference.FOLDER}
+each_name = pytest.mark.parametrize("name", FOLDERS)
+
+
+def module(vendor: str, name: str) -> Any:
+    """A module of a provider."""
+    return importlib.import_module(f"providers.{vendor}.{name}")
+
+
+def blocks(name: str) -> list[dict[str, Any]]:
+    """The YAML documents of a guide."""
+    guide = (FOLDERS[name] / "README.md").read_text()
+    return [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+
+
+@each_name
+def test_the_tables_are_as_the_declarations(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = module(name, "reference")
+    held = {file: (reference.FOLDER / file).read_text() for file in reference.FILES}
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
+
+    reference.write()
+
+    written = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert written == held, f"run `python -m {reference.__name__}`"
+
+
+@each_name
+def test_the_guide_knows_every_field_of_a_machine(name: str) -> None:
+    guide = (FOLDERS[name] / "README.md").read_text()
+    fields = {*module(name, "machines").Spec.__struct_encode_fields__}
+
+    assert fields - {"datacenter"} <= set(re.findall(r"`(\w+)`", guide))
+
+
+@each_name
+def test_annotations_and_machines_of_the_guide_are_taken(name: str) -> None:
+    found = {one["kind"]: one for one in blocks(name) if "kind" in one}
+    schema = {one.name: one for one in module(name, "service_annotations").SCHEMA}
+    secret: Any = {"project-id": stackit_server.PROJECT.encode(), "serviceaccount.json": b"{}"}
+    if name == "hcloud":
+        secret = cloud.Credentials({"token": b"t"})
+    asked = found["Service"]["metadata"]["annotations"]
+
+    assert [name for name, text in asked.items() if schema[name].fault(text)] == []
+    problems = module(name, "machines").problems
+    assert problems(found["MachineClass"]["providerSpec"], secret) == []
+
+
+def test_settings_of_hclouds_guide_are_taken(tmp_path: Path) -> None:
+    """In the Secret, and in both values of the chart."""
+    (secret,) = [one for one in blocks("hcloud") if one.get("kind") == "Secret"]
+    (values,) = [one for one in blocks("hcloud") if "extraEnv" in one]
+    environment = {one["name"]: "x" for one in values["extraEnv"]}
+    content = values["cloud"]["config"]["content"].encode()
+    text = secret["stringData"]["cloud.yaml"].encode()
+
+    given = cloud.Context(config=text).settings(hcloud_config.Config, environment=True)
+    assert (given.network, given.balancers_location, given.has_routes) == ("k8s", "fsn1", True)
+    taken = cloud.Context(config=content, environ=environment)
+    assert taken.settings(hcloud_config.Config, environment=True).balancers_location == "x"
+    guide = (FOLDERS["hcloud"] / "README.md").read_text()
+    more = dict(re.findall(r"--set extraArgs\.([a-z-]+)=(\S+)", guide))
+    for chosen in (values, {"cloud": {"provider": "hcloud"}, "extraArgs": more}):
+        made = shipped.rendered(tmp_path, chosen)
+        assert "--cloud-provider=hcloud" in made
+    assert "--cluster-cidr=10.244.0.0/16" in made
+
+
+def test_settings_of_stackits_guide_are_taken() -> None:
+    """Manifests and chart mount them where the guide says, and the chart has no flag for that."""
+    (secret,) = [one for one in blocks("stackit") if one.get("kind") == "Secret"]
+    (values,) = [one for one in blocks("stackit") if "extraEnv" in one]
+    text = secret["stringData"]["cloud.yaml"].encode()
+    given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
+    assert stackit_config.read(given).file.global_.region == "eu01"
+    assert values["cloud"] == {"provider": "stackit"}
+    assert [one["name"] for one in values["extraEnv"]] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
+
+    guide = (FOLDERS["stackit"] / "README.md").read_text()
+    manifests = FOLDERS["stackit"].parents[1] / "manifests"
+    deployment = yaml.safe_load((manifests / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    mounted = mounts["cloud-config"]
+    files = {f"{mounted}/{name}" for name in secret["stringData"]}
+    assert set(re.findall(r"/etc/[\w./-]+\w\.\w+", guide)) == files
+    assert f"--cloud-config={mounted}/cloud.yaml" in container["args"]
+    assert f"mountPath: {mounted}\n" in (manifests / "chart/templates/deployment.yaml").read_text()
+    assert "extraArgs.cloud-config" not in guide
+
+
+@each_name
+def test_levels_are_done_or_say_why_not(name: str) -> None:
+    levels = tomllib.loads((FOLDERS[name] / "quality.toml").read_text())
+
+    assert list(levels) == ["bronze", "silver", "gold", "platinum"]
+    rules = [text for level in levels.values() for text in level.values()]
+    assert all(re.fullmatch(r"done|todo|exempt: .+", text) for text in rules)
+    reached = [text for level in list(levels)[:3] for text in levels[level].values()]
+    assert "todo" not in reached
+
+
+def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
+    """The driver cannot ask the machine controller, so its words are compared here."""
+    for kind in {one.kind for one in refusals.TABLE}:
+        said = refusals.machine_retry(kind)
+        if kind is cloud.RetryAfter:
+            assert said == "after that time"
+        elif kind is cloud.ResourceExhausted:
+            name = said.strip("`-").replace("-", "_")
+            assert name in {one.name for one in dataclasses.fields(flags.SharedFlags)}
+        else:
+            seconds = creation.SHORT_S if creation.passes(kind("x")) else creation.MEDIUM_S
+            assert said == {5.0: "5 s", 180.0: "3 min"}[seconds]
+
+
+async def test_more_names_than_a_network_takes_are_refused_in_words() -> None:
+    names = [f"node-{number}" for number in range(101)]
+
+    with pytest.raises(SystemExit, match=r"^at most 100 names: .*: too many servers"):
+        await hcloud_program.run(hcloud_program.build_parser().parse_args(names))
+
+
+@each_name
+def test_the_first_command(name: str, tmp_path: Path) -> None:
+    """Nothing of somebody's real account reaches the daemon."""
+    words = guided(FOLDERS[name] / "README.md")[0]
+
+    said = carried_out(tmp_path, words, {**plain(tmp_path), **REAL[name]})
+
+    assert said.startswith("done: 3 machines run, 5 nodes initialised, 2 Services served")
+
+
+@pytest.mark.soak
+def test_with_routes(tmp_path: Path) -> None:
+    """What the guide says about `--routes`."""
+    words = [*guided(FOLDERS["hcloud"] / "README.md")[0], "--routes"]
+    said = carried_out(tmp_path, words, plain(tmp_path))
+
+    assert "5 routes" in said
+    assert ", 0 warnings in " in said
+
+
+@pytest.mark.soak
+@each_name
+def test_the_other_commands(name: str, tmp_path: Path) -> None:
+    """In the end nothing that machines cost is left."""
+    _, (_, *program), *exported, sandbox = guided(FOLDERS[name] / "README.md")
+    variables = dict(variable.split("=", 1) for _, variable in exported)
+
+    with fake(tmp_path, *program):
+        said = carried_out(tmp_path, sandbox, {**plain(tmp_path), **variables})
+
+    assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
+    assert ", 0 warnings in " in said
+
+
+SPEC = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}]}
+
+
+@pytest.mark.row("hcloud-config-03", "hcloud-balancer-08")
+async def test_a_token_in_a_file_is_exchanged_without_a_restart(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> None:
+    """And what the cloud chooses in somebody's place is an event about the Service."""
+    vendor, token = Hcloud(), tmp_path / "token"
+    given = vendor.fake
+    token.write_text(given.token)
+    flags = {**vendor.all_flags, "cloud-config": "", "controllers": ",".join(vendor.kinds)}
+    async with (
+        vendor.server.serve(given) as endpoint,
+        harness.open_environment(api_server, tmp_path) as env,
+    ):
+        environ = {
+            "HCLOUD_ENDPOINT": endpoint,
+            "HCLOUD_TOKEN_FILE": str(token),
+            "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
+        }
+        daemon = await env.start_leading(flags=flags, env=environ)
+        await env.cluster.create(SERVICES, {"metadata": {"name": "web"}, "spec": SPEC})
+        await wait_for(balancers(given, 1), "there is a load balancer")
+
+        given.token = "renewed" * 9
+        token.write_text(given.token)
+        await daemon.says("changed file is in use", file=str(token))
+        await env.cluster.delete(f"{SERVICES}/web")
+        await wait_for(balancers(given, 0), "there is none")
+        (event,) = await env.cluster.events("web", "LoadBalancerTypeUnconfigured")
+        assert await daemon.stop() == 0
+
+    component = event["source"]["component"]
+    assert (event["type"], component) == ("Warning", "hcloud-cloud-controller-manager")
+
+
+def balancers(given: Any, number: int) -> Callable[[], Awaitable[bool]]:
+    """Whether there are so many."""
+
+    async def held() -> bool:
+        return len(given.cloud.load_balancers) == number
+
+    return held
