@@ -47,18 +47,6 @@ def test_uv_comes_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
         chores.locked("nonsense")
 
 
-def test_another_lock_makes_the_environment_stale(
-    chores: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = chores.recipe()
-    changed = tmp_path / "requirements.lock"
-    changed.write_text(chores.LOCK.read_text() + "# changed\n")
-
-    monkeypatch.setattr(chores, "LOCK", changed)
-
-    assert chores.recipe() != before
-
-
 def test_checks_run_beside_the_tests_and_each_failure_is_named(
     chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,19 +65,6 @@ def test_create_from_files_and_by_kind(kubectl: Kubectl) -> None:
     assert "made" not in kubectl("get", "namespaces")
 
 
-def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
-    plain = {key: NODE[key] for key in ("apiVersion", "kind", "metadata")}
-    assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 created\n"
-    assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 unchanged\n"
-    changed = {**plain, "metadata": {"name": "w1", "labels": {"zone": "b"}}}
-    assert kubectl("apply", "-f", "-", stdin=changed) == "node/w1 configured\n"
-    labels = json.loads(kubectl("get", "node", "w1", "-o", "jsonpath={.metadata.labels}"))
-    assert labels == {"zone": "b"}
-    assert kubectl("apply", "--server-side", "-f", "-", stdin=changed).endswith(
-        "serverside-applied\n"
-    )
-
-
 def test_delete_waits_for_finalizers(node: Kubectl) -> None:
     node("patch", "node", "w1", "-p", '{"metadata":{"finalizers":["example.com/x"]}}')
     status, output = node.run("delete", "node", "w1", "--wait", "--timeout=300ms")
@@ -113,12 +100,6 @@ def test_get_with_watch_follows_changes(node: Kubectl) -> None:
         assert watching.stdout.readline().startswith("w1")
         node("cordon", "w1")
         assert "NotReady,SchedulingDisabled" in watching.stdout.readline()
-
-
-def test_wait_for_a_condition(node: Kubectl) -> None:
-    assert "condition met" in node(
-        "wait", "--for=condition=Ready=false", "node/w1", f"--timeout={DEADLINE_S:g}s"
-    )
 
 
 def test_version_resources_and_permissions(kubectl: Kubectl) -> None:
@@ -169,6 +150,8 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
     ("uncordon", "w1"),
     ("get", "node", "w1", "-o", "json"),
     ("apply", "-f", "-", NODE),
+    ("apply", "-f", "-", NODE),
+    ("apply", "--server-side", "--force-conflicts", "-f", "-", NODE),
     ("get", "node", "w1", "-o", "jsonpath={.spec}"),
     ("get", "node", "nope"),
     ("create", "-f", "-", {**NODE, "spec": {"foo": 1}}),

@@ -24,13 +24,6 @@ def kubectl(
     return Kubectl(program, builtin_kubeconfig, tmp_path / "home")
 
 
-def test_it_explains_itself(kubectl: Kubectl) -> None:
-    told = kubectl("ccm", "--help")
-
-    assert "kubectl ccm" in told
-    assert "doctor" in told
-
-
 def test_the_doctor_looks_at_the_cluster_of_kubectl(
     kubectl: Kubectl, builtin_kubeconfig: Path
 ) -> None:

@@ -43,16 +43,6 @@ def test_the_overlay_is_applied_and_then_left_alone(kubectl: Kubectl) -> None:
     assert kubectl("delete", "-k", OVERLAY).count(" deleted") == 10
 
 
-def test_roles_are_made_by_hand(kubectl: Kubectl) -> None:
-    kubectl("create", "clusterrole", "c", "--verb=get,list", "--resource=nodes")
-    kubectl("create", "clusterrolebinding", "b", "--clusterrole=c", "--user=me")
-
-    rules = json.loads(kubectl("get", "clusterrole", "c", "-o", "jsonpath={.rules}"))
-    assert rules == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
-    assert kubectl("get", "clusterrolebinding", "b", "-o", "jsonpath={.subjects[0].name}") == "me"
-    kubectl("delete", "clusterrole/c", "clusterrolebinding/b")
-
-
 def _machines(kubectl: Kubectl) -> list[str]:
     """What it prints on the way of a custom object, the parts that are alike everywhere."""
     said = [kubectl("apply", "-f", "-", stdin=DEFINITION)]

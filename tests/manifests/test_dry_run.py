@@ -74,15 +74,3 @@ def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
 
 def test_the_kustomize_base(kubectl: Kubectl, tmp_path: Path) -> None:
     assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9
-
-
-def test_a_field_that_is_not_there_would_be_refused(kubectl: Kubectl, tmp_path: Path) -> None:
-    """The proof that the others prove something."""
-    file = tmp_path / "wrong.yaml"
-    text = (shipped.MANIFESTS / "deployment.yaml").read_text()
-    file.write_text(text.replace("readOnlyRootFilesystem", "readOnlyRootFileSystem"))
-
-    status, output = kubectl.run(*DRY, "-f", str(file))
-
-    assert status != 0
-    assert "readOnlyRootFileSystem" in output

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,19 +69,6 @@ def entry_point() -> Path:
     command = only("ENTRYPOINT")
     assert re.fullmatch(r'\["[^"]+"\]', command), "the exec form: signals reach the daemon"
     return Path(command[2:-2])
-
-
-def test_two_stages_on_one_base_that_is_pinned() -> None:
-    (base,) = found("ARG", -1)
-    name, _, image = base.rest.partition("=")
-
-    assert [one.rest for one in found("FROM")] == [f"${{{name}}} AS build", f"${{{name}}}"]
-    machine = re.compile("amd64|arm64|x86|aarch|TARGETARCH|dpkg|uname")
-    assert [step for step in steps() if machine.search(step.rest)] == []
-    pinned = re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-\w+", image)
-    assert pinned
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert f"Programming Language :: Python :: {pinned[1]}" in project["classifiers"]
 
 
 def test_what_is_copied_is_there_and_is_let_through() -> None:

@@ -99,20 +99,6 @@ def test_the_alerts_ask_for_what_there_is(
     assert [fault for one in asked for fault in faults(one, series)] == []
 
 
-def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels)
-
-
 @pytest.mark.envtest
 def test_the_chart_hands_the_dashboard_over_unchanged(tmp_path: Path) -> None:
     values = {**EVERYTHING, "persistence": {}}  # which has a ConfigMap too

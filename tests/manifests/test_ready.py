@@ -83,18 +83,3 @@ def test_the_lines_that_it_gives_mend_the_base(tmp_path: Path) -> None:
     mended = shipped.parsed(shipped.kustomized(tmp_path, folder))
     assert judged(mended) == (0, "")
     assert mended == whole
-
-
-@pytest.mark.envtest
-def test_the_example_in_the_base_is_ready(tmp_path: Path) -> None:
-    comment = (shipped.MANIFESTS / "kustomization.yaml").read_text().partition("\n# `make")[0]
-    example = yaml.safe_load(
-        "\n".join(line[4:] for line in comment.splitlines() if line.startswith("#   "))
-    )
-    folder = shipped.overlay(tmp_path)
-    file = folder / "kustomization.yaml"
-    base = yaml.safe_load(file.read_text())["resources"]
-
-    file.write_text(yaml.safe_dump({**example, "resources": base}))
-
-    assert judged(shipped.parsed(shipped.kustomized(tmp_path, folder))) == (0, "")

@@ -9,7 +9,6 @@ import pytest
 
 from ccm.app.machines.commands import MACHINE_CONTROLLER
 from ccm.app.options import FLAGS
-from ccm.kube import exec_plugin
 from ccm.serving import handler_chain
 from tests.manifests import shipped
 from tests.manifests.shipped import ROOT
@@ -17,8 +16,6 @@ from tests.manifests.shipped import ROOT
 TEXT = (ROOT / "SECURITY.md").read_text()
 FOREIGN = {"kubelet-certificate-authority", "build-arg"}
 """Flags of other programs."""
-
-SPEC = shipped.deployment()["template"]["spec"]
 
 
 def rows(start: str) -> Iterator[list[str]]:
@@ -82,25 +79,6 @@ def test_every_flag_exists() -> None:
 
     assert len(told) > 15
     assert told - FOREIGN - set(FLAGS) - set(MACHINE_CONTROLLER.flags) == set()
-
-
-def test_every_file_and_make_target_exists() -> None:
-    files = [word for word in code(TEXT) if re.fullmatch(r"[\w./-]+/[\w.-]+\.(py|yaml|md)", word)]
-    targets = set(re.findall(r"`make ([\w-]+)`", TEXT))
-
-    assert files
-    assert [name for name in files if not (ROOT / name).is_file()] == []
-    assert targets <= set((ROOT / "Makefile").read_text().split("\n\n")[-1].split(":")[0].split())
-
-
-def test_numbers_are_those_of_the_code() -> None:
-    limit = SPEC["containers"][0]["resources"]["limits"]["memory"].replace("Mi", " MiB")
-
-    assert SPEC["hostNetwork"]
-    assert f"and {limit} in the manifests" in TEXT
-    assert f"runs as user {SPEC['securityContext']['runAsUser']}" in TEXT
-    assert f"It has {exec_plugin.PLUGIN_TIMEOUT_S:g} seconds" in TEXT
-    assert f"may print {exec_plugin.MAX_OUTPUT >> 20} MiB" in TEXT
 
 
 def test_what_few_may_is_named() -> None:

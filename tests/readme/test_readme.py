@@ -79,62 +79,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", readme.PAGES)
-def test_what_a_block_needs_is_one_of_few_things(page: str) -> None:
-    assert {step.needs for step in readme.steps(readme.text(page))} <= {"", *readme.MARKS}
-
-
-@pytest.mark.parametrize("page", readme.PAGES)
-def test_the_name_of_each_file_stands_in_the_text(page: str) -> None:
-    """A block's title is for programs: hosts of code do not show it."""
-    text = readme.text(page)
-    files = {step.file for step in readme.steps(text)} - {""}
-
-    assert {file for file in files if f"`{file}`" not in text} == set()
-
-
-def test_the_steps_of_a_page_are_files_commands_and_what_they_print() -> None:
-    page = """
-```toml title="a.toml"
-a = 1
-```
- 1. Then
-
-    ```sh
-    echo "done: 1"
-    ```
-
-```text
-done: …
-```
-
-```sh
-# needs a real cloud
-false
-```
-"""
-
-    assert readme.steps(page) == [
-        readme.Step(text="a = 1\n", file="a.toml"),
-        readme.Step(text='echo "done: 1"\n', promised=("done: …",)),
-        readme.Step(text="# needs a real cloud\nfalse\n", needs="a real cloud"),
-    ]
-    assert "false" not in readme.script(page, "MARK")
-
-
-@pytest.mark.parametrize(
-    ("promised", "broken"),
-    [
-        (["b", "d … f"], ""),
-        (["d … f", "b"], "b"),  # in this order
-        (["d"], "d"),  # whole lines
-        (["d …"], ""),
-    ],
-)
-def test_a_broken_promise_is_noticed(promised: list[str], broken: str) -> None:
-    assert readme.broken(promised, "a\nb\nd e f\n") == broken
-
-
 def test_the_layers_are_those_of_the_contract() -> None:
     page = readme.text("ccm/README.md").partition("## The layers")[2].partition("\n\nBeside")[0]
     told = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)]
@@ -159,18 +103,6 @@ def test_only_kubernetes_versions_that_soak_tries_are_promised() -> None:
     assert assets.kubernetes_version() in {version for _, version in rows}
     assert {version for _, version in rows} <= tried
     assert all(version.startswith(f"v{minor}.") for minor, version in rows)
-
-
-def test_the_provider_fits_on_a_screen() -> None:
-    lines = [line for line in readme.files()["ccm_rack.py"].splitlines() if line.strip()]
-
-    assert len(lines) <= 60
-
-
-def test_the_machine_driver_fits_on_two() -> None:
-    lines = [line for line in readme.files()["ccm_tiny.py"].splitlines() if line.strip()]
-
-    assert len(lines) < 100
 
 
 def test_every_provider_that_comes_along_is_listed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock, Mock, patch
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,7 +26,6 @@ from ccm.cloud import Aborted, Context, errors, registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import READER
 from ccm.cloud.interface import Cloud
-from ccm.controllers.route.plan import Settings
 from ccm.kube import errors as kube_errors
 from ccm.kube.credentials import Fixed, TlsSettings, bearer
 from ccm.kube.informer import Informers
@@ -61,15 +60,6 @@ def started(*flags: str, of: Cloud | None = None) -> list[str]:
         deletions=Mock(),
     )
     return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]
-
-
-def settings(*flags: str, of: Cloud | None = None) -> Settings:
-    """What the route controller is made with."""
-    with patch("ccm.controllers.route.controller.RouteController") as made:
-        assert "route" in started("--cluster-cidr=10.0.0.0/8", *flags, of=of)
-    found = made.call_args.kwargs["settings"]
-    assert isinstance(found, Settings)
-    return found
 
 
 @pytest.mark.row("route-range-03")
@@ -311,3 +301,22 @@ def test_machines_alone_need_no_cloud_config() -> None:
 def test_an_unknown_provider_is_a_mistake() -> None:
     with pytest.raises(Misconfigured, match="nobody"):
         clients.opener(options.parse(["--cloud-provider=nobody"]))
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    words = ["--kubeconfig=own", f"--control-kubeconfig={tmp_path / 'absent'}"]
+    with pytest.raises(Misconfigured, match=r"--control-kubeconfig=.*absent"):
+        async with clients.other_clusters(chosen(*words), {}):
+            pass
+
+
+async def test_credentials_of_another_cluster_are_followed(tmp_path: Path) -> None:
+    """A refused file leaves the former in use; the source is one like any other."""
+    from ccm.app.reload import Refused
+
+    file = kubeconfig(tmp_path, "t")
+    words = ["--kubeconfig=own", f"--target-kubeconfig={file}"]
+    async with clients.other_clusters(chosen(*words), {}) as found:
+        write_kubeconfig(Path(file), url="http://127.0.0.1:2", token="t")
+        with pytest.raises(Refused, match="it names another server"):
+            await found[0].source.use()

@@ -209,3 +209,22 @@ async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
     assert await world.detail("node-route-controller") == (
         "not running: --cluster-cidr names no range"
     )
+
+
+UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")
+
+
+WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "ready"),
+    [(None, True), (FORBIDDEN, True), (DOWN, False), (UNWELL, False), (WRONG_TOKEN, False)],
+)
+async def test_the_api_server_counts_for_readiness_alone(
+    trouble: Exception | None, ready: bool
+) -> None:
+    world = World(trouble)
+
+    assert await world.live() == {}
+    assert await world.ready() == ({} if ready else {"api-server": str(trouble)})

@@ -184,11 +184,6 @@ def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) 
     assert http.enabled(parsed(*words)) == expected
 
 
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 async def asked(text: str, **spec: Any) -> admission.Answer:
     """The answer about a new Service with this size."""
     judge = http._MAKERS[names.SERVICE_ANNOTATIONS]

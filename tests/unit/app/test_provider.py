@@ -225,3 +225,39 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
         await held.holder.exchange(other.opening("new"), look)
 
     assert held.holder.handle.cloud.name == "old"
+
+
+@pytest.mark.parametrize("trouble", ["refused", "refused and closes ill", "does not open"])
+async def test_a_provider_that_is_not_taken_is_closed_and_the_old_stays(
+    held: Providers, trouble: str
+) -> None:
+    opening = held.opening("new", fault="no" if "ill" in trouble else "")
+    if trouble == "does not open":
+        opening = Mock(side_effect=ValueError("new"))
+
+    with pytest.raises(ValueError, match="new"):
+        await held.holder.exchange(opening, refuse)
+
+    assert (held.holder.handle.cloud.name, held.open) == ("old", ["old"])
+
+
+async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: Providers) -> None:
+    answer = asyncio.Event()
+    seen: list[list[str]] = []
+
+    async def slow() -> bool:
+        await answer.wait()
+        seen.append(list(held.open))
+        return True
+
+    held.slow.act = slow
+    call = held.calls()
+    await asyncio.sleep(0)
+    await held.holder.exchange(held.opening("new"), fine)
+    await asyncio.sleep(1.0)
+    answer.set()
+
+    assert await call
+    assert seen == [["old", "new"]]
+    await asyncio.sleep(0.01)
+    assert held.open == ["new"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,13 +15,16 @@ import yaml
 from ccm.app import options, provider, reload
 from ccm.app.options import config
 from ccm.app.provider import ConfiguredProvider, ProviderHolder
-from ccm.app.reload import Refused
+from ccm.app.reload import Refused, Reloader
 from ccm.base import log
+from ccm.base.files import Signature
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import ConfigError, errors
 from ccm.cloud.config import Context
 from ccm.cloud.interface import Cloud
 from ccm.kube.credentials import Fixed, bearer
 from ccm.sandbox.realserver import write_kubeconfig
+from ccm.testing.clock import advance
 from tests.unit.kube.proxy import Answer, connect, refuses, says, serve
 
 
@@ -152,3 +155,64 @@ async def test_new_credentials_are_tried_and_then_used(
 
     assert re.match(said, found)
     assert api.seen[-1].headers["Authorization"] == f"Bearer {token}"
+
+
+class File:
+    """A source that reads its file; `wrong` in it is refused."""
+
+    name = "a-file"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.more: Mapping[Path, Signature] = {}
+        self.tries: list[str] = []
+
+    async def use(self) -> str:
+        content = self.path.read_text() if self.path.exists() else "wrong"
+        self.tries.append(content)
+        if content == "wrong":
+            raise Refused("wrong is refused; token=abcdef", final=True)
+        return f"now {content}"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("contents", "recorded"),
+    [
+        (["two"], ["a-file: now two"]),
+        (["wrong", "right"], ["a-file: wrong is refused; token=[redacted]", "a-file: now right"]),
+        (["link"], ["a-file: now other"]),
+        (["gone for a while"], []),
+        (["gone"], ["a-file: wrong is refused; token=[redacted]"]),
+    ],
+    ids=[
+        "changed",
+        "wrong-once-and-without-secrets",
+        "as-mounted-secrets-change",
+        "no-change",
+        "gone",
+    ],
+)
+async def test_a_changed_file_is_used_and_recorded_once(
+    tmp_path: Path, contents: list[str], recorded: list[str]
+) -> None:
+    file = File(tmp_path / "file")
+    file.path.write_text("one")
+    events: list[str] = []
+    task = spawn(Reloader([file], lambda *event: events.append(event[-1])).run(), name="reloader")
+    await advance(1.0)
+    for content in contents:
+        if content == "link":
+            (tmp_path / "other").write_text("other")
+            (tmp_path / "fresh").symlink_to(tmp_path / "other")
+            (tmp_path / "fresh").rename(file.path)
+        elif content.startswith("gone"):
+            aside = file.path.rename(tmp_path / "aside")
+            await advance(reload.CHECK_S * (2 if "while" in content else reload.GONE_LOOKS + 2))
+            aside.rename(file.path) if "while" in content else None
+        else:
+            file.path.write_text(content)
+        await advance(reload.CHECK_S * 4)
+    await cancel_and_join(task)
+
+    assert events == recorded

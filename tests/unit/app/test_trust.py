@@ -157,7 +157,6 @@ async def test_what_tls_cannot_use_ends_the_start_too() -> None:
 ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
 REVIEWS_DOWN = errors.Unreachable("refused", kind="refused")
 REVIEWS_REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
-BUSY = errors.TooManyRequests(status=429, reason="TooManyRequests", message="later")
 
 
 def reviews(*answers: Any) -> tuple[Reviews, Api]:
@@ -245,3 +244,60 @@ async def test_some_time_it_is_given_up_and_a_refusal_is_not_repeated(
 async def test_an_answer_that_makes_no_sense_is_none(answer: bytes) -> None:
     with pytest.raises(ReviewFailed, match="makes no sense"):
         await reviews(answer)[0].review_token("token")
+
+
+async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
+    kept = await cluster.started()
+    assert cluster.trust == Trust()
+    assert kept.waiting
+
+    await run_for(kept)
+
+    assert not kept.waiting
+    assert cluster.trust.clients.pem == cluster.clients.own
+    proxies = cluster.trust.proxies
+    assert proxies.authorities.pem == cluster.proxies.own
+    assert (proxies.names, proxies.user_headers) == (("front",), ("X-Remote-User",))
+    assert (proxies.group_headers, proxies.uid_headers) == (("X-Remote-Group",), ())
+    assert proxies.extra_prefixes == ("X-Remote-Extra-",)
+    assert cluster.trust.pem is not None
+    assert cluster.clients.own in cluster.trust.pem
+
+
+@pytest.mark.parametrize("names", [(), ("gate", "door")])
+async def test_flags_go_before_the_clusters_settings(
+    cluster: Cluster, names: tuple[str, ...]
+) -> None:
+    kept = await cluster.started(
+        f"--client-ca-file={cluster.proxies.file}",
+        f"--requestheader-client-ca-file={cluster.clients.file}",
+        "--requestheader-username-headers=x-user",
+        f"--requestheader-allowed-names={','.join(names)}",
+    )
+    await run_for(kept)
+
+    assert cluster.trust.clients.pem == cluster.proxies.own
+    proxies = cluster.trust.proxies
+    assert proxies.authorities.pem == cluster.clients.own
+    assert (proxies.user_headers, proxies.names) == (("x-user",), names)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(DOWN, id="down"),
+        pytest.param(REFUSED, id="refused"),
+        pytest.param({"data": {"client-ca-file": "nonsense"}}, id="no authority"),
+        pytest.param({"data": {"requestheader-username-headers": "{"}}, id="no list"),
+    ],
+)
+async def test_what_cannot_be_used_later_changes_nothing(cluster: Cluster, later: object) -> None:
+    kept = await cluster.started()
+    await run_for(kept)
+    changes = len(cluster.adopted)
+
+    cluster.api.now(later)
+    await run_for(kept, CHECK_S)
+
+    assert cluster.trust.clients.pem == cluster.clients.own
+    assert len(cluster.adopted) == changes

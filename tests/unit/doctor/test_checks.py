@@ -18,6 +18,7 @@ from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power
 from ccm.doctor import cluster, daemons, nodes, reach
 from ccm.doctor.case import Case, Finding, Verdict, items
 from ccm.kube import errors
+from ccm.sandbox import realserver
 from ccm.testing import builders
 from tests.manifests import shipped
 
@@ -444,3 +445,15 @@ def test_the_tls_librarys_reason_is_told_however_deep_it_stands(
     causes: tuple[Exception, ...], end: str
 ) -> None:
     assert reach._unreachable("https://x", unreachable("tls", *causes)).found.endswith(end)
+
+
+async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    realserver.write_kubeconfig(file, url="http://127.0.0.1:1", token="x")
+    flags = options.parse([f"--kubeconfig={file}"])
+    reader = Case(options=flags, environ={}, reads_only=True)
+
+    async with reader.exits:
+        await reach.kubeconfig(reader)
+        with pytest.raises(errors.WriteRefused):
+            await reader.client.raw("POST", "/api/v1/namespaces/default/events")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ccm.app import machinecontrollers, options
-from ccm.app.machines.commands import COMMANDS, Command
+from ccm.app.machines.commands import COMMANDS, MACHINE_CONTROLLER, Command
 from ccm.app.options import migration
 from ccm.app.options.names import MANIFESTS as CONTROLLERS
 from ccm.doctor import rbac
@@ -21,6 +21,7 @@ from ccm.doctor.case import Case, Finding, User, Verdict
 from ccm.doctor.rights import Need, bootstrap_tokens, needs
 from ccm.gardener.names import GROUP
 from ccm.kube.errors import Forbidden, NotFound
+from ccm.machines import flags as gardener
 from tests.manifests import shipped
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -276,3 +277,43 @@ async def test_a_user_who_may_not_read_policies_gets_no_answer() -> None:
     """The examination makes an honest skip of it."""
     with pytest.raises(Forbidden):
         await told(*RBAC, refusal=FORBIDDEN)
+
+
+def test_the_control_cluster_is_asked_for_nothing_outside_of_one_namespace() -> None:
+    found = rbac.needed(MACHINE_CONTROLLER)
+    control, target = (
+        {need.resource for need in found[role]} for role in (gardener.CONTROL, gardener.TARGET)
+    )
+
+    wide = [str(need) for need in found[gardener.CONTROL] if need.namespace != "default"]
+    assert wide == [f"get customresourcedefinitions/machines.{GROUP}"]
+    assert control >= {"machines", "leases", "events"}
+    assert not {"nodes", "nodes/status"} & control
+    assert not {"machines", "leases", "events"} & target
+    assert {need.namespace for need in found[gardener.TARGET]} == {""}
+    tokens = {(need.verb, need.resource, need.namespace) for need in found[rbac.TOKENS]}
+    assert tokens == {(verb, "secrets", "kube-system") for verb in ("create", "patch", "delete")}
+
+
+def test_for_machines_a_component_grants_the_rest() -> None:
+    wanted = needs(given(f"--controllers=*,{MACHINES}"))
+    tokens = granted("components", "bootstrap-tokens", "rbac.yaml")
+
+    rest = rules(wanted) - rules(needs(given())) - tokens
+    assert rest == granted("components", "machines", "rbac.yaml")
+    assert tokens == rules(need for need in wanted if need.optional)
+
+
+def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
+    wanted = needs(given(OWN_ACCOUNTS))
+    component = ("components", "service-account-credentials", "rbac.yaml")
+
+    ours = rules(need for need in wanted if not need.account)
+
+    assert ours <= granted("rbac.yaml") | granted(*component)
+    assert {need.account for need in wanted} == {
+        "",
+        "node-controller",
+        "service-controller",
+        "route-controller",
+    }

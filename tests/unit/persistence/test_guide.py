@@ -61,3 +61,7 @@ def test_every_metric_is_in_it() -> None:
 if __name__ == "__main__":
     before, _, rest = GUIDE.read_text().partition(BEGIN)
     GUIDE.write_text(f"{before}{BEGIN}{tables()}\n\n{END}{rest.partition(END)[2]}")
+
+
+def test_tables_are_those_of_the_declarations() -> None:
+    assert GUIDE.read_text().partition(BEGIN)[2].partition(END)[0] == f"{tables()}\n\n"

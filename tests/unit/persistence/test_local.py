@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 
 from ccm.persistence import errors, postgres, registry, s3
 from ccm.persistence.interface import MachineId, PersistenceProviderStatus, new_machine_id
+from ccm.persistence.objects import checked, instance_name, key_of
 from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
+from tests.unit.persistence.helpers import LOCAL, NAME, opened, thing
 
 S3 = S3Config(bucket="b", endpoint="https://s3.example")
 POSTGRES = PostgresConfig(host="db.example")
@@ -71,3 +76,84 @@ def test_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(errors.BackendDead, match=r"kube-ccm\[s3\]"):
         registry.load("s3")
+
+
+def test_keys_of_many_names_never_clash() -> None:
+    """Also where case does not count, as on some file systems."""
+    chance = random.Random(7)
+    names = {
+        "".join(chance.choices("aAbB%~/._-:äÄ0 ", k=chance.randint(1, 4))) for _ in range(20_000)
+    }
+    names |= {name * 80 for name in list(names)[:200] if len(name) == 4}
+    keys = {key_of("", name) for name in names}
+
+    assert len(keys) == len(names)
+    assert len({key.lower() for key in keys}) == len(names)
+    assert all(checked(key) == key for key in keys)
+
+
+def test_name_of_an_instance_is_the_same_for_ever() -> None:
+    """What was stored under it is found again: the digest must not change with a version."""
+    assert instance_name("file", {"root": "/var/lib/ccm"}) == "file-8a356fa0c16f75f1"
+
+
+def test_database_is_asked_with_tls_unless_told_otherwise() -> None:
+    def ssl(**settings: Any) -> Any:
+        store = postgres.PostgresStore(msgspec.structs.replace(POSTGRES, **settings))
+        return store._options()["ssl"]
+
+    assert ssl().check_hostname
+    assert ssl(allow_insecure=True) is False
+    assert ssl(host="/run/postgresql") is False
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("is_folder", [True, False])
+async def test_wider_modes_are_refused(tmp_path: Path, kind: str, is_folder: bool) -> None:
+    async with opened(LOCAL[kind](tmp_path)) as store:
+        await store.put_object(NAME, thing())
+    inside = next(path for path in (tmp_path / "store").rglob("*") if path.is_file())
+    (tmp_path / "store" if is_folder else inside).chmod(0o755)
+
+    with pytest.raises(errors.BackendDead, match=r"mode 755.*chmod"):
+        async with opened(LOCAL[kind](tmp_path)):
+            pass
+
+
+async def test_links_are_refused(tmp_path: Path) -> None:
+    async with opened(LOCAL["file"](tmp_path)) as store:
+        await store.put_object(NAME, thing())
+    (file,) = tmp_path.rglob("one.json")
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(errors.BackendDead, match="symbolic link"):
+        async with opened(LOCAL["file"](tmp_path)):
+            pass
+
+
+async def test_second_process_is_refused(tmp_path: Path) -> None:
+    async with opened(LOCAL["file"](tmp_path)):
+        with pytest.raises(errors.BackendDead, match="in use by another process"):
+            async with opened(LOCAL["file"](tmp_path)):
+                pass
+    async with opened(LOCAL["file"](tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("PRAGMA application_id=7", "database of another program"),
+        ("PRAGMA user_version=2", r"schema 2, this version knows 1; upgrade"),
+    ],
+)
+async def test_other_databases_are_refused(tmp_path: Path, statement: str, said: str) -> None:
+    async with opened(LOCAL["sqlite"](tmp_path)):
+        pass
+    with closing(sqlite3.connect(tmp_path / "store" / "x.db")) as db:
+        db.execute(statement)
+
+    with pytest.raises(errors.BackendDead, match=said):
+        async with opened(LOCAL["sqlite"](tmp_path)):
+            pass

@@ -13,7 +13,7 @@ import pytest
 from ccm.persistence import errors
 from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Writer
-from ccm.persistence.interface import GVK, ObjectKey, Stamped
+from ccm.persistence.interface import GVK, ObjectKey
 from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
@@ -70,15 +70,6 @@ class World:
 async def rounds(number: int = 2) -> None:
     """Of looking and repairing."""
     await asyncio.sleep(31 * number)
-
-
-def _noted(asked: list[int], at: int, read: Any) -> Any:
-    async def noting(place: Place) -> Stamped | None:
-        asked.append(at)
-        found: Stamped | None = await read(place)
-        return found
-
-    return noting
 
 
 async def test_what_was_missed_is_made_up_for() -> None:
@@ -231,3 +222,42 @@ async def test_what_never_ends_is_ended() -> None:
         async with one.operation("get"):
             await asyncio.sleep(3600)
     assert not one.is_up
+
+
+@pytest.mark.parametrize(
+    ("policy", "down", "works"),
+    [
+        ("any", 2, True),
+        ("any", 3, False),
+        ("majority", 1, True),
+        ("majority", 2, False),
+        ("all", 0, True),
+        ("all", 1, False),
+    ],
+)
+async def test_policies(policy: Any, down: int, works: bool) -> None:
+    world = World()
+    async with world.opened(policy=policy) as manager:
+        world.fail(*range(down))
+        if works:
+            await manager.put_object(thing())
+        else:
+            with pytest.raises(errors.BackendUnavailable, match="fewer than"):
+                await manager.put_object(thing())
+
+
+async def test_copy_of_one_that_is_down_is_not_lost() -> None:
+    """The only one that has the newest goes down, and comes back: nobody wrote over it."""
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing(size=1))
+        await rounds()
+        world.fail(0, 1)
+        await manager.put_object(thing(size=2))
+        world.fail(0, 1, 2)
+        await rounds(2)
+        world.fail(2)
+        await rounds(3)
+        world.fail()
+        await rounds(3)
+        assert await manager.get_object(KIND, key) == thing(size=2)

@@ -131,3 +131,18 @@ async def test_server_that_keeps_nothing_is_refused(
                 pass
     finally:
         await set_fsync("on")
+
+
+async def test_server_without_tls_is_refused(config: PostgresConfig) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"N")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(errors.Unreachable, match="rejected SSL upgrade"):
+            async with opened(changed(config, port=port)):
+                pass

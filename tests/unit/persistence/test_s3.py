@@ -273,3 +273,44 @@ async def test_wrong_files_are_named(
     with pytest.raises(errors.Unreachable, match=said):
         async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
+
+
+async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_path: Path) -> None:
+    """With the right authority it works, with another one nothing is sent."""
+    ours, other = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "other")
+    async with between(bucket_url, ours.server("127.0.0.1")) as proxy:
+        strict = msgspec.structs.replace(config, endpoint=proxy.url, allow_insecure=False)
+        async with opened(S3Store(msgspec.structs.replace(strict, ca_file=ours.file))) as store:
+            key = await store.put_object(NAME, thing())
+            assert await store.get_object(NAME, KIND, key) == thing()
+        asked = proxy.puts
+        for ca_file in (other.file, None):
+            stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
+            with pytest.raises(
+                errors.Unreachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
+            ):
+                async with opened(stranger):
+                    pass
+        assert proxy.puts == asked
+
+
+async def test_what_the_next_leader_deleted_stays_deleted(
+    bucket_url: str, config: S3Config
+) -> None:
+    """Though the former one saw it, and finds nothing in its place when it looks again."""
+    async with (
+        between(bucket_url) as proxy,
+        leads(through(proxy, config), 3) as old,
+        AsyncExitStack() as stack,
+    ):
+        key = await old.put_object(NAME, thing(size=1))
+
+        async def taken_over() -> None:
+            new = await stack.enter_async_context(leads(S3Store(config), 4))
+            await new.delete_object(NAME, KIND, key)
+
+        proxy.before = taken_over
+        with pytest.raises(errors.Fenced):
+            await old.put_object(NAME, thing(size=2))
+
+        assert await old.get_object(NAME, KIND, key) is None

@@ -17,7 +17,7 @@ from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
-from ccm.persistence.secrets import EncryptedSecretStore, RotationReport
+from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
@@ -223,3 +223,42 @@ def test_key_files(tmp_path: Path) -> None:
         keyring.from_files([tmp_path / "absent"])
     with pytest.raises(errors.BackendDead, match="at least one key"):
         EncryptedSecretStore(provider(MemoryStore()), [])
+
+
+async def test_wrong_key() -> None:
+    store = MemoryStore()
+    async with sealed(store, OLD) as before:
+        key = await before.put_secret(NAME, "one", DATA)
+    async with sealed(store, NEW) as after:
+        with pytest.raises(errors.CorruptObject, match="which the ring lacks"):
+            await after.get_secret(NAME, key)
+
+
+async def test_swapped_secrets_do_not_open() -> None:
+    """A sealed value under another name is none, though all around it is healthy."""
+    inner = provider(MemoryStore())
+    store = EncryptedSecretStore(inner, [NEW])
+    await store.initialize(HERE)
+    one, two = [await store.put_secret(NAME, name, DATA) for name in ("one", "two")]
+    obj = await inner.get_object(NAME, SEALED, one)
+    assert obj is not None
+    obj["metadata"]["name"] = "two"
+    await inner.put_object(NAME, obj)
+
+    with pytest.raises(errors.CorruptObject, match="moved"):
+        await store.get_secret(NAME, two)
+    assert await store.get_secret(NAME, one) == DATA
+    await store.close()
+
+
+@pytest.mark.parametrize("field", ["sealed", "sealedKey"])
+@pytest.mark.parametrize("at", [0, 5, 12, 20, -1])
+def test_flipped_bit(field: str, at: int) -> None:
+    ring = Keyring([NEW])
+    made = ring.seal(NEEDLE, b"here")
+    raw = bytearray(base64.b64decode(made[field]))
+    raw[at] ^= 1
+    for changed in (bytes(raw), bytes(raw[:at]), b""):
+        with pytest.raises(errors.CorruptObject):
+            ring.open(made | {field: base64.b64encode(changed).decode()}, b"here")
+    assert ring.open(made, b"here") == NEEDLE

@@ -511,3 +511,12 @@ def test_enabling(name: str, requested: str, enabled: bool) -> None:
 )
 def test_what_a_list_starts(requested: str, enabled: str) -> None:
     assert [entry.alias for entry in names.enabled(requested.split(","))] == enabled.split()
+
+
+def test_machine_controllers_run_only_where_they_are_named() -> None:
+    """Another program may see to the same objects already."""
+    named = [each.name for each in MANIFESTS[4:]]
+
+    assert {each.name for each in names.enabled(["*"])}.isdisjoint(named)
+    wanted = ["*", *(each.alias for each in MANIFESTS[4:])]
+    assert [each.name for each in names.enabled(wanted)][4:] == named
