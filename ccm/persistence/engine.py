@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -227,6 +235,14 @@ Found = tuple[ObjectKey, Stamped, Version]
 def nobody() -> Writer:
     """Who writes without an election."""
     return Writer()
+
+
+def provider(
+    backend: str, stores: Iterable[tuple[Mapping[str, Any], Store]], writer: Callable[[], Writer]
+) -> StoreProvider:
+    """Return the provider of stores, each given with the identity of its storage."""
+    named = {objects.instance_name(backend, identity): store for identity, store in stores}
+    return StoreProvider(backend, named, writer=writer)
 
 
 class StoreProvider:

@@ -20,7 +20,7 @@ import msgspec
 
 from ccm.base.files import reason
 from ccm.persistence import envelope, local, objects
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence.engine import StoreProvider, provider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, CorruptObject, InvalidObject, VersionConflict
 from ccm.persistence.interface import ABSENT, CAS, GVK, SHARED, Expected, Version
@@ -282,10 +282,5 @@ def _listed(folder: Path) -> list[str]:
 @backend(config=FileConfig)
 def storage(given: Sequence[FileConfig], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {
-        objects.instance_name("file", {"root": str(config.root)}): FileStore(
-            config.root, shared=config.shared
-        )
-        for config in given
-    }
-    return StoreProvider("file", stores, writer=context.writer)
+    stores = [({"root": str(one.root)}, FileStore(one.root, shared=one.shared)) for one in given]
+    return provider("file", stores, context.writer)

@@ -114,11 +114,8 @@ class KubeStore:
         query = {"limit": str(PAGE), "labelSelector": LABEL}
         while True:
             found = await self._ask("GET", self._path, query) or {}
-            yield [
-                (Place(kind, _key(item)), _record(item))
-                for item in found.get("items", ())
-                if _key(item)
-            ]
+            keyed = [(_key(item), item) for item in found.get("items", ())]
+            yield [(Place(kind, key), _record(item)) for key, item in keyed if key]
             after = found.get("metadata", {}).get("continue")
             if not after:
                 return
@@ -161,21 +158,13 @@ def _name(place: Place) -> str:
 
 
 def _secret(place: Place, entry: Entry, version: Version | None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "name": _name(place),
-        "labels": {LABEL: "secret"},
-        "annotations": {ANNOTATION: place.key},
-    }
+    marks = {"labels": {LABEL: "secret"}, "annotations": {ANNOTATION: place.key}}
+    metadata = {"name": _name(place), **marks}
     if version is not None:
         metadata["resourceVersion"] = version
     data = {FIELD: base64.b64encode(entry.body).decode()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "metadata": metadata,
-        "data": data,
-    }
+    head = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque"}
+    return {**head, "metadata": metadata, "data": data}
 
 
 def _key(item: Mapping[str, Any]) -> ObjectKey:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from ccm.persistence import envelope, objects
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence import envelope
+from ccm.persistence.engine import StoreProvider, provider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
 from ccm.persistence.objects import Place
@@ -78,7 +78,6 @@ class MemoryStore:
 @backend(config=MemoryConfig)
 def storage(given: Sequence[MemoryConfig], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {
-        objects.instance_name("memory", {"name": config.name}): MemoryStore() for config in given
-    }
-    return StoreProvider("memory", stores, writer=context.writer)
+    return provider(
+        "memory", [({"name": one.name}, MemoryStore()) for one in given], context.writer
+    )

@@ -18,8 +18,8 @@ import asyncpg
 import msgspec
 
 from ccm.base import files, log
-from ccm.persistence import envelope, objects
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence import envelope
+from ccm.persistence.engine import StoreProvider, provider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import (
@@ -284,8 +284,5 @@ def _verified(ca_file: Path | None) -> ssl.SSLContext:
 @backend(config=PostgresConfig)
 def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {
-        objects.instance_name("postgres", config.identity()): PostgresStore(config)
-        for config in given
-    }
-    return StoreProvider("postgres", stores, writer=context.writer)
+    stores = [(one.identity(), PostgresStore(one)) for one in given]
+    return provider("postgres", stores, context.writer)

@@ -29,7 +29,7 @@ from obstore.store import S3Store as Bucket
 from ccm.base import log, proxies
 from ccm.base.tasks import bounded
 from ccm.persistence import envelope, objects
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence.engine import StoreProvider, provider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
@@ -412,5 +412,4 @@ def _epoch(body: bytes) -> int:
 @backend(config=S3Config)
 def storage(given: Sequence[S3Config], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {objects.instance_name("s3", config.identity()): S3Store(config) for config in given}
-    return StoreProvider("s3", stores, writer=context.writer)
+    return provider("s3", [(one.identity(), S3Store(one)) for one in given], context.writer)

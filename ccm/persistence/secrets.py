@@ -296,20 +296,17 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-def _inner(config: EncryptedConfig, context: Context) -> Any:
-    if len(config.storage) != 1:
-        raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
-    ((name, settings),) = config.storage.items()
-    declared, make = registry.load(name)
-    return make([context.read(declared, settings or {}, f"storage.{name}")], context)
-
-
 @backend(config=EncryptedConfig)
 def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecretStore:
     """The backend."""
     if len(given) != 1:
         raise BackendDead("one encrypted store, with one storage, is what secrets take")
     config = given[0]
+    if len(config.storage) != 1:
+        raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
+    ((name, settings),) = config.storage.items()
+    declared, make = registry.load(name)
+    inner = make([context.read(declared, settings or {}, f"storage.{name}")], context)
     ring = keyring.from_files(config.key_files)
     phrases = [keyring.passphrase(path) for path in config.passphrase_files]
-    return EncryptedSecretStore(_inner(config, context), ring, phrases)
+    return EncryptedSecretStore(inner, ring, phrases)

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ccm.persistence import envelope, local, objects
-from ccm.persistence.engine import StoreProvider
+from ccm.persistence import envelope, local
+from ccm.persistence.engine import StoreProvider, provider
 from ccm.persistence.envelope import Entry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
@@ -226,8 +226,5 @@ def _words(error: Exception) -> str:
 @backend(config=SqliteConfig)
 def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
     """The backend."""
-    stores = {
-        objects.instance_name("sqlite", {"path": str(config.path)}): SqliteStore(config.path)
-        for config in given
-    }
-    return StoreProvider("sqlite", stores, writer=context.writer)
+    stores = [({"path": str(one.path)}, SqliteStore(one.path)) for one in given]
+    return provider("sqlite", stores, context.writer)

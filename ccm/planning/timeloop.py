@@ -11,25 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import TypeVar, TypeVarTuple, Unpack
 
 from ccm.base import clock
-
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
+from ccm.testing.clock import SkippingLoop
 
 
-class HurryingLoop(asyncio.SelectorEventLoop):
+class HurryingLoop(SkippingLoop):
     """Ahead of the machine's time by `ahead_s` seconds; shown by `ccm.base.clock` while it runs."""
+
+    only_here = True
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
         self._hurries = False
-        self._held = 0
         self._stands_at: float | None = None
         super().__init__(_Selector(self))
         self._began = clock.now(), self.time()
@@ -37,7 +34,7 @@ class HurryingLoop(asyncio.SelectorEventLoop):
     @property
     def may_jump(self) -> bool:
         """Whether it is in a hurry and nothing holds it."""
-        return self._hurries and not self._held
+        return self._hurries and not self.held
 
     def time(self) -> float:
         """The machine's monotonic time, and as much as was skipped."""
@@ -52,45 +49,31 @@ class HurryingLoop(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
         """Run, with the project's clocks showing this loop's time."""
         self._began = clock.now(), self.time()
-        with clock.replaced(self.now, self.time, here=True):
-            super().run_forever()
-
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
-    ) -> asyncio.Future[T]:
-        """Run a function in a thread, which holds the loop."""
-        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
-        self._hold(1)
-        future.add_done_callback(self._let_go)
-        return future
+        super().run_forever()
 
     @contextlib.contextmanager
     def hurrying(self) -> Iterator[None]:
         """Skip what only waits."""
-        self._hurry(True)
+        self._hurries = True
+        self._stand()
         try:
             yield
         finally:
-            self._hurry(False)
+            self._hurries = False
+            self._stand()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def holding(self) -> Iterator[None]:
         """Wait for the world."""
-        self._hold(1)
+        self.hold(1)
         try:
             yield
         finally:
-            self._hold(-1)
+            self.hold(-1)
 
-    def _let_go(self, _: object) -> None:
-        self._hold(-1)
-
-    def _hurry(self, wanted: bool) -> None:
-        self._hurries = wanted
-        self._stand()
-
-    def _hold(self, more: int) -> None:
-        self._held += more
+    def hold(self, more: int) -> None:
+        """Count what waits for the world."""
+        super().hold(more)
         self._stand()
 
     def _stand(self) -> None:
@@ -128,4 +111,4 @@ def hurrying() -> AbstractContextManager[None]:
 def held() -> AbstractContextManager[None]:
     """Wait for the world, if the running loop would not."""
     loop = asyncio.get_running_loop()
-    return loop.held() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
+    return loop.holding() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()

@@ -46,13 +46,46 @@ _RESOLUTION_S = 2e-9
 again at once would never let time move."""
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop with a time of its own, which the project's clocks show while it runs.
+
+    Attributes:
+        held: what waits for the world: functions in threads, for one; no time is skipped then.
+        only_here: other threads keep the machine's time.
+    """
+
+    held = 0
+    only_here = False
+
+    def now(self) -> datetime:
+        """Return the time on the wall."""
+        raise NotImplementedError
+
+    def hold(self, more: int) -> None:
+        """Count what waits for the world."""
+        self.held += more
+
+    def run_forever(self) -> None:
+        """Run, with the project's clocks showing this loop's time."""
+        with clock.replaced(self.now, self.time, here=self.only_here):
+            super().run_forever()
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
+    ) -> asyncio.Future[T]:
+        """Run a function in a thread, which holds the loop until it has ended."""
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self.hold(1)
+        future.add_done_callback(lambda _: self.hold(-1))
+        return future
+
+
+class VirtualTimeLoop(SkippingLoop):
     """An event loop whose time passes only when all of its tasks wait."""
 
     def __init__(self) -> None:
         self.virtual_s = START_S
         self.start = START
-        self.in_threads = 0
         self.moments: list[float] = []
         """Moments of timers, a heap; those of cancelled timers are among them."""
         self.settling: list[asyncio.Future[None]] = []
@@ -81,23 +114,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             heapq.heappush(self.moments, when)
         return super().call_at(when, callback, *args, context=context)
 
-    def run_forever(self) -> None:
-        """Run, with the project's clocks showing this loop's time."""
-        with clock.replaced(self.now, self.time):
-            super().run_forever()
-
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
-    ) -> asyncio.Future[T]:
-        """Run a function in a thread; time stands still until it has ended."""
-        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
-        self.in_threads += 1
-        future.add_done_callback(self._thread_ended)
-        return future
-
-    def _thread_ended(self, _: object) -> None:
-        self.in_threads -= 1
-
 
 class _Jumping(selectors.DefaultSelector):
     """A selector that lets virtual time pass where another would wait."""
@@ -111,7 +127,7 @@ class _Jumping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._loop.settling and (ready := self._settle(timeout)) is not None:
             return ready
-        if timeout is None or (timeout > 0 and self._loop.in_threads):
+        if timeout is None or (timeout > 0 and self._loop.held):
             # Only another thread can wake the loop, so this waits for real; a test in which
             # none does is ended by its own deadline.
             return super().select(None)

@@ -12,7 +12,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -48,8 +48,50 @@ _SELF_REVIEWS: Mapping[str, Mapping[str, Any]] = {
     "SelfSubjectReview": {"userInfo": _ADMIN},
 }
 
+_Options = TypeVar("_Options", bound=msgspec.Struct)
+
 Given = tuple[dict[str, Any], list[str]]
 """An object in stored form, and the warnings about its unknown fields."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = JSON
+    accept: str = ""
+
+    def decoded(self) -> Any:
+        """Return the decoded body; empty without one.
+
+        Raises:
+            ApiError: the body is not of its content type.
+        """
+        try:
+            if self.content_type == protobuf.CONTENT_TYPE:
+                return protobuf.decode(schema.kubernetes(), self.body)
+            is_yaml = self.content_type in _YAML_TYPES
+            return yaml.safe_load(self.body) if is_yaml else json.loads(self.body or "{}")
+        except (ValueError, yaml.YAMLError) as error:
+            raise errors.bad_request(f"the body cannot be decoded: {error}") from error
+
+
+def read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+    """Return options of that type.
+
+    Raises:
+        ApiError: a parameter is malformed.
+    """
+    # These two are no options of a request as it comes.
+    given = {key: text for key, text in query.items() if text and key not in ("selector", "page")}
+    try:
+        return msgspec.convert(given, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.bad_request(str(error)) from error
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -151,16 +193,14 @@ class Api:
             raise errors.not_found(target.kind, target.name)
         return _as_scale(target.kind, entry) if target.subresource == "scale" else entry
 
-    def create(
-        self, target: Target, body: bytes, content_type: str, options: WriteOptions
-    ) -> Written:
+    def create(self, target: Target, request: Request) -> Written:
         """Store a new object.
 
         Raises:
             ApiError: the object is refused or exists.
         """
-        kind = target.kind
-        given = new_object(kind, parse(body, content_type), options)
+        kind, options = target.kind, read(WriteOptions, request.query)
+        given = new_object(kind, request.decoded(), options)
         status = self._reviewed(kind, given[0].get("spec") or {})
         if status is not None:
             answer = {**given[0], "metadata": {"creationTimestamp": schema.now()}, "status": status}
@@ -176,15 +216,13 @@ class Api:
             return {"allowed": "system:masters" in (spec.get("groups") or ())}
         return None if kind.is_custom else _SELF_REVIEWS.get(kind.kind)
 
-    def update(
-        self, target: Target, body: bytes, content_type: str, options: WriteOptions
-    ) -> Written:
+    def update(self, target: Target, request: Request) -> Written:
         """Replace an object, its status or its scale.
 
         Raises:
             ApiError: the object is refused, gone or not the one the client has seen.
         """
-        decoded = parse(body, content_type)
+        decoded, options = request.decoded(), read(WriteOptions, request.query)
         if target.subresource == "scale":
             return self._rescale(target, decoded, options)
         kind = target.kind
@@ -200,9 +238,7 @@ class Api:
             raise errors.conflict(kind, target.name, why)
         return self._store_update(target, given, old, options)
 
-    def patch(
-        self, target: Target, body: bytes, content_type: str, options: WriteOptions
-    ) -> Written:
+    def patch(self, target: Target, request: Request) -> Written:
         """Patch an object or a part of it; an apply patch creates what does not exist.
 
         Apply is a create or a strategic merge: who owns which field is not tracked, so
@@ -211,10 +247,10 @@ class Api:
         Raises:
             ApiError: the patch or the patched object is refused, or the object is gone.
         """
-        kind = target.kind
+        kind, content_type = target.kind, request.content_type
         if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
             raise errors.ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
-        patch = parse(body, content_type)
+        patch, options = request.decoded(), read(WriteOptions, request.query)
         is_apply = content_type == APPLY_PATCH
         if is_apply and not options.field_manager:
             raise errors.bad_request("an apply patch needs a fieldManager")
@@ -265,18 +301,17 @@ class Api:
             metadata["generation"] += 1
         return Written(entry=self.store.put(target.kind, target.key, body))
 
-    def evict(self, target: Target, body: bytes, content_type: str) -> None:
+    def evict(self, target: Target, request: Request) -> None:
         """Delete a Pod as far as its disruption budget allows it.
 
         Raises:
             ApiError: it does not, or there is no such Pod.
         """
-        given = parse(body, content_type)
+        given = request.decoded()
         if (given.get("metadata") or {}).get("name") != target.name:
             raise errors.bad_request("name in URL does not match name in Eviction object")
         pod = dataclasses.replace(target, subresource="")
-        wanted = msgspec.json.encode(given.get("deleteOptions") or {})
-        options = delete_options(wanted, JSON, {})
+        options = delete_options(given.get("deleteOptions") or {}, {})
         pods.take_from_budget(self.store, self.get(pod).body())
         self.delete(pod, options)
 
@@ -456,7 +491,11 @@ class Api:
         if causes:
             raise errors.invalid(kind, body["metadata"].get("name", ""), causes)
         if is_service and self._is_strict and not is_status:
-            self._allocate(body, old)
+            try:
+                services.allocate(body, old, self._numbers)
+            except services.RefusedError as error:
+                cause = errors.Cause("spec", f"failed to allocate: {error}")
+                raise errors.invalid(kind, body["metadata"]["name"], [cause]) from error
         if kind is kinds.DEFINITIONS:
             kinds.custom(body)
             kinds.establish(body)
@@ -465,27 +504,6 @@ class Api:
         if old is not None and kind.counts and _without(found, *rest) != _without(old, *rest):
             found["metadata"]["generation"] = found["metadata"].get("generation", 0) + 1
         return found
-
-    def _allocate(self, body: dict[str, Any], old: dict[str, Any] | None) -> None:
-        try:
-            services.allocate(body, old, self._numbers)
-        except services.RefusedError as error:
-            cause = errors.Cause("spec", f"failed to allocate: {error}")
-            raise errors.invalid(kinds.SERVICES, body["metadata"]["name"], [cause]) from error
-
-
-def parse(body: bytes, content_type: str) -> Any:
-    """Return the decoded body of a request.
-
-    Raises:
-        ApiError: the body is not of its content type.
-    """
-    try:
-        if content_type == protobuf.CONTENT_TYPE:
-            return protobuf.decode(schema.kubernetes(), body)
-        return yaml.safe_load(body) if content_type in _YAML_TYPES else json.loads(body)
-    except (ValueError, yaml.YAMLError) as error:
-        raise errors.bad_request(f"the body cannot be decoded: {error}") from error
 
 
 def new_object(kind: kinds.Kind, found: Any, options: WriteOptions) -> Given:
@@ -527,13 +545,12 @@ def checked(
     return cleaned, [] if options.field_validation == "Ignore" else faults
 
 
-def delete_options(body: bytes, content_type: str, query: Mapping[str, str]) -> DeleteOptions:
-    """Return the options of a deletion, from its body and its query parameters.
+def delete_options(found: Any, query: Mapping[str, str]) -> DeleteOptions:
+    """Return the options of a deletion, from its decoded body and its query parameters.
 
     Raises:
         ApiError: the body is not a DeleteOptions object.
     """
-    found: Any = parse(body, content_type) if body else {}
     try:
         found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
     except (AttributeError, schema.WrongTypeError) as error:

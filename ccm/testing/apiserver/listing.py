@@ -18,15 +18,14 @@ import dataclasses
 import random
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from ccm.model import names
 from ccm.model.selectors import BadSelectorError, Requirement, parse_labels
-from ccm.testing.apiserver import errors, kinds
+from ccm.testing.apiserver import api, errors, kinds
 from ccm.testing.apiserver import store as stores
-from ccm.testing.apiserver.api import JSON
 
 BOOKMARK_INTERVAL_S = 60.0
 """Period of bookmarks, for watchers that want them (kube-apiserver)."""
@@ -36,7 +35,6 @@ _CHUNK_FRAMES = 256
 _META = "meta.k8s.io"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-_Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,21 +94,7 @@ def list_options(kind: kinds.Kind, namespace: str, query: Mapping[str, str]) -> 
         except (msgspec.DecodeError, ValueError) as error:
             raise errors.bad_request(f"invalid continue token: {error}") from error
     selector = Selector(namespace=namespace, labels=labels, fields=fields)
-    return msgspec.structs.replace(read(ListOptions, query), selector=selector, page=page)
-
-
-def read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
-    """Return options of that type.
-
-    Raises:
-        ApiError: a parameter is malformed.
-    """
-    ours = ("selector", "page")
-    given = {name: text for name, text in query.items() if text and name not in ours}
-    try:
-        return msgspec.convert(given, wanted, strict=False)
-    except msgspec.ValidationError as error:
-        raise errors.bad_request(str(error)) from error
+    return msgspec.structs.replace(api.read(ListOptions, query), selector=selector, page=page)
 
 
 def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
@@ -227,12 +211,12 @@ def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
     """
     for part in (accept or "*/*").split(","):
         media, *rest = (piece.strip() for piece in part.split(";"))
-        if media in (JSON, "application/*", "*/*"):
+        if media in (api.JSON, "application/*", "*/*"):
             if not any(piece.startswith("as=") for piece in rest):
                 return Whole(kind)
             if {"as=Table", "v=v1", f"g={_META}"} <= set(rest):
                 return Table(kind, include=include)
-    raise errors.ApiError(406, "NotAcceptable", f"only {JSON} can be sent")
+    raise errors.ApiError(406, "NotAcceptable", f"only {api.JSON} can be sent")
 
 
 # --- watches -------------------------------------------------------------------------------------
@@ -241,7 +225,7 @@ def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
 async def stream(
     store: stores.Store, kind: kinds.Kind, options: ListOptions, renderer: Whole
 ) -> AsyncIterator[bytes]:
-    """Yield chunks of newline-terminated JSON events.
+    """Yield chunks of newline-terminated api.JSON events.
 
     The stream ends when its time is over, its place is forgotten or the store is closed. A start
     in the future yields nothing until the store has passed it.

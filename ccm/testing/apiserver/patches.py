@@ -4,7 +4,7 @@ Each function takes the decoded current object and the decoded patch and returns
 patched object. The current object may be changed on the way: hand in a fresh copy.
 
 A strategic merge patch merges lists by the merge keys of the schema and obeys the
-directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
+directives `$patch` of its elements (replace, delete), `$setElementOrder/<list>` and
 `$deleteFromPrimitiveList/<list>`. Where elements of the current list share a merge key
 (two addresses of one type), the first is the one that is merged, as in Kubernetes.
 """
@@ -19,10 +19,7 @@ from ccm.testing.apiserver import schema
 
 _ANY = schema.Type(name="", fields={})
 _UNKNOWN = schema.Field(name="", shape=schema.Shape(kind="any"))
-_NEEDS = {
-    "add": "value", "remove": "path", "replace": "value", "move": "from", "copy": "from",
-    "test": "path",
-}  # fmt: skip
+_WITH_VALUE = ("add", "replace", "test")
 
 
 class BadPatchError(Exception):
@@ -53,14 +50,9 @@ def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]
         BadPatchError: a directive is malformed.
         UnprocessablePatchError: an element of a merged list lacks its merge key.
     """
-    directive = patch.get("$patch", "merge")
-    if directive in ("replace", "delete"):
-        return dict(_plain(patch)) if directive == "replace" else {}
-    if directive != "merge":
-        raise BadPatchError(f"unknown directive {directive!r}")
+    if patch.get("$patch", "merge") != "merge":
+        raise BadPatchError(f"unknown directive {patch['$patch']!r}")
     plain = {key: value for key, value in patch.items() if not key.startswith("$")}
-    if "$retainKeys" in patch:
-        current = _retained(current, plain, patch["$retainKeys"])
     for name, dropped in _lists(patch, "$deleteFromPrimitiveList/"):
         if isinstance(current.get(name), list):
             current[name] = [item for item in current[name] if item not in dropped]
@@ -79,13 +71,6 @@ def _lists(patch: dict[str, Any], directive: str) -> Iterator[tuple[str, list[An
             if not isinstance(value, list):
                 raise BadPatchError(f"{key} is not a list")
             yield key.removeprefix(directive), value
-
-
-def _retained(current: dict[str, Any], plain: dict[str, Any], keys: Any) -> dict[str, Any]:
-    given = [key for key, value in plain.items() if value is not None]
-    if not isinstance(keys, list) or any(key not in keys for key in given):
-        raise BadPatchError("the patch sets a key that $retainKeys does not list")
-    return {key: value for key, value in current.items() if key in keys}
 
 
 def _merge_field(field: schema.Field, current: dict[str, Any], key: str, value: Any) -> None:
@@ -154,7 +139,7 @@ def json_patch(current: Any, operations: Any) -> Any:
     """The document after the operations of a JSON patch (RFC 6902), in their order.
 
     Raises:
-        BadPatchError: an operation is malformed.
+        BadPatchError: an operation is malformed, or is `move` or `copy`.
         UnprocessablePatchError: one names something that is not there, or a test fails.
     """
     if not isinstance(operations, list):
@@ -162,69 +147,43 @@ def json_patch(current: Any, operations: Any) -> Any:
     # In a list of one, because an operation may replace the whole of it.
     document = [current]
     for one in operations:
-        kind = one.get("op") if isinstance(one, dict) else None
-        if kind not in _NEEDS or not {"path", _NEEDS[kind]} <= one.keys():
+        kind, path = (one.get("op"), one.get("path")) if isinstance(one, dict) else (None, None)
+        is_whole = kind == "remove" or (kind in _WITH_VALUE and "value" in one)
+        if not is_whole or not isinstance(path, str) or path[:1] not in ("", "/"):
             raise BadPatchError(f"not an operation, or incomplete: {one}")
-        path, source = _pointer(one["path"]), _pointer(one.get("from", ""))
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
         try:
-            _carry_out(document, kind, path, source, copy.deepcopy(one.get("value")))
+            _carry_out(document, kind, ["0", *steps], copy.deepcopy(one.get("value")))
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             raise UnprocessablePatchError(f"cannot be carried out: {one}") from error
     return document[0] if document else None
 
 
-def _carry_out(
-    document: list[Any], kind: str, path: list[str], source: list[str], value: Any
-) -> None:
+def _carry_out(document: list[Any], kind: Any, path: list[str], value: Any) -> None:
+    parent: Any = document
+    for step in path[:-1]:
+        parent = parent[_key(parent, step)]
+    key = _key(parent, path[-1])
     if kind == "test":
-        parent = _find(document, path[:-1])
         # What is absent counts as null here, as in the real server.
-        is_absent = isinstance(parent, dict) and path[-1] not in parent
-        found = None if is_absent else _find(document, path)
+        found = parent.get(key) if isinstance(parent, dict) else parent[key]
         if found != value or type(found) is not type(value):
             raise KeyError("the test fails")
-    elif kind in ("add", "replace", "remove"):
-        if kind != "add":
-            _take_out(document, path)
-        if kind != "remove":
-            _put(document, path, value)
-    else:
-        is_copy = kind == "copy"
-        found = copy.deepcopy(_find(document, source)) if is_copy else _take_out(document, source)
-        _put(document, path, found)
-
-
-def _pointer(path: Any) -> list[str]:
-    """The steps from the list that holds the document to a value of it."""
-    if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise BadPatchError(f"not a JSON pointer: {path!r}")
-    return ["0", *(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])]
-
-
-def _find(document: list[Any], steps: list[str]) -> Any:
-    value: Any = document
-    for step in steps:
-        value = value[_key(value, step)]
-    return value
-
-
-def _key(parent: Any, step: str) -> Any:
-    return int(step) if isinstance(parent, list) and step.isdigit() else step
-
-
-def _take_out(document: list[Any], steps: list[str]) -> Any:
-    parent = _find(document, steps[:-1])
-    return parent.pop(_key(parent, steps[-1]))
-
-
-def _put(document: list[Any], steps: list[str], value: Any) -> None:
-    parent = _find(document, steps[:-1])
+        return
+    if kind != "add":
+        parent.pop(key)
+    if kind == "remove":
+        return
     if parent is document:
         document[:] = [value]
     elif isinstance(parent, list):
-        place = len(parent) if steps[-1] == "-" else _key(parent, steps[-1])
+        place = len(parent) if key == "-" else key
         if place > len(parent):
             raise IndexError(place)
         parent.insert(place, value)
     else:
-        parent[steps[-1]] = value
+        parent[key] = value
+
+
+def _key(parent: Any, step: str) -> Any:
+    return int(step) if isinstance(parent, list) and step.isdigit() else step

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,18 +26,6 @@ _OPENAPI = "/openapi/v3"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request."""
-
-    method: str
-    path: str
-    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    body: bytes = b""
-    content_type: str = api.JSON
-    accept: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """A response that is no stream; always JSON."""
 
@@ -52,7 +40,7 @@ class Front:
     def __init__(self, verbs: api.Api) -> None:
         self.verbs = verbs
 
-    def watch(self, request: Request) -> AsyncIterator[bytes] | None:
+    def watch(self, request: api.Request) -> AsyncIterator[bytes] | None:
         """Return the stream of a watch; None: the request is none.
 
         Raises:
@@ -65,7 +53,7 @@ class Front:
         renderer = _renderer(target, request)
         return listing.stream(self.verbs.store, target.kind, options, renderer)
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: api.Request) -> Response:
         """Carry out a request that is no watch.
 
         Raises:
@@ -87,45 +75,45 @@ class Front:
             body = renderer.many(*page)
             if verb == "deletecollection":
                 keys = (entry.key for entry in page[0])
-                self.verbs.delete_all(target, keys, _delete_options(request))
+                self.verbs.delete_all(
+                    target, keys, api.delete_options(request.decoded(), request.query)
+                )
             return Response(body=body)
         if verb == "delete":
             return self._delete(target, request, renderer)
         if target.subresource == kinds.EVICTION:
-            self.verbs.evict(target, request.body, request.content_type)
-            return Response(body=_status("Success", code=201), status=201)
+            self.verbs.evict(target, request)
+            return _success(201, code=201)
         act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
-        wishes = listing.read(api.WriteOptions, request.query)
-        written = act[verb](target, request.body, request.content_type, wishes)
+        written = act[verb](target, request)
         return Response(
             body=renderer.one(written.entry),
             status=201 if written.created else 200,
             warnings=written.warnings,
         )
 
-    def _delete(self, target: api.Target, request: Request, renderer: listing.Whole) -> Response:
-        written = self.verbs.delete(target, _delete_options(request))
+    def _delete(
+        self, target: api.Target, request: api.Request, renderer: listing.Whole
+    ) -> Response:
+        written = self.verbs.delete(target, api.delete_options(request.decoded(), request.query))
         if not written.deleted or target.kind.is_returned_when_deleted:
             return Response(body=renderer.one(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
         details = {**target.kind.details(target.name), "uid": uid}
-        return Response(body=_status("Success", details=details))
+        return _success(details=details)
 
 
-def _status(outcome: str, **more: Any) -> bytes:
-    return msgspec.json.encode(errors.status_object(outcome, **more))
+def _success(status: int = 200, **more: Any) -> Response:
+    body = msgspec.json.encode(errors.status_object("Success", **more))
+    return Response(body=body, status=status)
 
 
-def _delete_options(request: Request) -> api.DeleteOptions:
-    return api.delete_options(request.body, request.content_type, request.query)
-
-
-def _renderer(target: api.Target, request: Request) -> listing.Whole:
+def _renderer(target: api.Target, request: api.Request) -> listing.Whole:
     include = request.query.get("includeObject", "")
     return listing.renderer(target.kind, request.accept, include)
 
 
-def _verb(target: api.Target, request: Request) -> str:
+def _verb(target: api.Target, request: api.Request) -> str:
     verb = (_OBJECT_VERBS if target.name else _COLLECTION_VERBS).get(request.method, "")
     if verb == "list" and request.query.get("watch") in ("1", "true"):
         verb = "watch"

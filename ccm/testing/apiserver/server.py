@@ -64,7 +64,7 @@ class _Server:
             raise errors.ApiError(401, "Unauthorized", "Unauthorized")
         if path.startswith(_HEALTH_PATHS):
             return web.Response(text="ok")
-        request = requests.Request(
+        request = api.Request(
             method=http.method,
             path=path,
             query=http.query,

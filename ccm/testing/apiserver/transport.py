@@ -51,7 +51,7 @@ class MemoryTransport:
         Raises:
             KubeError: it is refused.
         """
-        request = requests.Request(
+        request = api.Request(
             method=method,
             path=path,
             query=query or {},
@@ -66,7 +66,7 @@ class MemoryTransport:
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Watch."""
-        request = requests.Request(method="GET", path=path, query={**query, "watch": "1"})
+        request = api.Request(method="GET", path=path, query={**query, "watch": "1"})
         with _refusals_as_client_errors():
             chunks = self._front.watch(request)
         assert chunks is not None

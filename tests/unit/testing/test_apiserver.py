@@ -47,7 +47,7 @@ class Server:
     ) -> Any:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         usual = api.MERGE_PATCH if method == "PATCH" else api.JSON
-        request = requests.Request(
+        request = api.Request(
             method=method,
             path=path,
             body=raw,
@@ -68,7 +68,7 @@ class Server:
         return [one["metadata"]["name"] for one in items]
 
     async def events(self, path: str, **query: str) -> AsyncIterator[tuple[str, str, int]]:
-        asked = requests.Request(method="GET", path=path, query={"watch": "1", **query})
+        asked = api.Request(method="GET", path=path, query={"watch": "1", **query})
         stream = self.front.watch(asked)
         assert stream is not None
         async for chunk in stream:
@@ -291,9 +291,6 @@ def test_a_strategic_patch_merges_lists_by_their_keys(
     ("patch", "labels"),
     [
         ({"b": None, "c": "3"}, {"a": "1", "c": "3"}),
-        ({"$patch": "replace", "c": "3"}, {"c": "3"}),
-        ({"$patch": "delete"}, {}),
-        ({"$retainKeys": ["b", "c"], "c": "3"}, {"b": "2", "c": "3"}),
     ],
 )
 def test_directives_of_an_object(server: Server, patch: Any, labels: Any) -> None:
@@ -354,14 +351,13 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
         (api.MERGE_PATCH, b"[]", 400),
         (api.JSON_PATCH, b'[{"op":"test","path":"/kind","value":"Pod"}]', 422),
         (api.JSON_PATCH, b'[{"op":"replace","path":"","value":5}]', 422),
-        (api.JSON_PATCH, b'[{"op":"odd"}]', 400),
+        (api.JSON_PATCH, b'[{"op":"move","from":"/a","path":"/b"}]', 400),
         (api.STRATEGIC_PATCH, b'{"spec":{"unschedulable":"x"}}', 422),
         (api.STRATEGIC_PATCH, b'{"spec":{"$patch":"x"}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":[{"status":"x"}]}}', 422),
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":["x"]}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":[{"type":"a","$patch":"x"}]}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"$setElementOrder/conditions":1}}', 400),
-        (api.STRATEGIC_PATCH, b'{"spec":{"$retainKeys":["a"],"podCIDR":"x"}}', 400),
         (api.STRATEGIC_PATCH, b"[]", 400),
         (api.APPLY_PATCH, b"{}", 400),
     ],
