@@ -330,11 +330,6 @@ def test_a_json_patch_of_a_list(server: Server, operation: Any, keys: list[str] 
     [
         ([{"op": "add", "path": "/metadata/labels/x~1y", "value": "1"}], {"a": "b", "x/y": "1"}),
         ([{"op": "remove", "path": "/metadata/labels/a"}], {}),
-        ([{"op": "move", "from": "/metadata/labels/a", "path": "/metadata/labels/c"}], {"c": "b"}),
-        (
-            [{"op": "copy", "from": "/metadata/labels/a", "path": "/metadata/labels/c"}],
-            {"a": "b", "c": "b"},
-        ),
     ],
 )
 def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: Any) -> None:
