@@ -11,6 +11,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 FOLDER = Path(__file__).parent / "rows"
 
@@ -37,3 +40,9 @@ def load(folder: Path = FOLDER) -> Mapping[str, Row]:
                 raise ValueError(f"{path.name}: row {name} is there twice")
             rows[name] = Row(**fields)
     return rows
+
+
+def case(rows: str | tuple[str, ...], *values: Any, id: str | None = None) -> Any:  # noqa: A002
+    """A set of parameters that proves one row or several."""
+    names = (rows,) if isinstance(rows, str) else rows
+    return pytest.param(*values, id=id, marks=pytest.mark.row(*names))

@@ -46,8 +46,7 @@ ALL, NONE = (True, True, True), (False, False, False)
 
 def unmake(world: World, path: str) -> None:
     """Somebody removes the finalizers too."""
-    world.server.patch(path, {"metadata": {"finalizers": None}})
-    world.server.drop(path)
+    world.server.unmake(path)
 
 
 def attached(world: World, *volumes: str) -> None:

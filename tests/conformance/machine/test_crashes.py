@@ -181,6 +181,7 @@ class Run:
         self.phase = phase
         self.took_s = float("inf")
         self.problems: list[str] = []
+        self.most, self.least = 0, REPLICAS
 
     async def run(self, fault: Fault | None = None, position: int = -1, limit_s: float = 0) -> None:
         """Begin the phase, and apply a fault to the call with this number."""
@@ -188,6 +189,7 @@ class Run:
         async with self.world.kubelets():
             leader = await self._prepared()
             interceptor.arm(fault, position)
+            self.least = REPLICAS
             began = asyncio.get_running_loop().time()
             self.phase.act(self.world)
             end = began + (limit_s or PATIENCE_S)
@@ -227,6 +229,11 @@ class Run:
     async def _until(self, end: float, is_due: Callable[[], bool]) -> None:
         while asyncio.get_running_loop().time() < end and not is_due():
             await asyncio.sleep(TICK_S)
+            here = self.world.here()
+            self.most = max(self.most, len(here))
+            if self.phase.ever > REPLICAS:
+                running = sum(self.world.phase(name) == "Running" for name in here)
+                self.least = min(self.least, running)
 
     def _missing(self) -> list[str]:
         return self.world.problems(self.phase.replicas, self.phase.class_name)
@@ -237,6 +244,8 @@ class Run:
         found = [f"servers made twice: {twice}"] if twice else []
         if len(ordered) > self.phase.ever:
             found.append(f"{len(ordered)} machines, not {self.phase.ever}")
+        if self.most > REPLICAS + 1 or self.least < REPLICAS:
+            found.append(f"between {self.least} and {self.most} machines in a roll")
         return found
 
 

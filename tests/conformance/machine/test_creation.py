@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from ccm.cloud import errors
-from ccm.cloud.machines import MachineInfo, MachineRequest
+from ccm.cloud.machines import MachineInfo, MachineRequest, Phase
 from ccm.gardener import names
-from ccm.kube.errors import ServerError
 from ccm.machines import reasons
+from ccm.machines.deletion import DENIAL_S
 from ccm.model import NodeAddress
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, World
+from tests.conformance.table import case
+from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, World, ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -38,39 +39,34 @@ def without(field: str) -> dict[str, Any]:
 # --- classes ------------------------------------------------------------------------------
 
 
-@pytest.mark.row("machine-class-01")
-async def test_a_class_that_is_missing() -> None:
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        case("machine-class-01", "MachineClass default/small does not exist"),
+        case("machine-class-02", "Secret default/small"),
+    ],
+    ids=["class", "secret"],
+)
+async def test_what_a_machine_is_made_of_is_missing(lacks: str) -> None:
     world = World()
+    if "Secret" in lacks:
+        world.machine_class()
     async with world.running():
         world.machine()
         await advance(1)
-        assert (world.driver.calls.total(), world.phase()) == (0, "CrashLoopBackOff")
-        assert "MachineClass default/small does not exist" in world.operation()["description"]
-        assert world.events == [("InvalidSpec", world.operation()["description"])]
+        assert (world.driver.calls["create_machine"], world.phase()) == (0, "CrashLoopBackOff")
+        assert lacks in world.operation()["description"]
+        assert ("InvalidSpec", world.operation()["description"]) in world.events
         assert "conditions" not in world.status()
-        world.ready_class()
-        await advance(1)
-
-    assert (world.driver.calls["create_machine"], world.phase()) == (1, "Pending")
-
-
-@pytest.mark.row("machine-class-02")
-async def test_a_secret_that_is_missing() -> None:
-    world = World()
-    world.machine_class()
-    async with world.running():
-        world.machine()
-        await advance(1)
-        assert world.driver.calls["create_machine"] == 0
-        assert "Secret default/small" in world.operation()["description"]
         world.secret()
+        if "Class" in lacks:
+            world.machine_class()
         await advance(1)
 
     assert (world.driver.calls["create_machine"], world.phase()) == (1, "Pending")
 
 
-@pytest.mark.row("machine-class-03")
-@pytest.mark.row("machine-class-05")
+@pytest.mark.row("machine-class-03", "machine-class-05")
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -94,8 +90,7 @@ async def test_a_node_template(template: dict[str, Any], said: str) -> None:
 
 @pytest.mark.row("machine-class-04")
 async def test_a_class_that_is_not_held() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
     async with world.running("machine"):
         world.machine()
@@ -146,8 +141,7 @@ async def test_the_provider_of_a_class(
 
 @pytest.mark.row("machine-create-01")
 async def test_a_new_machine() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     async with world.running():
         world.machine()
         await advance(1)
@@ -161,18 +155,15 @@ async def test_a_new_machine() -> None:
     assert world.driver.vms["fake:///0"].identity == world.identity()
 
 
-@pytest.mark.row("machine-create-02")
-@pytest.mark.row("machine-create-09")
+@pytest.mark.row("machine-create-02", "machine-create-09")
 @pytest.mark.parametrize("phase", ["", "CrashLoopBackOff"])
 async def test_a_machine_whose_vm_is_there(phase: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     labels = {"labels": {"node": "m0"}, **HELD}
     status = {"currentStatus": {"phase": phase}}
     world.machine(metadata=labels, providerID="fake:///m0", status=status)
     world.driver.add(world.identity())
-    async with world.running():
-        await advance(1)
+    await world.run(1)
 
     operation = world.operation()
     assert (world.phase(), operation["type"], operation["state"]) == (
@@ -187,15 +178,13 @@ async def test_a_machine_whose_vm_is_there(phase: str) -> None:
 
 @pytest.mark.row("machine-create-03")
 async def test_a_pending_machine() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     status = {"currentStatus": {"phase": "Pending"}}
     metadata = {"labels": {"node": "m0"}, **HELD}
     world.machine(metadata=metadata, providerID="fake:///m0", status=status)
     world.driver.add(world.identity())
     before = world.get()
-    async with world.running("machine"):
-        await advance(60)
+    await world.run(60, "machine")
 
     assert world.get() == before
     assert world.driver.calls.total() == 0
@@ -204,38 +193,49 @@ async def test_a_pending_machine() -> None:
 @pytest.mark.parametrize(
     ("error", "flag_s", "age_s", "phase", "after_s"),
     [
-        pytest.param(
-            errors.Internal("x"), 600, 0, "CrashLoopBackOff", 180,
-            marks=pytest.mark.row("machine-create-04"), id="internal",
+        case(
+            "machine-create-04",
+            errors.Internal("x"),
+            600,
+            0,
+            "CrashLoopBackOff",
+            180,
+            id="internal",
         ),
-        pytest.param(
-            errors.ResourceExhausted("x"), 600, 0, "CrashLoopBackOff", 600,
-            marks=pytest.mark.row("machine-create-05"), id="exhausted",
+        case(
+            "machine-create-05",
+            errors.ResourceExhausted("x"),
+            600,
+            0,
+            "CrashLoopBackOff",
+            600,
+            id="exhausted",
         ),
-        pytest.param(
-            errors.ResourceExhausted("x"), 540, 0, "CrashLoopBackOff", 540,
-            marks=pytest.mark.row("machine-create-06"), id="exhausted-9m",
+        case(
+            "machine-create-06",
+            errors.ResourceExhausted("x"),
+            540,
+            0,
+            "CrashLoopBackOff",
+            540,
+            id="exhausted-9m",
         ),
-        pytest.param(
-            errors.Internal("x"), 600, 3600, "Failed", 180,
-            marks=pytest.mark.row("machine-create-07"), id="too-old",
-        ),
+        case("machine-create-07", errors.Internal("x"), 600, 3600, "Failed", 180, id="too-old"),
         *(
-            pytest.param(
-                kind("x"), 600, 0, "CrashLoopBackOff", 5,
-                marks=pytest.mark.row("machine-create-16"), id=kind.__name__,
-            )
+            case("machine-create-16", kind("x"), 600, 0, "CrashLoopBackOff", 5, id=kind.__name__)
             for kind in (
-                errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable,
+                errors.Unknown,
+                errors.DeadlineExceeded,
+                errors.Aborted,
+                errors.Unavailable,
             )
         ),
     ],
-)  # fmt: skip
+)
 async def test_a_creation_that_fails(
     error: errors.CloudError, flag_s: float, age_s: float, phase: str, after_s: float
 ) -> None:
-    world = World(exhausted_retry_s=flag_s)
-    world.ready_class()
+    world = ready(exhausted_retry_s=flag_s)
     world.machine()
     await advance(age_s)
     world.driver.faults["create_machine"] = error
@@ -267,12 +267,10 @@ async def test_a_creation_that_fails(
     ids=["kept", "kept-exhausted", "cleared", "carried", "carried-passing", "again", "again-kept"],
 )
 async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.machine(status={"lastKnownState": "old"})
     world.driver.faults["create_machine"] = error
-    async with world.running("machine", "machineclass"):
-        await advance(1)
+    await world.run(1, "machine", "machineclass")
 
     assert world.status().get("lastKnownState", "") == state
     assert world.driver.given["create_machine"].last_known_state == "old"
@@ -280,8 +278,7 @@ async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state
 
 @pytest.mark.row("machine-create-16")
 async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     seen = []
     make, initialize = world.driver.create_machine, world.driver.initialize_machine
 
@@ -329,8 +326,7 @@ async def test_a_node_that_has_the_name_already(is_old: bool, is_own: bool) -> N
 
 @pytest.mark.row("machine-create-10")
 async def test_an_initialisation_that_fails() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.faults["initialize_machine"] = [errors.Uninitialized("x")]
     async with world.running("machine", "machineclass"):
         world.machine()
@@ -346,33 +342,9 @@ async def test_an_initialisation_that_fails() -> None:
     assert world.driver.calls["initialize_machine"] == 2
 
 
-@pytest.mark.row("machine-create-11")
-async def test_an_api_server_that_refuses() -> None:
-    world = World()
-    world.ready_class()
-    left = [2]
-
-    def refuse(method: str, path: str) -> Exception | None:
-        if method == "PATCH" and "/machines/" in path and world.driver.vms and left[0]:
-            left[0] -= 1
-            return ServerError(status=500, reason="InternalError", message="no")
-        return None
-
-    world.server.refuse = refuse
-    async with world.running("machine", "machineclass"):
-        world.machine()
-        await advance(10)
-
-    assert (left, world.phase()) == ([0], "Pending")
-    assert (world.driver.calls["create_machine"], len(world.driver.vms)) == (1, 1)
-
-
-@pytest.mark.row("machine-create-12")
-@pytest.mark.row("machine-create-13")
-@pytest.mark.row("machine-create-14")
+@pytest.mark.row("machine-create-12", "machine-create-13", "machine-create-14")
 async def test_without_a_target_cluster() -> None:
-    world = World(has_target=False)
-    world.ready_class()
+    world = ready(has_target=False)
     async with world.running("machine", "machineclass"):
         world.machine()
         await advance(1)
@@ -392,8 +364,7 @@ async def test_without_a_target_cluster() -> None:
 
 @pytest.mark.row("machine-create-13")
 async def test_without_a_target_cluster_addresses_come_together() -> None:
-    world = World(has_target=False)
-    world.ready_class()
+    world = ready(has_target=False)
     known = {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}]}
     world.machine(metadata=HELD, providerID="fake:///m0", status=known)
     info = MachineInfo(
@@ -405,36 +376,15 @@ async def test_without_a_target_cluster_addresses_come_together() -> None:
         ],
     )
     world.driver.add(world.identity(), info)
-    async with world.running("machine", "machineclass"):
-        await advance(1)
+    await world.run(1, "machine", "machineclass")
 
     assert [one["address"] for one in world.status()["addresses"]] == ["1.2.3.4", "m0", "10.0.0.1"]
-
-
-@pytest.mark.row("machine-create-15")
-async def test_a_deletion_in_mid_creation() -> None:
-    world = World()
-    world.ready_class()
-    async with world.running("machine", "machineclass"):
-        path = world.machine()
-        world.driver.seconds = 10
-        await advance(12)
-        assert world.driver.calls["create_machine"] == 1
-        world.server.drop(path)
-        await advance(2)
-        assert world.driver.calls["delete_machine"] == 0
-        await advance(60)
-
-    assert (world.get(), world.driver.vms) == ({}, {})
-    assert world.server.list(TOKENS) == []
 
 
 # --- user data ----------------------------------------------------------------------------
 
 
-@pytest.mark.row("machine-userdata-01")
-@pytest.mark.row("machine-userdata-02")
-@pytest.mark.row("machine-userdata-04")
+@pytest.mark.row("machine-userdata-01", "machine-userdata-02", "machine-userdata-04")
 @pytest.mark.parametrize(
     ("given", "wanted", "has_target"),
     [
@@ -484,3 +434,57 @@ def token_of(secret: dict[str, Any]) -> str:
     assert secret["metadata"]["name"] == f"bootstrap-token-{data['token-id']}"
     assert data["usage-bootstrap-authentication"] == data["usage-bootstrap-signing"] == "true"
     return f"{data['token-id']}.{data['token-secret']}"
+
+
+@pytest.mark.row("machine-create-17", "machine-delete-token-01")
+@pytest.mark.parametrize("fault", [None, errors.Internal("x"), errors.ResourceExhausted("x")])
+async def test_a_deletion_after_a_creation(fault: errors.CloudError | None) -> None:
+    world = ready()
+    world.driver.faults["create_machine"] = [fault]
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        await advance(1)
+        assert len(world.driver.vms) == (fault is None)
+        assert len(world.server.list(TOKENS)) == 1
+        world.server.drop(path)
+        await advance(1 if fault is None else DENIAL_S + 2)
+
+    assert (world.get(), world.driver.vms, world.server.list(TOKENS)) == ({}, {}, [])
+    # A VM that was ordered and never seen is denied twice before the machine goes.
+    assert world.driver.calls["delete_machine"] == (1 if fault is None else 2)
+
+
+@pytest.mark.row("machine-create-18")
+@pytest.mark.parametrize("kind", [errors.ResourceExhausted, errors.Aborted])
+async def test_a_vm_that_never_comes_up(kind: type[errors.CloudError]) -> None:
+    """The answer is final: who waited for the timeout would wait for nothing."""
+    world = ready()
+    lost = kind("no room for it").carrying(MachineInfo(phase=Phase.FAILED))
+    world.driver.faults["initialize_machine"] = [errors.RetryAfter("boots", seconds=2.0), lost]
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        assert world.phase() == ""
+        await advance(2)
+        ended = (world.phase(), world.operation()["errorCode"], world.operation()["state"])
+        world.driver.vms.clear()
+        await advance(1500)
+
+    assert ended == ("Failed", kind.__name__, "Failed")
+    assert "no room for it" in world.operation()["description"]
+    assert (world.phase(), world.driver.calls["create_machine"]) == ("Failed", 1)
+
+
+@pytest.mark.row("machine-create-18")
+async def test_a_vm_that_never_came_up_and_is_not_stored_is_made_anew() -> None:
+    """As long as no provider ID is written down the machine itself tries again."""
+    world = ready()
+    lost = errors.Aborted("the host died").carrying(MachineInfo(phase=Phase.FAILED))
+    world.driver.faults["create_machine"] = [lost]
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        assert world.phase() == "CrashLoopBackOff"
+        await advance(6)
+
+    assert (world.phase(), world.driver.calls["create_machine"]) == ("Pending", 2)

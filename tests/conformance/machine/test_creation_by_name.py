@@ -136,34 +136,25 @@ async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
 
 
 @LOST
-async def test_a_vm_whose_creation_was_answered_by_an_error_is_taken(error: Exception) -> None:
-    cloud = NamedVMs()
-    cloud.fails = error
-    world = world_of(cloud)
-    async with world.running(*CREATE):
-        world.machine()
-        await advance(1)
-        assert (world.phase(), started(world)) == ("CrashLoopBackOff", True)
-        await advance(700)
-
-    assert list(cloud.vms) == [world.get()["spec"]["providerID"]]
-    assert (world.phase(), cloud.calls.count("create")) == ("Pending", 1)
-    assert not started(world)
-
-
-@LOST
-async def test_a_vm_whose_creation_was_answered_by_an_error_is_deleted(error: Exception) -> None:
+@pytest.mark.parametrize("goes", [False, True], ids=["taken", "deleted"])
+async def test_a_vm_whose_creation_was_answered_by_an_error(goes: bool, error: Exception) -> None:
     cloud = NamedVMs()
     cloud.fails = error
     world = world_of(cloud)
     async with world.running(*CREATE):
         path = world.machine()
         await advance(1)
+        assert (world.phase(), started(world)) == ("CrashLoopBackOff", True)
         assert (len(cloud.vms), len(cloud.disks)) == (1, 1)
-        world.server.drop(path)
-        await advance(30)
+        if goes:
+            world.server.drop(path)
+        await advance(30 if goes else 700)
 
-    assert (world.get(), cloud.vms, cloud.disks) == ({}, {}, set())
+    if goes:
+        assert (world.get(), cloud.vms, cloud.disks) == ({}, {}, set())
+        return
+    assert list(cloud.vms) == [world.get()["spec"]["providerID"]]
+    assert (world.phase(), cloud.calls.count("create"), started(world)) == ("Pending", 1, False)
 
 
 async def test_what_was_created_beside_no_vm_is_deleted() -> None:
@@ -192,8 +183,7 @@ async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
         state = f"{names.STATE_CREATION}{world.identity().uid} nic-7"
         world.server.patch(f"{path}/status", {"status": {"lastKnownState": state}})
     cloud.vms["fake:///1"] = "m0"
-    async with world.running(*CREATE):
-        await advance(1)
+    await world.run(1, *CREATE)
 
     assert (world.phase(), world.get()["spec"]["providerID"]) == ("Pending", "fake:///1")
     assert "create" not in cloud.calls
@@ -323,6 +313,7 @@ async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
     assert (world.get(), cloud.vms) == ({}, {})
 
 
+@pytest.mark.row("machine-create-11")
 @pytest.mark.parametrize("status", [500, 403, 409])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 async def test_a_write_that_is_refused(status: int, nth: int) -> None:

@@ -136,8 +136,7 @@ async def test_what_was_deleted_while_no_daemon_ran_goes_by_its_time(
     world.server.drop(path)
     await advance(earlier_s)
     world.server.drop(CRD)
-    async with world.running(*WORK):
-        await advance(120)
+    await world.run(120, *WORK)
 
     assert len(world.driver.vms) == left
 
@@ -206,7 +205,7 @@ async def test_a_refusal_of_an_api_server_that_starts_is_not_believed() -> None:
         forbid(world)
         world.server.drop(CRD)
         await advance(2)
-        world.server.refuse = lambda _method, _path: None
+        world.server.answers()
         await advance(600)
 
     assert len(world.driver.vms) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,8 @@ from tests.conformance.machine.going import (
     left,
     unmake,
 )
-from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, TOKENS, World
+from tests.conformance.table import case
+from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, TOKENS, World, ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -35,8 +37,7 @@ pytestmark = pytest.mark.virtual_time
 @pytest.mark.row("machine-delete-status-01")
 @pytest.mark.parametrize("labelled", [True, False], ids=["the-node-says-so", "the-cloud-says-so"])
 async def test_the_node_of_a_machine_without_label(labelled: bool) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.drains.seconds = 30
     goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
     if labelled:
@@ -64,12 +65,10 @@ async def test_the_node_of_a_machine_without_label(labelled: bool) -> None:
     ids=["not-found", "unimplemented", "uninitialized", "uninitialized-with-name"],
 )
 async def test_a_cloud_that_knows_no_node(fault: errors.CloudError, drains: int) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.faults["get_machine_status"] = fault
     goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
-    async with world.running():
-        await advance(1)
+    await world.run(1)
 
     assert (world.get(M), world.driver.vms) == ({}, {})
     assert len(world.drains.tasks) == drains
@@ -78,19 +77,14 @@ async def test_a_cloud_that_knows_no_node(fault: errors.CloudError, drains: int)
 @pytest.mark.parametrize(
     ("fault", "after_s"),
     [
-        pytest.param(
-            errors.Unavailable("x"), SHORT_S, marks=pytest.mark.row("machine-delete-status-03")
-        ),
-        pytest.param(
-            errors.Internal("x"), LONG_S, marks=pytest.mark.row("machine-delete-status-04")
-        ),
+        case("machine-delete-status-03", errors.Unavailable("x"), SHORT_S),
+        case("machine-delete-status-04", errors.Internal("x"), LONG_S),
     ],
 )
 async def test_a_cloud_that_does_not_say_which_node(
     fault: errors.CloudError, after_s: float
 ) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.faults["get_machine_status"] = [fault]
     goes(world, labels={"node": ""}, phase="Running")
     async with world.running():
@@ -108,8 +102,7 @@ async def test_a_cloud_that_does_not_say_which_node(
 CLASS, SECRET = f"{BASE}/machineclasses/small", f"{SECRETS_PATH}/small"
 
 
-@pytest.mark.row("machine-delete-class-01")
-@pytest.mark.row("machine-delete-secret-01")
+@pytest.mark.row("machine-delete-class-01", "machine-delete-secret-01")
 @pytest.mark.parametrize("gone", [CLASS, SECRET], ids=["class", "secret"])
 async def test_what_a_machine_was_made_of_is_deleted_under_it(gone: str) -> None:
     world = World()
@@ -155,32 +148,25 @@ async def test_a_class_that_was_gone_before_we_came() -> None:
 async def test_force_without_class(provider_id: str, goes_away: bool) -> None:
     world = World()
     goes(world, labels={"force-deletion": "true", "node": ""}, providerID=provider_id)
-    async with world.running():
-        await advance(60)
+    await world.run(60)
 
     assert (world.get(M) == {}) is goes_away
 
 
-@pytest.mark.row("machine-delete-class-04")
-async def test_a_broken_node_template_holds_up_no_deletion() -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        case("machine-delete-class-04", {"nodeTemplate": {"capacity": {}}}),
+        case("machine-delete-class-05", {"provider": "other"}),
+    ],
+    ids=["template", "provider"],
+)
+async def test_a_faulty_class_holds_up_no_deletion(fault: dict[str, Any]) -> None:
     world = World()
     world.secret()
-    world.machine_class(nodeTemplate={"capacity": {}})
+    world.machine_class(**fault)
     goes(world)
-    async with world.running():
-        await advance(1)
-
-    assert left(world) == NONE
-
-
-@pytest.mark.row("machine-delete-class-05")
-async def test_a_class_of_another_provider_holds_up_no_deletion() -> None:
-    world = World()
-    world.secret()
-    world.machine_class(provider="other")
-    goes(world)
-    async with world.running():
-        await advance(1)
+    await world.run(1)
 
     assert left(world) == NONE
 
@@ -249,8 +235,7 @@ async def test_another_project_knows_nothing_of_the_vm() -> None:
 async def test_other_credentials_of_the_same_project() -> None:
     world = World()
     await lost(world, "other")
-    async with world.running("machine", "machineclass"):
-        await advance(5)
+    await world.run(5, "machine", "machineclass")
 
     assert world.get(M) == {}
 
@@ -265,8 +250,7 @@ async def test_other_credentials_that_know_the_vm() -> None:
         await advance(1)
         world.driver.vms.clear()
     # Another one goes on, and knows that it was seen.
-    async with world.running("machine", "machineclass"):
-        await advance(10)
+    await world.run(10, "machine", "machineclass")
 
     assert world.get(M) == {}
 
@@ -302,13 +286,11 @@ async def test_a_vm_that_the_new_credentials_have_shown(listed_by: str) -> None:
         controllers.append(listed_by)
     else:
         world.machine("new")
-    async with world.running(*controllers):
-        await advance(5)
+    await world.run(5, *controllers)
     assert [recorded(world), recorded(world, "other")] == [2, 2]
     lose(world)
     world.server.drop(path)
-    async with world.running("machine", "machineclass"):
-        await advance(5)
+    await world.run(5, "machine", "machineclass")
 
     assert world.get(M) == {}
     assert [reason for reason, _ in world.events if reason.startswith("VM")] == []
@@ -412,27 +394,11 @@ async def test_former_credentials_end_the_wait() -> None:
 # --- tokens, nodes, volumes -----------------------------------------------------------------
 
 
-@pytest.mark.row("machine-delete-token-01")
-async def test_the_token_of_a_machine_that_never_joined() -> None:
-    world = World()
-    world.ready_class()
-    async with world.running("machine", "machineclass"):
-        path = world.machine(M)
-        await advance(1)
-        assert len(world.server.list(TOKENS)) == 1
-        world.server.drop(path)
-        await advance(5)
-
-    assert (world.get(M), world.server.list(TOKENS)) == ({}, [])
-
-
 @pytest.mark.row("machine-delete-node-01")
 async def test_the_node_of_another_vm_is_left_alone() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     goes(world, providerID="fake:///older")
-    async with world.running():
-        await advance(5)
+    await world.run(5)
 
     assert (world.get(M), world.drains.tasks) == ({}, [])
     assert world.node_object(M) != {}
@@ -440,8 +406,7 @@ async def test_the_node_of_another_vm_is_left_alone() -> None:
 
 @pytest.mark.row("machine-delete-node-02")
 async def test_a_node_that_cannot_be_deleted() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     goes(world)
     denied = [True]
     world.server.refuse = lambda method, path: (
@@ -464,8 +429,7 @@ async def test_a_node_that_cannot_be_deleted() -> None:
 
 @pytest.mark.row("machine-delete-node-03")
 async def test_a_node_that_vanishes_while_it_is_drained() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.drains.seconds = 3600
     goes(world)
     async with world.running():
@@ -480,8 +444,7 @@ async def test_a_node_that_vanishes_while_it_is_drained() -> None:
 
 @pytest.mark.row("machine-delete-volumes-01")
 async def test_volumes_that_a_drain_by_force_left() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0", "v1")
     async with world.running():
@@ -496,8 +459,7 @@ async def test_volumes_that_a_drain_by_force_left() -> None:
 
 @pytest.mark.row("machine-delete-volumes-02")
 async def test_a_volume_that_never_detaches() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0")
@@ -506,16 +468,14 @@ async def test_a_volume_that_never_detaches() -> None:
         assert left(world) == ALL
         assert "1 volume is still attached" in world.operation(M)["description"]
     # The time counts on under another one.
-    async with world.running():
-        await advance(30)
+    await world.run(30)
 
     assert left(world) == NONE
 
 
-@pytest.mark.row("machine-delete-creation-01")
+@pytest.mark.row("machine-delete-creation-01", "machine-create-15")
 async def test_a_deletion_while_the_vm_is_made() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.seconds = 10
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
@@ -526,20 +486,18 @@ async def test_a_deletion_while_the_vm_is_made() -> None:
         assert (asked, world.phase(M)) == ([0, 0], "")
         await advance(60)
 
-    assert (world.get(M), world.driver.vms) == ({}, {})
+    assert (world.get(M), world.driver.vms, world.server.list(TOKENS)) == ({}, {}, [])
     assert world.driver.calls["create_machine"] == 1
 
 
 @pytest.mark.row("machine-delete-creation-01")
 async def test_a_deletion_while_the_vm_is_made_in_vain() -> None:
     """Nothing is written of that pass, so that no change brings the machine back."""
-    world = World()
-    world.ready_class()
+    world = ready()
     world.driver.seconds = 10
     world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]
     path = world.machine(M)
-    async with world.running("machine", "machineclass"):
-        await advance(24)
+    await world.run(24, "machine", "machineclass")
     async with world.running("machine", "machineclass"):
         await advance(15)
         world.server.drop(path)

@@ -12,6 +12,7 @@ from ccm.cloud import errors
 from ccm.kube.errors import ServerError
 from ccm.machines.drain import DrainState
 from ccm.testing.clock import advance, settle
+from tests.conformance.table import case
 from tests.unit.controllers.drains import (
     BUDGETS,
     SLOP_S,
@@ -32,54 +33,84 @@ pytestmark = pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("setup", "evicts", "evictions", "at_least_s", "at_most_s"),
     [
-        pytest.param(
-            lambda world: plain(world, 10), False, 0, 5, 5 + SLOP_S,
-            marks=pytest.mark.row("machine-drain-01"), id="plain-without-api",
+        case(
+            "machine-drain-01",
+            lambda world: plain(world, 10),
+            False,
+            0,
+            5,
+            5 + SLOP_S,
+            id="plain-without-api",
         ),
-        pytest.param(
-            lambda world: plain(world, 10), True, 10, 5, 5 + SLOP_S,
-            marks=pytest.mark.row("machine-drain-02"), id="plain",
+        case(
+            "machine-drain-02", lambda world: plain(world, 10), True, 10, 5, 5 + SLOP_S, id="plain"
         ),
-        pytest.param(
-            lambda world: with_volumes(world, ("a",), ("b",)), True, 2, 12, 20,
-            marks=[pytest.mark.row("machine-drain-03"), pytest.mark.row("machine-drain-04")],
+        case(
+            ("machine-drain-03", "machine-drain-04"),
+            lambda world: with_volumes(world, ("a",), ("b",)),
+            True,
+            2,
+            12,
+            20,
             id="exclusive",
         ),
-        pytest.param(
-            lambda world: with_volumes(world, ("a",), ("b",)), False, 0, 12, 20,
-            marks=pytest.mark.row("machine-drain-03"), id="exclusive-without-api",
+        case(
+            "machine-drain-03",
+            lambda world: with_volumes(world, ("a",), ("b",)),
+            False,
+            0,
+            12,
+            20,
+            id="exclusive-without-api",
         ),
-        pytest.param(
-            lambda world: with_volumes(world, ("a", "b")), True, 1, 8, 14,
-            marks=pytest.mark.row("machine-drain-05"), id="two-of-one",
+        case(
+            "machine-drain-05",
+            lambda world: with_volumes(world, ("a", "b")),
+            True,
+            1,
+            8,
+            14,
+            id="two-of-one",
         ),
         *(
-            pytest.param(
-                lambda world: with_volumes(world, ("a",), ("a",)), evicts, 2 * evicts, 10,
-                10 + 2 * SLOP_S, marks=pytest.mark.row("machine-drain-06"), id=f"shared-{evicts}",
+            case(
+                "machine-drain-06",
+                lambda world: with_volumes(world, ("a",), ("a",)),
+                evicts,
+                2 * evicts,
+                10,
+                10 + 2 * SLOP_S,
+                id=f"shared-{evicts}",
             )
             for evicts in (True, False)
         ),
         *(
-            pytest.param(
-                lambda world: with_volumes(world, ("a", "c"), ("b", "c")), evicts, 2 * evicts, 12,
-                22, marks=pytest.mark.row("machine-drain-07"), id=f"both-kinds-{evicts}",
+            case(
+                "machine-drain-07",
+                lambda world: with_volumes(world, ("a", "c"), ("b", "c")),
+                evicts,
+                2 * evicts,
+                12,
+                22,
+                id=f"both-kinds-{evicts}",
             )
             for evicts in (True, False)
         ),
         *(
-            pytest.param(
-                both, evicts, 12 * evicts, 12, 20,
-                marks=pytest.mark.row("machine-drain-08"), id=f"twelve-{evicts}",
-            )
+            case("machine-drain-08", both, evicts, 12 * evicts, 12, 20, id=f"twelve-{evicts}")
             for evicts in (True, False)
         ),
-        pytest.param(
-            lambda world: both(world, grace_s=100), True, 12, 200, 230,
-            marks=pytest.mark.row("machine-drain-10"), id="long-grace",
+        case(
+            "machine-drain-10",
+            lambda world: both(world, grace_s=100),
+            True,
+            12,
+            200,
+            230,
+            id="long-grace",
         ),
     ],
-)  # fmt: skip
+)
 async def test_pods_leave(
     setup: Callable[[Drains], None],
     evicts: bool,
@@ -143,17 +174,6 @@ async def test_volumes_that_are_not_waited_for(case: str) -> None:
 
     assert took_s <= 5 + SLOP_S
     assert world.attached("m0") != []
-
-
-@pytest.mark.row("machine-drain-11")
-async def test_a_node_without_pods() -> None:
-    world = Drains()
-    async with world.draining():
-        world.start()
-        await settle()
-
-        assert world.state() is DrainState.DONE
-        assert world.progress().said == "no Pods to evict"
 
 
 # --- budgets --------------------------------------------------------------------------------
@@ -250,7 +270,7 @@ async def test_a_budget_that_is_freed_later() -> None:
         assert (world.state(), world.pods()) == (DrainState.DONE, ["new", "newer", "unhealthy"])
 
     assert world.evictions() == before + 1
-    reasons = [reason for reason, _ in world.events]
+    reasons = world.reasons()
     assert reasons == ["NodeDrainBlocked", "NodeDrained"]
 
 

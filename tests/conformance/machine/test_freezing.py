@@ -13,7 +13,8 @@ from ccm.controllers.machine.freeze import Reach
 from ccm.kube.errors import ServerError
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M, goes
-from tests.unit.controllers.machines import World
+from tests.conformance.table import case
+from tests.unit.controllers.machines import World, ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,13 +46,13 @@ STARTED, ELAPSED = Reach(away_since=90.0), Reach(away_since=0.0)
     ("before", "is_there", "is_frozen"),
     [
         *(
-            pytest.param(one, True, False, marks=pytest.mark.row("machine-freeze-01"))
+            case("machine-freeze-01", one, True, False)
             for one in (ACTIVE, STARTED, ELAPSED, FROZEN)
         ),
-        pytest.param(ACTIVE, False, False, marks=pytest.mark.row("machine-freeze-02")),
-        pytest.param(STARTED, False, False, marks=pytest.mark.row("machine-freeze-02")),
-        pytest.param(ELAPSED, False, True, marks=pytest.mark.row("machine-freeze-03")),
-        pytest.param(FROZEN, False, True, marks=pytest.mark.row("machine-freeze-04")),
+        case("machine-freeze-02", ACTIVE, False, False),
+        case("machine-freeze-02", STARTED, False, False),
+        case("machine-freeze-03", ELAPSED, False, True),
+        case("machine-freeze-04", FROZEN, False, True),
     ],
 )
 def test_what_a_look_means(before: Reach, is_there: bool, is_frozen: bool) -> None:
@@ -65,13 +66,10 @@ def test_when_to_look_again(reach: Reach, after_s: float) -> None:
     assert freezing.next_s(reach, PERIOD_S, TIMEOUT_S) == after_s
 
 
-@pytest.mark.row("machine-freeze-03")
-@pytest.mark.row("machine-freeze-04")
-@pytest.mark.row("machine-freeze-05")
+@pytest.mark.row("machine-freeze-03", "machine-freeze-04", "machine-freeze-05")
 @pytest.mark.parametrize("part", [MACHINES, NODES])
 async def test_frozen_and_thawed(part: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", metadata={"labels": {"node": "s"}}, status=status)
     is_away = away(world, part)
@@ -103,11 +101,9 @@ async def test_frozen_and_thawed(part: str) -> None:
     ]
 
 
-@pytest.mark.row("machine-freeze-01")
-@pytest.mark.row("machine-freeze-02")
+@pytest.mark.row("machine-freeze-01", "machine-freeze-02")
 async def test_a_server_that_is_away_for_a_moment_now_and_then() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     is_away = away(world, NODES)
     async with world.running("machine", "machineclass"):
         for _ in range(5):
@@ -121,8 +117,7 @@ async def test_a_server_that_is_away_for_a_moment_now_and_then() -> None:
 
 @pytest.mark.row("machine-freeze-05")
 async def test_a_thaw_that_cannot_be_written_is_none() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", status=status)
     is_away = away(world, NODES)
@@ -144,8 +139,7 @@ async def test_a_thaw_that_cannot_be_written_is_none() -> None:
 
 @pytest.mark.row("machine-freeze-06")
 async def test_what_goes_goes_on() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     away(world, NODES)
     async with world.running("machine", "machineclass"):
         await advance(PERIOD_S + TIMEOUT_S + 10)
@@ -158,8 +152,7 @@ async def test_what_goes_goes_on() -> None:
 
 @pytest.mark.row("machine-freeze-07")
 async def test_without_target_nothing_is_looked_at() -> None:
-    world = World(has_target=False)
-    world.ready_class()
+    world = ready(has_target=False)
     away(world, NODES)
     async with world.running("machine", "machineclass"):
         await advance(PERIOD_S * 5)

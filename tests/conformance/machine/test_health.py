@@ -14,6 +14,7 @@ from ccm.kube.errors import Unreachable
 from ccm.kube.informer import Informer
 from ccm.model.machines import Phase
 from ccm.testing.clock import VirtualTimeLoop, advance
+from tests.conformance.table import case
 from tests.unit.controllers.machines import NODES_PATH, World
 from tests.unit.controllers.memory_server import FragileServer
 
@@ -30,21 +31,10 @@ CREATION = {"type": "Create", "state": "Processing"}
 @pytest.mark.parametrize(
     ("phase", "operation", "minutes", "more", "wanted"),
     [
-        pytest.param(
-            "Pending", CREATION, 25, {}, "Failed", marks=pytest.mark.row("machine-phase-01")
-        ),
-        pytest.param(
-            "Pending", CREATION, 15, {}, "Pending", marks=pytest.mark.row("machine-phase-02")
-        ),
-        pytest.param("Unknown", None, 15, {}, "Failed", marks=pytest.mark.row("machine-phase-06")),
-        pytest.param(
-            "Unknown",
-            None,
-            15,
-            {"disableHealthTimeout": True},
-            "Unknown",
-            marks=pytest.mark.row("machine-phase-07"),
-        ),
+        case("machine-phase-01", "Pending", CREATION, 25, {}, "Failed"),
+        case("machine-phase-02", "Pending", CREATION, 15, {}, "Pending"),
+        case("machine-phase-06", "Unknown", None, 15, {}, "Failed"),
+        case("machine-phase-07", "Unknown", None, 15, {"disableHealthTimeout": True}, "Unknown"),
     ],
 )
 @pytest.mark.row("machine-phase-18")
@@ -80,21 +70,20 @@ async def test_a_failed_join_is_counted() -> None:
 
     before, world = failed(), World()
     world.lived(phase="Pending", group="d", creationTimeout="2m")
-    async with world.running("machine"):
-        await advance(150)
+    await world.run(150, "machine")
 
     assert failed() == before + 1
-    assert [reason for reason, _ in world.events] == ["MachineFailed"]
+    assert world.reasons() == ["MachineFailed"]
 
 
 @pytest.mark.parametrize(
     ("phase", "more", "wanted"),
     [
-        pytest.param("Unknown", {}, "Running", marks=pytest.mark.row("machine-phase-03")),
-        pytest.param("Unknown", CRITICAL, "Running", marks=pytest.mark.row("machine-phase-10")),
-        pytest.param("Pending", CRITICAL, "Pending", marks=pytest.mark.row("machine-phase-08")),
-        pytest.param("Pending", {}, "Running", marks=pytest.mark.row("machine-phase-09")),
-        pytest.param("Failed", {}, "Running", marks=pytest.mark.row("machine-phase-12")),
+        case("machine-phase-03", "Unknown", {}, "Running"),
+        case("machine-phase-10", "Unknown", CRITICAL, "Running"),
+        case("machine-phase-08", "Pending", CRITICAL, "Pending"),
+        case("machine-phase-09", "Pending", {}, "Running"),
+        case("machine-phase-12", "Failed", {}, "Running"),
         ("Dancing", {}, "Dancing"),
     ],
 )
@@ -102,8 +91,7 @@ async def test_a_node_that_is_healthy(phase: str, more: Any, wanted: str) -> Non
     world = World()
     world.lived(phase=phase)
     world.node(**more)
-    async with world.running("machine"):
-        await advance(5)
+    await world.run(5, "machine")
 
     assert world.phase() == wanted
     if wanted == "Running":
@@ -116,9 +104,9 @@ async def test_a_node_that_is_healthy(phase: str, more: Any, wanted: str) -> Non
 @pytest.mark.parametrize(
     "conditions",
     [
-        pytest.param({"Ready": "Unknown"}, marks=pytest.mark.row("machine-phase-04")),
-        pytest.param({"DiskPressure": "True"}, marks=pytest.mark.row("machine-phase-04")),
-        pytest.param({}, marks=pytest.mark.row("machine-phase-05"), id="absent"),
+        case("machine-phase-04", {"Ready": "Unknown"}),
+        case("machine-phase-04", {"DiskPressure": "True"}),
+        case("machine-phase-05", {}, id="absent"),
     ],
 )
 async def test_a_node_that_falls_sick(conditions: dict[str, str]) -> None:
@@ -142,7 +130,7 @@ async def test_a_node_that_falls_sick(conditions: dict[str, str]) -> None:
 
     assert world.phase() == "Running"
     assert "is not healthy" in told
-    assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "NodeHealthy"]
+    assert world.reasons() == ["NodeUnhealthy", "NodeHealthy"]
 
 
 @pytest.mark.row("machine-phase-22")
@@ -152,8 +140,7 @@ async def test_a_node_that_somebody_deletes_by_force() -> None:
     world.node()
     async with world.running("machine"):
         await advance(5)
-        world.server.patch(f"{NODES_PATH}/m0", {"metadata": {"finalizers": None}})
-        world.server.drop(f"{NODES_PATH}/m0")
+        world.server.unmake(f"{NODES_PATH}/m0")
         await advance(595)
         assert world.phase() == "Unknown"
         await advance(20)
@@ -222,20 +209,18 @@ async def test_another_leader_goes_on_where_the_last_one_ended() -> None:
         await advance(5)
 
     assert world.phase() == "Failed"
-    assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "MachineFailed"]
+    assert world.reasons() == ["NodeUnhealthy", "MachineFailed"]
 
 
 @pytest.mark.parametrize(
-    "phase",
-    [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")],
+    "phase", [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")]
 )
 async def test_machines_of_the_reference_are_taken_over(phase: str) -> None:
     """With a node that is well they run, and the cloud is not asked about them."""
     world = World()
     world.lived(phase=phase)
     world.node()
-    async with world.running("machine"):
-        await advance(1800)
+    await world.run(1800, "machine")
 
     wanted = "InPlaceUpdateFailed" if phase.startswith("InPlaceUpdat") else "Running"
     wanted = "Running" if phase == "InPlaceUpdateSuccessful" else wanted
@@ -293,23 +278,6 @@ async def test_the_api_server_is_away(outage_s: int, left_s: int) -> None:
     assert world.phase() == "Failed"
 
 
-async def test_while_the_api_server_is_away_nothing_is_concluded() -> None:
-    server = FragileServer()
-    world = World(server)
-    world.lived(phase="Unknown")
-    world.node(ready="Unknown")
-    async with world.running("machine"):
-        await advance(500)
-        server.goes()
-        await advance(3600)
-        server.returns()
-        world.heartbeat(Ready="True")
-        await advance(60)
-
-    assert world.phase() == "Running"
-    assert "MachineFailed" not in [reason for reason, _ in world.events]
-
-
 @pytest.mark.row("machine-phase-16")
 async def test_after_an_outage_nodes_have_time_to_report() -> None:
     """Somebody else calls them sick, as they could not say anything."""
@@ -354,7 +322,7 @@ async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None
         await advance(120)
 
     assert world.phase() == "Running"
-    assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "NodeHealthy"]
+    assert world.reasons() == ["NodeUnhealthy", "NodeHealthy"]
 
 
 @pytest.mark.row("machine-phase-17")
@@ -389,7 +357,7 @@ async def test_a_node_that_flaps_slowly_is_left_alone() -> None:
             await advance(50)
 
     assert world.phase() == "Running"
-    assert "MachineFailed" not in [reason for reason, _ in world.events]
+    assert "MachineFailed" not in world.reasons()
 
 
 @pytest.mark.row("machine-phase-19")
@@ -398,8 +366,7 @@ async def test_a_node_of_two_machines() -> None:
     world.lived()
     world.lived("m1", metadata={"labels": {"node": "m0"}})
     world.node(ready="Unknown")
-    async with world.running("machine"):
-        await advance(3600)
+    await world.run(3600, "machine")
 
     assert [world.phase(name) for name in ("m0", "m1")] == ["Running", "Running"]
 
@@ -446,5 +413,5 @@ async def test_nobody_is_given_up_by_the_cache_alone(
         await advance(300)
         monkeypatch.undo()
 
-    assert ("NodeHealthy" in [reason for reason, _ in world.events]) is answers
-    assert "MachineFailed" not in [reason for reason, _ in world.events]
+    assert ("NodeHealthy" in world.reasons()) is answers
+    assert "MachineFailed" not in world.reasons()

@@ -8,19 +8,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ccm.gardener import names
-from ccm.gardener.codec import CODEC
 from ccm.machines import inplace, rollout
 from ccm.machines.inplace import NodeStep, Update
 from ccm.machines.replicas import Member, PopulatedSet
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Phase, Strategy, Template
 from ccm.model.node import NodeSpec, NodeStatus
-from ccm.testing.clock import advance
 from tests.conformance.machine.test_rollout_plans import machines, shelf
-from tests.unit.controllers.machinedeployments import HOLD, MACHINES, Rolling, all_run, template
-from tests.unit.machines.members import UNSEEN
-from tests.unit.machines.rolling import BEGIN, RULES, deployment
+from tests.conformance.table import case
+from tests.unit.machines.members import BEGIN, RULES, UNSEEN, deployment
 
 NAMES = RULES.names
 NO_GROWTH = {NAMES.scale_up_disabled: "true"}
@@ -63,11 +59,7 @@ def decided(
 ) -> rollout.Plan:
     wish: dict[str, Any] = {"strategy": Strategy.IN_PLACE, "max_unavailable": 1, **more}
     wanted = deployment(
-        replicas=replicas,
-        max_surge=0,
-        is_manual=manual,
-        template=Template(essence="new"),
-        **wish,
+        replicas=replicas, max_surge=0, is_manual=manual, template=Template(essence="new"), **wish
     )
     return rollout.plan(wanted, sets, BEGIN, RULES)
 
@@ -83,26 +75,29 @@ def moved(count: int) -> list[Member]:
 @pytest.mark.parametrize(
     ("sets", "found"),
     [
-        pytest.param((old(2), new(2, [*machines("new", 2), *moved(1)])), {"new": 3},
-                     id="came-over", marks=pytest.mark.row("rollout-inplace-02")),
-        pytest.param((old(2, machines("old", 1)), new(3)), {"old": 1},
-                     id="moved-away", marks=pytest.mark.row("rollout-inplace-03")),
-        pytest.param((old(2), new(4)), {"new": 3}, id="down",
-                     marks=pytest.mark.row("rollout-inplace-04")),
-        pytest.param((old(0), new(1)), {"new": 3}, id="alone",
-                     marks=pytest.mark.row("rollout-inplace-04")),
-        pytest.param((old(1), new(1)), {"new": 2}, id="too-few",
-                     marks=pytest.mark.row("rollout-inplace-04")),
-        pytest.param((old(2), new(3)), {"old": 0}, id="full",
-                     marks=[pytest.mark.row("rollout-inplace-08"),
-                            pytest.mark.row("rollout-inplace-01")]),
-        pytest.param((old(2), new(3, machines("new", 3, phase=Phase.PENDING))), {},
-                     id="full-but-not-available", marks=pytest.mark.row("rollout-inplace-08")),
-        pytest.param((old(0), new(3)), {}, id="done", marks=pytest.mark.row("rollout-inplace-08")),
-        pytest.param((old(2), new(2)), {"old": 1}, id="too-many",
-                     marks=pytest.mark.row("rollout-inplace-10")),
+        case(
+            "rollout-inplace-02",
+            (old(2), new(2, [*machines("new", 2), *moved(1)])),
+            {"new": 3},
+            id="came-over",
+        ),
+        case(
+            "rollout-inplace-03", (old(2, machines("old", 1)), new(3)), {"old": 1}, id="moved-away"
+        ),
+        case("rollout-inplace-04", (old(2), new(4)), {"new": 3}, id="down"),
+        case("rollout-inplace-04", (old(0), new(1)), {"new": 3}, id="alone"),
+        case("rollout-inplace-04", (old(1), new(1)), {"new": 2}, id="too-few"),
+        case(("rollout-inplace-08", "rollout-inplace-01"), (old(2), new(3)), {"old": 0}, id="full"),
+        case(
+            "rollout-inplace-08",
+            (old(2), new(3, machines("new", 3, phase=Phase.PENDING))),
+            {},
+            id="full-but-not-available",
+        ),
+        case("rollout-inplace-08", (old(0), new(3)), {}, id="done"),
+        case("rollout-inplace-10", (old(2), new(2)), {"old": 1}, id="too-many"),
     ],
-)  # fmt: skip
+)
 def test_sizes(sets: tuple[PopulatedSet, ...], found: dict[str, int]) -> None:
     assert sizes(decided(*sets)) == found
 
@@ -207,18 +202,13 @@ def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
 @pytest.mark.parametrize(
     ("nodes", "ready", "manual", "count"),
     [
-        pytest.param((), True, False, 0, id="no-candidates",
-                     marks=pytest.mark.row("rollout-inplace-06")),
-        pytest.param((CANDIDATE,), False, False, 0, id="not-available",
-                     marks=pytest.mark.row("rollout-inplace-06")),
-        pytest.param((SELECTED,), True, False, 0, id="selected-already",
-                     marks=pytest.mark.row("rollout-inplace-06")),
-        pytest.param((CANDIDATE, CANDIDATE), True, False, 1, id="two",
-                     marks=pytest.mark.row("rollout-inplace-07")),
-        pytest.param((CANDIDATE, CANDIDATE), True, True, 0, id="manual",
-                     marks=pytest.mark.row("rollout-inplace-07")),
+        case("rollout-inplace-06", (), True, False, 0, id="no-candidates"),
+        case("rollout-inplace-06", (CANDIDATE,), False, False, 0, id="not-available"),
+        case("rollout-inplace-06", (SELECTED,), True, False, 0, id="selected-already"),
+        case("rollout-inplace-07", (CANDIDATE, CANDIDATE), True, False, 1, id="two"),
+        case("rollout-inplace-07", (CANDIDATE, CANDIDATE), True, True, 0, id="manual"),
     ],
-)  # fmt: skip
+)
 def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, count: int) -> None:
     news = machines("new", 1, phase=Phase.RUNNING if ready else Phase.PENDING)
 
@@ -268,15 +258,19 @@ def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("step", "before", "after"),
     [
-        (NodeStep.CANDIDATE, node("n"), {
-            "labels": {"candidate": "true"},
-            "taints": [{"key": "old", "value": "True", "effect": "PreferNoSchedule"}],
-        }),
+        (
+            NodeStep.CANDIDATE,
+            node("n"),
+            {
+                "labels": {"candidate": "true"},
+                "taints": [{"key": "old", "value": "True", "effect": "PreferNoSchedule"}],
+            },
+        ),
         (NodeStep.SELECT, CANDIDATE, {"labels": {"selected": "true"}}),
         (NodeStep.SELECT, SELECTED, None),
         (NodeStep.RELEASE, CANDIDATE, {"labels": {"candidate": None}}),
     ],
-)  # fmt: skip
+)
 def test_what_is_written_on_a_node(
     step: NodeStep, before: Node, after: dict[str, Any] | None
 ) -> None:
@@ -311,57 +305,3 @@ IN_PLACE = {
     "type": "InPlaceUpdate",
     "inPlaceUpdate": {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Auto"},
 }
-
-
-@pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
-@pytest.mark.virtual_time
-async def test_all_machines_are_updated_in_place() -> None:
-    """What the machine controller and an agent on the node do, the test does."""
-    world = Rolling()
-    world.deployment(replicas=3, strategy=IN_PLACE)
-    kinds = CODEC.names
-    async with world.running("machineset", "machinedeployment"):
-        await all_run(world)
-        first = world.here()
-        assert len(first) == 3
-        for name in first:
-            world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
-            world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
-        world.edit(template=template("large"))
-        under_way, held = 0, set[str]()
-        for _ in range(30):
-            await advance(2)
-            notes = [one["metadata"].get("annotations", {}) for one in world.nodes()]
-            held |= {name for name, one in zip(first, notes, strict=True) if HOLD in one}
-            chosen = [
-                one["metadata"]["name"]
-                for one in world.nodes()
-                if kinds.selected in one["metadata"]["labels"]
-            ]
-            under_way = max(under_way, len(chosen))
-            for name in chosen:
-                ok = {kinds.update_result: kinds.update_successful}
-                world.server.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": ok}})
-                told = [
-                    {
-                        "type": kinds.update_condition,
-                        "status": "True",
-                        "reason": kinds.update_succeeded,
-                    }
-                ]
-                path = f"/api/v1/nodes/{name}/status"
-                world.server.patch(path, {"status": {"conditions": told}})
-
-    assert (world.here(), under_way, held) == (first, 1, {*first})
-    assert not any(HOLD in one["metadata"].get("annotations", {}) for one in world.nodes())
-    assert (world.kinds(), world.sizes()) == ({"large": 3}, {"large": 3})
-    labels = [one["metadata"]["labels"] for one in world.machines()]
-    assert len({one["machine-template-hash"] for one in labels}) == 1
-    assert not any(kinds.update_result in one for one in labels)
-    for one in world.nodes():
-        assert (
-            not {kinds.candidate, kinds.selected, kinds.update_result}
-            & one["metadata"]["labels"].keys()
-        )
-        assert kinds.critical_taint in {each["key"] for each in one["spec"]["taints"]}
-    assert world.said() == ("True", "NewMachineSetAvailable")

@@ -12,6 +12,7 @@ from ccm.cloud import errors
 from ccm.gardener import names
 from ccm.kube.errors import Unreachable
 from ccm.testing.clock import advance
+from tests.conformance.table import case
 from tests.unit.controllers.machines import BASE, NODES_PATH, World
 
 pytestmark = pytest.mark.virtual_time
@@ -28,17 +29,11 @@ def crowd(world: World, count: int = 8) -> None:
     ("other", "group", "wanted"),
     [
         *(
-            pytest.param(
-                phase,
-                "d",
-                "Unknown",
-                id=phase or "new",
-                marks=pytest.mark.row("machine-meltdown-01"),
-            )
+            case("machine-meltdown-01", phase, "d", "Unknown", id=phase or "new")
             for phase in ("Failed", "Terminating", "Pending", "CrashLoopBackOff", "")
         ),
         *(
-            pytest.param(phase, group, "Failed", marks=pytest.mark.row("machine-meltdown-02"))
+            case("machine-meltdown-02", phase, group, "Failed")
             for phase, group in (("Unknown", "d"), ("Failed", "e"))
         ),
     ],
@@ -55,8 +50,7 @@ async def test_another_one_of_its_deployment(other: str, group: str, wanted: str
         held = [text for reason, text in world.events if reason == "ReplacementHeld"]
         waiting = REGISTRY.get_sample_value("ccm_machine_replacements_waiting")
         gone = f"{BASE}/machines/m1"
-        world.server.patch(gone, {"metadata": {"finalizers": None}})
-        world.server.drop(gone)
+        world.server.unmake(gone)
         await advance(2)
 
     assert world.phase() == "Failed"
@@ -92,8 +86,7 @@ async def test_a_turn_of_no_use_is_given_to_the_next() -> None:
     world.server.refuse = lambda method, path: (
         Unreachable("no", kind="timeout") if (method, path) == ("GET", f"{NODES_PATH}/m0") else None
     )
-    async with world.running("machine"):
-        await advance(700)
+    await world.run(700, "machine")
 
     assert [world.phase(f"m{number}") for number in range(2)] == ["Unknown", "Failed"]
 
@@ -114,8 +107,7 @@ async def test_machines_of_no_deployment(owned: bool, wanted: int) -> None:
         metadata = {"ownerReferences": [owner]} if owned else {}
         world.lived(f"m{number}", phase="Unknown", metadata=metadata)
         world.node(f"m{number}", ready="Unknown")
-    async with world.running("machine"):
-        await advance(700)
+    await world.run(700, "machine")
 
     assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == wanted
 
@@ -147,19 +139,15 @@ async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
             if failed:
                 replaced += failed
             for name in failed:
-                world.server.patch(f"{BASE}/machines/{name}", {"metadata": {"finalizers": None}})
-                world.server.drop(f"{BASE}/machines/{name}")
-                world.server.patch(f"{NODES_PATH}/{name}", {"metadata": {"finalizers": None}})
-                world.server.drop(f"{NODES_PATH}/{name}")
+                world.server.unmake(f"{BASE}/machines/{name}")
+                world.server.unmake(f"{NODES_PATH}/{name}")
 
     assert most == 1
     assert len(replaced) == len(set(replaced)) == 12
     assert all(int(name[1:]) < 12 for name in replaced)
 
 
-@pytest.mark.row("machine-meltdown-06")
-@pytest.mark.row("machine-phase-13")
-@pytest.mark.row("machine-preserve-21")
+@pytest.mark.row("machine-meltdown-06", "machine-phase-13", "machine-preserve-21")
 async def test_a_preserved_machine_holds_up_nobody() -> None:
     world = World()
     crowd(world)
@@ -222,8 +210,7 @@ async def test_a_leader_ends_while_it_gives_a_machine_up(writes: int) -> None:
         world.server.point = hangs
         await asyncio.wait_for(reached.wait(), 700)
     world.server.point = lambda: asyncio.sleep(0)
-    async with world.running("machine"):
-        await advance(1100)
+    await world.run(1100, "machine")
 
     assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == 1
 
@@ -254,8 +241,7 @@ async def test_a_machine_without_quota_delays_no_replacement(when: str) -> None:
             world.heartbeat(f"m{number}", Ready="Unknown")
         await advance(140)
         (first,) = (f"m{number}" for number in range(4) if world.phase(f"m{number}") == "Failed")
-        world.server.patch(f"{BASE}/machines/{first}", {"metadata": {"finalizers": None}})
-        world.server.drop(f"{BASE}/machines/{first}")
+        world.server.unmake(f"{BASE}/machines/{first}")
         await advance(5)
 
     # With the second one less than three are sick, which is no meltdown.

@@ -20,10 +20,7 @@ _CLASS = "spec_class_api_group spec_class_kind spec_class_name"
 GO: dict[str, tuple[str, str]] = {
     "mcm_machine_items_total": ("gauge", ""),
     "mcm_machine_current_status_phase": ("gauge", "name namespace"),
-    "mcm_machine_info": (
-        "gauge",
-        f"{_OBJECT} createdAt spec_provider_id {_CLASS} node_name",
-    ),
+    "mcm_machine_info": ("gauge", f"{_OBJECT} createdAt spec_provider_id {_CLASS} node_name"),
     "mcm_machine_status_condition": ("gauge", "name namespace condition"),
     "mcm_machine_create_duration_seconds": ("gauge", _WHO),
     "mcm_machine_initialize_duration_seconds": ("gauge", _WHO),

@@ -15,6 +15,7 @@ from ccm.gardener import crds, names
 from ccm.gardener.codec import MACHINE_CLASSES
 from ccm.machines import reasons
 from ccm.testing.clock import advance
+from tests.conformance.table import case
 from tests.unit.controllers.machines import (
     BASE,
     DEFINITIONS,
@@ -22,6 +23,7 @@ from tests.unit.controllers.machines import (
     SECRETS_PATH,
     FakeDriver,
     World,
+    ready,
 )
 from tests.unit.controllers.memory_server import STRATEGIC
 
@@ -41,31 +43,26 @@ def held(world: World) -> list[str]:
 @pytest.mark.parametrize(
     ("before", "machines", "after"),
     [
-        pytest.param([], 0, [], marks=pytest.mark.row("machine-finalizer-01")),
-        pytest.param(HELD, 0, [], marks=pytest.mark.row("machine-finalizer-02")),
-        pytest.param([], 1, HELD, marks=pytest.mark.row("machine-finalizer-03")),
-        pytest.param(HELD, 1, HELD, marks=pytest.mark.row("machine-finalizer-04")),
+        case("machine-finalizer-01", [], 0, []),
+        case("machine-finalizer-02", HELD, 0, []),
+        case("machine-finalizer-03", [], 1, HELD),
+        case("machine-finalizer-04", HELD, 1, HELD),
     ],
 )
 async def test_a_class(before: list[str], machines: int, after: list[str]) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.server.patch(CLASS, {"metadata": {"finalizers": before}})
     for number in range(machines):
         world.machine(f"m{number}")
-    async with world.running("machine", "machineclass"):
-        await advance(1)
+    await world.run(1, "machine", "machineclass")
 
     assert held(world) == after
     assert world.driver.calls["create_machine"] == machines
 
 
-@pytest.mark.row("machine-finalizer-02")
-@pytest.mark.row("machine-finalizer-05")
-@pytest.mark.row("machine-finalizer-06")
+@pytest.mark.row("machine-finalizer-02", "machine-finalizer-05", "machine-finalizer-06")
 async def test_a_class_that_is_being_deleted() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     async with world.running():
         path = world.machine()
         await advance(1)
@@ -132,7 +129,7 @@ async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
         assert "Secret default/small" in (await told())[1]
 
     assert asked == 3
-    assert [reason for reason, _ in world.events] == ["SpecInvalid", "SpecInvalid"]
+    assert world.reasons() == ["SpecInvalid", "SpecInvalid"]
 
 
 async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone() -> None:
@@ -196,7 +193,7 @@ async def test_a_definition_of_classes_without_status() -> None:
     assert world.server.writes("machineclasses") == 1
     warned = [line["log_level"] for line in lines if line.get("condition") == "SpecValid"]
     assert warned == ["warning"]
-    assert [reason for reason, _ in world.events] == ["SpecInvalid"]
+    assert world.reasons() == ["SpecInvalid"]
 
 
 async def test_conditions_are_written_once_the_definition_has_them() -> None:
@@ -280,8 +277,7 @@ THEIR_TAINT = ("theirs", "", "NoExecute")
 OUR_TAINT = ("t", "1", "NoSchedule")
 
 
-@pytest.mark.row("machine-template-01")
-@pytest.mark.row("machine-template-04")
+@pytest.mark.row("machine-template-01", "machine-template-04")
 async def test_a_node_gets_what_the_template_has() -> None:
     world = World()
     machine = joined(world)
@@ -332,8 +328,7 @@ async def test_a_node_that_is_not_there() -> None:
     world = World()
     machine = joined(world)
     world.server.drop(f"{NODES_PATH}/m0")
-    async with world.running("machine"):
-        await advance(60)
+    await world.run(60, "machine")
 
     assert world.server.writes("nodes") == 0
     assert machine.world.phase() == "Running"

@@ -67,10 +67,6 @@ class Crowd(Sets):
         ]
         return label, "".join(reasons)
 
-    def reasons(self) -> list[str]:
-        """Those of all events."""
-        return [reason for reason, _ in self.events]
-
 
 FROZEN = (True, "OverShootingReplicaCount")
 FREE = (False, "")
@@ -230,8 +226,7 @@ async def test_what_is_not_frozen_cannot_thaw() -> None:
     world = Crowd()
     world.crowd(1)
     world.change(WEB, metadata={"annotations": {names.ANNOTATION_UNFREEZE: "1"}})
-    async with world.running("machineovershoot"):
-        await advance(5)
+    await world.run(5, "machineovershoot")
 
     assert world.set_object()["metadata"].get("annotations", {}) == {}
     assert world.events == []
@@ -288,8 +283,7 @@ async def test_all_sets_are_looked_at_in_one_pass() -> None:
     for name, uid in uids.items():
         for number in range(2):
             world.member(f"{name}{number}", owner=uid, of=name)
-    async with world.running("machineovershoot"):
-        await advance(1)
+    await world.run(1, "machineovershoot")
 
     assert [world.frozen(f"{SETS}/{name}") for name in uids] == [FROZEN] * 3
 
@@ -357,7 +351,6 @@ async def test_a_set_that_ends_is_left_alone() -> None:
     owner = world.set(replicas=0, metadata={"finalizers": ["example.com/hold"]})
     world.more(3, owner)
     world.server.drop(WEB)
-    async with world.running("machineovershoot"):
-        await advance(2 * PERIOD_S)
+    await world.run(2 * PERIOD_S, "machineovershoot")
 
     assert world.frozen() == FREE

@@ -14,7 +14,7 @@ from ccm.machines.deletion import MARKERS, Stage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M
 from tests.conformance.machine.test_creation_by_name import NamedVMs, world_of
-from tests.unit.controllers.machines import World
+from tests.unit.controllers.machines import World, ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -60,12 +60,10 @@ def untouched(world: World) -> bool:
 
 
 async def test_the_server_of_another_is_not_adopted() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     control_plane(world)
     world.machine(M, providerID=CP_ID, nodeTemplate=TEMPLATE)
-    async with world.running():
-        await advance(30)
+    await world.run(30)
 
     assert untouched(world)
     assert "left alone; correct spec.providerID" in world.operation(M)["description"]
@@ -75,21 +73,18 @@ async def test_the_server_of_another_is_not_adopted() -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
 async def test_the_node_of_another_is_not_changed(phase: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     control_plane(world)
     thief(world, phase=phase)
-    async with world.running():
-        await advance(60)
+    await world.run(60)
 
     assert untouched(world)
-    assert reasons.REASON_VM_NOT_OWNED in [reason for reason, _ in world.events]
+    assert reasons.REASON_VM_NOT_OWNED in world.reasons()
 
 
 @pytest.mark.parametrize("stage", [None, *Stage], ids=lambda one: one.value if one else "fresh")
 async def test_the_server_of_another_is_not_deleted(stage: Stage | None) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     control_plane(world)
     text = MARKERS[stage] if stage else ""
     path = thief(world, phase="Terminating" if stage else "Running", text=text)
@@ -108,13 +103,11 @@ async def test_the_server_of_another_is_not_deleted(stage: Stage | None) -> None
 
 
 async def test_a_server_that_the_credentials_do_not_show_keeps_its_node() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     control_plane(world)
     del world.driver.vms[CP_ID]
     world.server.drop(thief(world))
-    async with world.running():
-        await advance(30)
+    await world.run(30)
 
     assert world.get(M) == {}
     assert world.node_object(CONTROL_PLANE)
@@ -122,8 +115,7 @@ async def test_a_server_that_the_credentials_do_not_show_keeps_its_node() -> Non
 
 
 async def test_a_machine_that_was_running_cannot_take_another_server() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     control_plane(world)
     path = world.lived(M)
     world.node(M)
@@ -139,8 +131,7 @@ async def test_a_machine_that_was_running_cannot_take_another_server() -> None:
 
 
 async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_is() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     path = world.lived(M)
     world.node(M, metadata={"labels": {}})
     world.driver.faults["list_machines"] = [errors.Unavailable("down")] * 2
@@ -178,8 +169,7 @@ async def test_a_class_imports_a_server_by_its_annotation() -> None:
 
 
 async def test_a_restored_machine_keeps_its_server() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     path = world.lived(M)
     marks = replace(world.identity(M), uid="before-the-restore")
     world.driver.add(marks)
@@ -194,8 +184,7 @@ async def test_a_restored_machine_keeps_its_server() -> None:
 
 
 async def test_a_known_owner_costs_no_question() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
         await advance(1)
@@ -228,8 +217,7 @@ async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
     world = world_of(cloud)
     path, provider_id = running_vm(world, cloud, name)
     world.server.drop(path)
-    async with world.running():
-        await advance(30)
+    await world.run(30)
 
     assert (provider_id in cloud.vms) is (name != M)
     assert (world.node_object(name) == {}) is (name == M)

@@ -32,8 +32,7 @@ async def test_a_machine_whose_node_is_not_there_is_kept() -> None:
     assert kept == "2026-01-01T01:00:00Z"
 
 
-@pytest.mark.row("machine-preserve-24")
-@pytest.mark.row("machine-preserve-25")
+@pytest.mark.row("machine-preserve-24", "machine-preserve-25")
 async def test_a_preserved_node_until_its_time_is_over() -> None:
     world = World()
     world.lived(machinePreserveTimeout="1h")
@@ -69,7 +68,7 @@ async def test_a_preserved_node_until_its_time_is_over() -> None:
     assert (told["status"], told.get("message", "")) == ("False", "")
     assert "preserveExpiryTime" not in world.status()["currentStatus"]
     assert world.server.writes("m0") == wrote
-    assert [reason for reason, _ in world.events] == ["MachinePreserved", "PreservationEnded"]
+    assert world.reasons() == ["MachinePreserved", "PreservationEnded"]
 
 
 @pytest.mark.parametrize("force", [False, True])

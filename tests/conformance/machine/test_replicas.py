@@ -13,6 +13,7 @@ from ccm.kube.errors import Forbidden, KubeError
 from ccm.machines import replicas
 from ccm.machines.replicas import Member
 from ccm.model.machines import MachineSet, Phase, Preserve
+from tests.conformance.table import case
 from tests.unit.machines.members import NOW, at, member
 from tests.unit.machines.members import wanted as wanting
 
@@ -35,45 +36,21 @@ def running(count: int) -> list[Member]:
 @pytest.mark.parametrize(
     ("wanted", "members", "create", "delete"),
     [
-        pytest.param(3, running(2), 1, [], marks=pytest.mark.row("machineset-replicas-01")),
-        pytest.param(200, [], 100, [], marks=pytest.mark.row("machineset-replicas-03")),
-        pytest.param(2, running(2), 0, [], marks=pytest.mark.row("machineset-replicas-04")),
-        pytest.param(
-            1,
-            [member("a"), member("b", **FAILED)],
-            0,
-            ["b"],
-            marks=pytest.mark.row("machineset-replicas-05"),
-        ),
-        pytest.param(1, running(2), 0, ["m0"], marks=pytest.mark.row("machineset-replicas-06")),
-        pytest.param(
-            2,
-            [*running(2), member("extra", was_moved=True)],
-            0,
-            [],
-            marks=pytest.mark.row("machineset-replicas-09"),
-        ),
-        pytest.param(
-            3,
-            [*running(1), member("extra", was_moved=True)],
-            1,
-            [],
-            marks=pytest.mark.row("machineset-replicas-10"),
-        ),
-        pytest.param(
+        case("machineset-replicas-01", 3, running(2), 1, []),
+        case("machineset-replicas-03", 200, [], 100, []),
+        case("machineset-replicas-04", 2, running(2), 0, []),
+        case("machineset-replicas-05", 1, [member("a"), member("b", **FAILED)], 0, ["b"]),
+        case("machineset-replicas-06", 1, running(2), 0, ["m0"]),
+        case("machineset-replicas-09", 2, [*running(2), member("extra", was_moved=True)], 0, []),
+        case("machineset-replicas-10", 3, [*running(1), member("extra", was_moved=True)], 1, []),
+        case(
+            "machineset-replicas-11",
             2,
             [member("a"), member("b", is_deleting=True), member("c", phase=Phase.TERMINATING)],
             1,
             [],
-            marks=pytest.mark.row("machineset-replicas-11"),
         ),
-        pytest.param(
-            2,
-            [member("a"), member("b", **FAILED)],
-            0,
-            ["b"],
-            marks=pytest.mark.row("machineset-delete-06"),
-        ),
+        case("machineset-delete-06", 2, [member("a"), member("b", **FAILED)], 0, ["b"]),
     ],
 )
 def test_a_pass(wanted: int, members: Sequence[Member], create: int, delete: list[str]) -> None:
@@ -210,33 +187,23 @@ OURS = {**FAILED, "own_preserve": Preserve.AUTO, "preserve": Preserve.AUTO}
 @pytest.mark.parametrize(
     ("most", "members", "keep", "drop"),
     [
-        pytest.param(
-            1, [FIRST, SECOND], ["new"], [], marks=pytest.mark.row("machineset-preserve-01")
-        ),
-        pytest.param(0, [FIRST, SECOND], [], [], marks=pytest.mark.row("machineset-preserve-02")),
-        pytest.param(
-            1,
-            [member("ours", **OURS), SECOND],
-            [],
-            [],
-            marks=pytest.mark.row("machineset-preserve-03"),
-        ),
-        pytest.param(
-            2, [FIRST, SECOND], ["new", "old"], [], marks=pytest.mark.row("machineset-preserve-04")
-        ),
-        pytest.param(
+        case("machineset-preserve-01", 1, [FIRST, SECOND], ["new"], []),
+        case("machineset-preserve-02", 0, [FIRST, SECOND], [], []),
+        case("machineset-preserve-03", 1, [member("ours", **OURS), SECOND], [], []),
+        case("machineset-preserve-04", 2, [FIRST, SECOND], ["new", "old"], []),
+        case(
+            "machineset-preserve-05",
             1,
             [member("no", **FAILED, own_preserve=Preserve.NO), FIRST],
             ["old"],
             [],
-            marks=pytest.mark.row("machineset-preserve-05"),
         ),
-        pytest.param(
+        case(
+            "machineset-preserve-06",
             1,
             [member("a", **OURS), member("b", **OURS, created=at(-60))],
             [],
             ["b"],
-            marks=pytest.mark.row("machineset-preserve-06"),
         ),
         pytest.param(2, [member("runs"), member("goes", **FAILED, is_deleting=True)], [], []),
         pytest.param(1, [member("said", **FAILED, is_its_own=False)], [], []),
@@ -285,9 +252,9 @@ def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
 @pytest.mark.parametrize(
     ("first", "fails", "done", "calls"),
     [
-        pytest.param(2, False, 10, 10, marks=pytest.mark.row("machineset-create-01")),
-        pytest.param(0, False, 0, 0, marks=pytest.mark.row("machineset-create-02")),
-        pytest.param(1, True, 0, 1, marks=pytest.mark.row("machineset-create-03")),
+        case("machineset-create-01", 2, False, 10, 10),
+        case("machineset-create-02", 0, False, 0, 0),
+        case("machineset-create-03", 1, True, 0, 1),
     ],
 )
 async def test_slow_start(first: int, fails: bool, done: int, calls: int) -> None:

@@ -24,8 +24,7 @@ SCALER_TIME = names.ANNOTATION_SCALER_TIME
 OLD_TAINT = names.TAINT_OLD_SET
 
 
-@pytest.mark.row("rollout-autoscaler-01")
-@pytest.mark.row("rollout-autoscaler-03")
+@pytest.mark.row("rollout-autoscaler-01", "rollout-autoscaler-03")
 async def test_the_autoscaler_chooses() -> None:
     world = Rolling()
     world.deployment(replicas=4)
@@ -118,8 +117,7 @@ async def test_nobody_else_goes_in_mid_roll(kind: str, in_place: bool) -> None:
     assert len(world.here()) == 5
 
 
-@pytest.mark.row("rollout-autoscaler-04")
-@pytest.mark.row("rollout-autoscaler-05")
+@pytest.mark.row("rollout-autoscaler-04", "rollout-autoscaler-05")
 async def test_nodes_of_a_rollout() -> None:
     world = Rolling()
     world.deployment(replicas=2)

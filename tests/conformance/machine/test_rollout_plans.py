@@ -12,8 +12,8 @@ from ccm.machines import bounds, rollout
 from ccm.machines.replicas import Member, PopulatedSet
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
-from tests.unit.machines.members import UNSEEN, member
-from tests.unit.machines.rolling import BEGIN, RULES, deployment
+from tests.conformance.table import case
+from tests.unit.machines.members import BEGIN, RULES, UNSEEN, deployment, member
 
 LONG_AGO = BEGIN - timedelta(hours=1)
 
@@ -63,18 +63,15 @@ MANUAL = {**IN_PLACE, "is_manual": True}
 @pytest.mark.parametrize(
     ("replicas", "most", "how", "missing"),
     [
-        pytest.param(5, 1, {"strategy": Strategy.RECREATE}, 0, id="recreate",
-                     marks=pytest.mark.row("rollout-unavailable-01")),
-        pytest.param(0, 1, {}, 0, id="none", marks=pytest.mark.row("rollout-unavailable-02")),
-        pytest.param(5, 1, {}, 1, id="one", marks=pytest.mark.row("rollout-unavailable-03")),
-        pytest.param(5, 10, {}, 5, id="all", marks=pytest.mark.row("rollout-unavailable-04")),
-        pytest.param(5, 2, MANUAL, 2, id="manual", marks=pytest.mark.row("rollout-unavailable-05")),
-        pytest.param(3, 10, IN_PLACE, 3, id="auto",
-                     marks=pytest.mark.row("rollout-unavailable-06")),
-        pytest.param(0, 2, MANUAL, 0, id="manual-none",
-                     marks=pytest.mark.row("rollout-unavailable-07")),
+        case("rollout-unavailable-01", 5, 1, {"strategy": Strategy.RECREATE}, 0, id="recreate"),
+        case("rollout-unavailable-02", 0, 1, {}, 0, id="none"),
+        case("rollout-unavailable-03", 5, 1, {}, 1, id="one"),
+        case("rollout-unavailable-04", 5, 10, {}, 5, id="all"),
+        case("rollout-unavailable-05", 5, 2, MANUAL, 2, id="manual"),
+        case("rollout-unavailable-06", 3, 10, IN_PLACE, 3, id="auto"),
+        case("rollout-unavailable-07", 0, 2, MANUAL, 0, id="manual-none"),
     ],
-)  # fmt: skip
+)
 def test_how_many_may_be_missing(
     replicas: int, most: int, how: dict[str, Any], missing: int
 ) -> None:
@@ -97,16 +94,14 @@ def test_percentages(surge: int | str, missing: int | str, found: tuple[int, int
 @pytest.mark.parametrize(
     ("how", "surge", "present", "new", "size"),
     [
-        pytest.param({}, 2, 6, 2, 3, id="grows", marks=pytest.mark.row("rollout-size-01")),
-        pytest.param({}, 2, 7, 2, 2, id="full", marks=pytest.mark.row("rollout-size-02")),
-        pytest.param({"strategy": Strategy.RECREATE}, 0, 0, 0, 5, id="recreate",
-                     marks=pytest.mark.row("rollout-size-03")),
-        pytest.param(MANUAL, 2, 4, 0, 0, id="manual", marks=pytest.mark.row("rollout-size-04")),
-        pytest.param(IN_PLACE, 2, 6, 2, 3, id="auto", marks=pytest.mark.row("rollout-size-05")),
-        pytest.param(IN_PLACE, 1, 6, 2, 2, id="auto-full",
-                     marks=pytest.mark.row("rollout-size-06")),
+        case("rollout-size-01", {}, 2, 6, 2, 3, id="grows"),
+        case("rollout-size-02", {}, 2, 7, 2, 2, id="full"),
+        case("rollout-size-03", {"strategy": Strategy.RECREATE}, 0, 0, 0, 5, id="recreate"),
+        case("rollout-size-04", MANUAL, 2, 4, 0, 0, id="manual"),
+        case("rollout-size-05", IN_PLACE, 2, 6, 2, 3, id="auto"),
+        case("rollout-size-06", IN_PLACE, 1, 6, 2, 2, id="auto-full"),
     ],
-)  # fmt: skip
+)
 def test_how_large_the_new_set_may_be(
     how: dict[str, Any], surge: int, present: int, new: int, size: int
 ) -> None:
@@ -124,16 +119,12 @@ def test_a_strategy_that_nobody_knows_has_no_size() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "counts", "found"),
     [
-        pytest.param(7, 10, (1, 3, 5), (1, 3, 8), id="up",
-                     marks=pytest.mark.row("rollout-scale-01")),
-        pytest.param(7, 3, (1, 3, 5), (1, 2, 2), id="down",
-                     marks=pytest.mark.row("rollout-scale-02")),
-        pytest.param(8, 5, (1, 3, 6), (1, 2, 4), id="less",
-                     marks=pytest.mark.row("rollout-scale-03")),
-        pytest.param(7, 7, (1, 3, 5), (1, 3, 5), id="same",
-                     marks=pytest.mark.row("rollout-scale-04")),
+        case("rollout-scale-01", 7, 10, (1, 3, 5), (1, 3, 8), id="up"),
+        case("rollout-scale-02", 7, 3, (1, 3, 5), (1, 2, 2), id="down"),
+        case("rollout-scale-03", 8, 5, (1, 3, 6), (1, 2, 4), id="less"),
+        case("rollout-scale-04", 7, 7, (1, 3, 5), (1, 3, 5), id="same"),
     ],
-)  # fmt: skip
+)
 def test_scaling_in_mid_roll(
     before: int, after: int, counts: tuple[int, ...], found: tuple[int, ...]
 ) -> None:

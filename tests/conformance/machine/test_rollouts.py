@@ -43,8 +43,7 @@ TRIGGER = names.ANNOTATION_TRIGGER_DELETION
 SCALER_TIME = names.ANNOTATION_SCALER_TIME
 
 
-@pytest.mark.row("rollout-pass-01")
-@pytest.mark.row("rollout-set-02")
+@pytest.mark.row("rollout-pass-01", "rollout-set-02")
 async def test_a_set_is_made() -> None:
     world = Rolling()
     uid = world.deployment(replicas=2)
@@ -74,11 +73,10 @@ async def test_a_set_is_made() -> None:
 async def test_an_empty_selector() -> None:
     world = Rolling()
     world.deployment(replicas=2, selector={})
-    async with world.running(*ONLY):
-        await advance(2)
+    await world.run(2, *ONLY)
 
     assert (world.sets(), world.said()) == ([], ("False", "InvalidDeployment"))
-    assert [reason for reason, _ in world.events] == ["SelectingAll"]
+    assert world.reasons() == ["SelectingAll"]
 
 
 @pytest.mark.row("rollout-pass-03")
@@ -105,8 +103,7 @@ async def test_a_deletion() -> None:
 async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: str) -> None:
     world = Rolling()
     world.deployment(replicas=2, strategy=strategy)
-    async with world.running(*ONLY):
-        await advance(2)
+    await world.run(2, *ONLY)
 
     (condition,) = world.status()["conditions"]
     assert (world.sets(), condition["status"]) == ([], "False")
@@ -129,8 +126,7 @@ class AnyStrategy(Rolling):
 async def test_a_strategy_that_nobody_knows() -> None:
     world = AnyStrategy()
     world.deployment(replicas=2, strategy={"type": "Magic"})
-    async with world.running(*ONLY):
-        await advance(2)
+    await world.run(2, *ONLY)
 
     (condition,) = world.status()["conditions"]
     assert (world.sets(), condition["status"]) == ([], "False")
@@ -197,8 +193,7 @@ async def test_recreation() -> None:
     assert (world.kinds(), world.sizes()) == ({"large": 2}, {"large": 2})
 
 
-@pytest.mark.row("rollout-pass-06")
-@pytest.mark.row("rollout-set-05")
+@pytest.mark.row("rollout-pass-06", "rollout-set-05")
 async def test_a_rollback() -> None:
     world = Rolling()
     world.deployment(replicas=1, template=template(extra="one"))
@@ -335,8 +330,7 @@ async def test_a_name_that_is_taken() -> None:
     assert other.said() == ("True", "NewMachineSetAvailable")
 
 
-@pytest.mark.row("rollout-set-04")
-@pytest.mark.row("rollout-autoscaler-03")
+@pytest.mark.row("rollout-set-04", "rollout-autoscaler-03")
 async def test_annotations_reach_the_set() -> None:
     world = Rolling()
     unsaid = {TRIGGER: "gone~2026-01-01T00:00:00Z", names.ANNOTATION_UNFREEZE: "now"}
@@ -374,8 +368,7 @@ async def test_the_history(limit: int | None, left: int) -> None:
 # --- what brings a pass -------------------------------------------------------------------
 
 
-@pytest.mark.row("rollout-event-01")
-@pytest.mark.row("rollout-event-04")
+@pytest.mark.row("rollout-event-01", "rollout-event-04")
 async def test_a_machine_brings_a_pass() -> None:
     world = Rolling()
     uid = world.deployment(replicas=1)

@@ -16,7 +16,7 @@ from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_creation_by_name import NamedVMs, started, world_of
-from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, World
+from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, World, ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -43,8 +43,7 @@ async def passes(count: int) -> None:
 
 @pytest.mark.row("machine-orphans-01")
 async def test_a_vm_that_belongs_to_no_machine() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = vm(world)
     async with world.running("machinesafety"):
         await advance(10)
@@ -52,15 +51,14 @@ async def test_a_vm_that_belongs_to_no_machine() -> None:
         await passes(1)
 
     assert world.driver.deleted == [lost]
-    assert [reason for reason, _ in world.events] == ["DeletedOrphanVM"]
+    assert world.reasons() == ["DeletedOrphanVM"]
     assert world.driver.given["delete_machine"].provider_id == lost
 
 
 @pytest.mark.row("machine-orphans-01")
 @pytest.mark.parametrize("told", [True, False], ids=["created-known", "created-unknown"])
 async def test_a_young_vm_waits_for_its_hour(told: bool) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     vm(world, created=clock.now() if told else None)
     async with world.running("machinesafety"):
         await advance(3590)
@@ -72,8 +70,7 @@ async def test_a_young_vm_waits_for_its_hour(told: bool) -> None:
 
 @pytest.mark.row("machine-orphans-01")
 async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.machine("lost", providerID="fake:///lost", status={"currentStatus": {"phase": "Running"}})
     vm(world, uid=world.identity("lost").uid)
     async with world.running("machinesafety"):
@@ -84,9 +81,7 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
     assert world.driver.deleted == []
 
 
-@pytest.mark.row("machine-orphans-02")
-@pytest.mark.row("machine-orphans-03")
-@pytest.mark.row("machine-orphans-04")
+@pytest.mark.row("machine-orphans-02", "machine-orphans-03", "machine-orphans-04")
 @pytest.mark.parametrize(
     ("phase", "provider_id", "kept"),
     [
@@ -100,8 +95,7 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
     ],
 )
 async def test_a_vm_whose_machine_is_there(phase: str, provider_id: str, kept: bool) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     status = {"currentStatus": {"phase": phase}}
     world.machine("lost", providerID=provider_id, status=status)
     vm(world, uid=world.identity("lost").uid)
@@ -115,8 +109,7 @@ async def test_a_vm_whose_machine_is_there(phase: str, provider_id: str, kept: b
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Unknown", "Failed", "Terminating"])
 @pytest.mark.parametrize("name", ["lost", "renamed"])
 async def test_a_vm_that_is_written_down(name: str, phase: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = vm(world, name)
     world.machine("lost", providerID=lost, status={"currentStatus": {"phase": phase}})
     async with world.running("machinesafety"):
@@ -127,8 +120,7 @@ async def test_a_vm_that_is_written_down(name: str, phase: str) -> None:
 
 @pytest.mark.row("machine-orphans-12")
 async def test_what_is_said_of_a_vm_that_goes() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = vm(world, uid="former")
     async with world.running("machinesafety"):
         await passes(2)
@@ -144,8 +136,7 @@ async def test_what_is_said_of_a_vm_that_goes() -> None:
 
 @pytest.mark.row("machine-orphans-01")
 async def test_the_vm_of_a_former_machine_of_that_name() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.machine("lost", status={"currentStatus": {"phase": "CrashLoopBackOff"}})
     former = vm(world, uid="of-another")
     async with world.running("machinesafety"):
@@ -156,8 +147,7 @@ async def test_the_vm_of_a_former_machine_of_that_name() -> None:
 
 @pytest.mark.row("machine-orphans-05")
 async def test_what_asks_for_a_pass() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     gone, doubtful = world.machine("gone"), world.machine("doubtful")
     async with world.running("machinesafety"):
         assert world.driver.calls["list_machines"] == 1
@@ -207,21 +197,19 @@ async def test_a_class_that_cannot_be_listed() -> None:
 @pytest.mark.row("machine-orphans-07")
 @pytest.mark.parametrize("cluster", ["", "theirs"])
 async def test_a_vm_that_is_not_ours(cluster: str) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     vm(world, marks={"cluster": cluster} if cluster else UNMARKED)
     async with world.running("machinesafety"):
         await passes(6)
 
     assert world.driver.deleted == []
-    assert [reason for reason, _ in world.events] == ([] if cluster else ["UnmarkedVM"])
+    assert world.reasons() == ([] if cluster else ["UnmarkedVM"])
 
 
 @pytest.mark.row("machine-orphans-07")
 async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
     """What is gone is forgotten: a daemon meets many strangers in its life."""
-    world = World()
-    world.ready_class()
+    world = ready()
     stranger = vm(world, marks=UNMARKED)
     async with world.running("machinesafety"):
         await passes(2)
@@ -230,14 +218,13 @@ async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
         world.driver.hides.clear()
         await passes(2)
 
-    assert [reason for reason, _ in world.events] == ["UnmarkedVM"] * 2
+    assert world.reasons() == ["UnmarkedVM"] * 2
 
 
 @pytest.mark.row("machine-orphans-08")
 @pytest.mark.parametrize(("count", "owned", "most"), [(12, 0, 5), (12, 88, 10)])
 async def test_many_vms_at_once(count: int, owned: int, most: int) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     for number in range(owned):
         status = {"currentStatus": {"phase": "Running"}}
         world.machine(f"m{number}", providerID=f"fake:///m{number}", status=status)
@@ -248,13 +235,12 @@ async def test_many_vms_at_once(count: int, owned: int, most: int) -> None:
         await passes(1)
 
     assert len(world.driver.deleted) == most
-    assert "OrphanVMsHeld" in [reason for reason, _ in world.events]
+    assert "OrphanVMsHeld" in world.reasons()
 
 
 @pytest.mark.row("machine-orphans-09")
 async def test_an_orphan_that_cannot_be_deleted() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = vm(world)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     with capture_logs() as lines:
@@ -271,8 +257,7 @@ async def test_an_orphan_that_cannot_be_deleted() -> None:
 
 @pytest.mark.row("machine-orphans-09")
 async def test_an_orphan_that_cannot_be_deleted_delays_no_other() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = sorted(vm(world, f"x{number}", uid=f"x{number}") for number in range(3))
     world.driver.faults["delete_machine"] = [errors.FailedPrecondition("it is protected")]
     async with world.running("machinesafety"):
@@ -303,8 +288,7 @@ def refused(method: str, path: str) -> Exception | None:
 
 @pytest.mark.row("machine-orphans-13")
 async def test_a_vm_of_another_namespace() -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     vm(world, marks={"namespace": "theirs"})
     async with world.running("machinesafety"):
         await passes(4)
@@ -315,8 +299,7 @@ async def test_a_vm_of_another_namespace() -> None:
 @pytest.mark.row("machine-orphans-14")
 @pytest.mark.parametrize("owned", [True, False])
 async def test_a_vm_without_namespace(owned: bool) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     lost = vm(world, marks={"namespace": ""})
     if owned:
         elsewhere(world, "other", lost)
@@ -324,14 +307,13 @@ async def test_a_vm_without_namespace(owned: bool) -> None:
         await passes(4)
 
     assert world.driver.deleted == ([] if owned else [lost])
-    assert [reason for reason, _ in world.events] == ([] if owned else ["DeletedOrphanVM"])
+    assert world.reasons() == ([] if owned else ["DeletedOrphanVM"])
 
 
 @pytest.mark.row("machine-orphans-14")
 async def test_many_vms_of_another_namespace_without_namespace() -> None:
     """They are live VMs: they neither keep ours from being deleted, nor raise the number."""
-    world = World()
-    world.ready_class()
+    world = ready()
     for number in range(100):
         elsewhere(world, f"m{number}", vm(world, f"m{number}", marks={"namespace": ""}))
     for number in range(7):
@@ -363,8 +345,7 @@ async def test_a_vm_without_namespace_where_no_other_may_be_listed() -> None:
 @pytest.mark.row("machine-orphans-13", "machine-orphans-14")
 async def test_two_namespaces_with_one_marker() -> None:
     """Each has a daemon of its own, and VMs of before and after the mark of the namespace."""
-    world = World()
-    world.ready_class()
+    world = ready()
     for name, namespace in (("m0", "default"), ("m1", "")):
         world.lived(name)
         vm(world, name, uid=world.identity(name).uid, marks={"namespace": namespace})
@@ -396,8 +377,7 @@ async def made(world: World, name: str = "m0") -> str:
 
 def strip(world: World, path: str) -> None:
     """A user removes the finalizers of a Machine, and deletes it."""
-    world.server.patch(path, {"metadata": {"finalizers": None}})
-    world.server.drop(path)
+    world.server.unmake(path)
 
 
 def reasons(world: World) -> list[str]:
@@ -621,8 +601,7 @@ async def test_a_restart_forgets_which_machines_are_gone() -> None:
 @pytest.mark.row("machine-orphans-07")
 async def test_a_vm_without_marks_where_vms_have_them() -> None:
     """It has the name of a Machine that is gone, and of no Machine was it ever."""
-    world = World()
-    world.ready_class()
+    world = ready()
     async with world.running("machine", "machineclass"):
         path = world.machine()
         await advance(5)
@@ -645,31 +624,26 @@ async def test_a_vm_without_marks_where_vms_have_them() -> None:
     ("minutes", "note", "wanted"), [(21, None, "1"), (19, None, None), (21, "1", "1")]
 )
 async def test_a_node_without_machine(minutes: int, note: str | None, wanted: str | None) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     notes = {names.ANNOTATION_NOT_MANAGED: note} if note else {}
     world.node("alone", metadata={"annotations": notes, "finalizers": [names.FINALIZER_NODE]})
     await advance(minutes * 60)
-    async with world.running("machinesafety"):
-        await advance(1)
+    await world.run(1, "machinesafety")
 
     metadata = world.node_object("alone")["metadata"]
     assert metadata.get("annotations", {}).get(names.ANNOTATION_NOT_MANAGED) == wanted
     assert ("finalizers" in metadata) is (wanted is None)
 
 
-@pytest.mark.row("machine-nodes-02")
-@pytest.mark.row("machine-nodes-03")
+@pytest.mark.row("machine-nodes-02", "machine-nodes-03")
 @pytest.mark.parametrize("machines", [1, 2])
 async def test_a_marked_node_with_machines(machines: int) -> None:
-    world = World()
-    world.ready_class()
+    world = ready()
     world.node("n", metadata={"annotations": {names.ANNOTATION_NOT_MANAGED: "1"}})
     for number in range(machines):
         world.machine(f"m{number}", metadata={"labels": {"node": "n"}})
     await advance(1800)
-    async with world.running("machinesafety"):
-        await advance(1)
+    await world.run(1, "machinesafety")
 
     left = world.node_object("n")["metadata"].get("annotations", {})
     assert (names.ANNOTATION_NOT_MANAGED in left) is (machines > 1)

@@ -23,7 +23,7 @@ async def test_a_deletion_that_is_refused() -> None:
     world = Sets()
     owner = world.set(replicas=0)
     world.member("m0", owner=owner)
-    world.server.refuse = lambda method, path: REFUSED if method == "DELETE" else None
+    world.server.fails(REFUSED, "DELETE")
     async with world.running("machineset"):
         await advance(5)
 
@@ -31,7 +31,7 @@ async def test_a_deletion_that_is_refused() -> None:
         assert world.conditions()["ReplicaFailure"]["reason"] == "FailedDelete"
         assert ("FailedDelete", "not this one (403 Forbidden)") in world.events
 
-        world.server.refuse = lambda _method, _path: None
+        world.server.answers()
         await advance(120)
 
     assert world.machines() == []
@@ -43,24 +43,11 @@ async def test_the_phase_belongs_to_the_machines_own_controller() -> None:
     world = Sets()
     owner = world.set(replicas=0)
     world.member("m0", owner=owner, finalizers=[names.FINALIZER])
-    async with world.running("machineset"):
-        await advance(5)
+    await world.run(5, "machineset")
 
     assert "deletionTimestamp" in world.get("m0")["metadata"]
     assert world.phase("m0") == "Running"
     assert world.server.writes("machines") == 1
-
-
-@pytest.mark.row("machineset-delete-06")
-async def test_a_failed_machine_is_replaced() -> None:
-    world = Sets()
-    owner = world.set(replicas=1)
-    world.member("m0", owner=owner, phase="Failed")
-    async with world.running("machineset"):
-        await advance(5)
-
-    assert len(world.here()) == 1
-    assert world.here() != ["m0"]
 
 
 @pytest.mark.row("machineset-delete-07")
@@ -90,8 +77,7 @@ async def test_node_and_machine_say_what_is_kept(
         annotations={key: value for key, value in said.items() if value is not None},
     )
     world.node("n0", metadata={"annotations": {names.ANNOTATION_PRESERVE: node} if node else {}})
-    async with world.running("machineset"):
-        await advance(5)
+    await world.run(5, "machineset")
 
     assert ("m0" not in world.here()) is goes
 
@@ -250,11 +236,7 @@ async def test_the_status() -> None:
     world.member("m0", owner=owner)
     world.member("m1", owner=owner, phase="CrashLoopBackOff", last=failed, providerID="fake:///1")
     world.member(
-        "m2",
-        owner=owner,
-        phase="Failed",
-        last=failed,
-        status={"preserveExpiryTime": moment(900)},
+        "m2", owner=owner, phase="Failed", last=failed, status={"preserveExpiryTime": moment(900)}
     )
     async with world.running("machineset"):
         await advance(50)

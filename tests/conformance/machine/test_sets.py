@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ccm.gardener import names
-from ccm.kube.errors import Forbidden, Unreachable
+from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
-from tests.unit.controllers.machine.test_clocks import Steady, jump_of_the_wall
+from tests.unit.controllers.machine.test_controller import Steady, jump_of_the_wall
 from tests.unit.controllers.machines import BASE, SECRETS_PATH
 from tests.unit.controllers.machinesets import (
     DEPLOYMENTS,
@@ -125,17 +125,6 @@ async def test_a_large_set_comes_in_bursts() -> None:
     assert world.server.writes("machines") == 150
 
 
-@pytest.mark.row("machineset-replicas-04")
-async def test_a_full_set_is_left_alone() -> None:
-    world = Sets()
-    owner = world.set(replicas=1)
-    world.member("m0", owner=owner)
-    async with world.running("machineset"):
-        await advance(5)
-
-    assert world.server.writes("machines") == 0
-
-
 @pytest.mark.row("machineset-replicas-07", "machineset-scaler-01")
 async def test_the_autoscaler_has_its_victims() -> None:
     world = Sets()
@@ -160,18 +149,6 @@ async def test_the_autoscaler_has_its_victims() -> None:
         await advance(5)
 
     assert world.here() == replaced[:1]
-
-
-@pytest.mark.row("machineset-replicas-09")
-async def test_one_that_moved_over_is_not_surplus() -> None:
-    world = Sets()
-    owner = world.set(replicas=1)
-    world.member("m0", owner=owner)
-    world.member("m1", owner=owner, labels={names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL})
-    async with world.running("machineset"):
-        await advance(5)
-
-    assert world.here() == ["m0", "m1"]
 
 
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
@@ -205,40 +182,10 @@ async def test_the_scale_sub_resource() -> None:
     assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 3)
 
 
-@pytest.mark.row("machineset-replicas-15")
-@pytest.mark.parametrize("was_made", [True, False], ids=["made", "not-made"])
-async def test_a_lost_answer_makes_no_second_machine(was_made: bool) -> None:
-    world = Sets()
-    world.set(replicas=1)
-    asked = list[str]()
-
-    async def lose() -> None:
-        if was_made and len(asked) == 1 and world.machines():
-            asked.append("lost")
-            raise Unreachable("cut", kind="timeout")
-
-    def refuse(method: str, path: str) -> Exception | None:
-        if method == "POST" and path == MACHINES:
-            asked.append(path)
-            if len(asked) == 1 and not was_made:
-                return Unreachable("cut", kind="timeout")
-        return None
-
-    world.server.refuse, world.server.point = refuse, lose
-    async with world.running("machineset"):
-        await advance(30)
-
-    assert len(asked) >= 2
-    assert len(world.machines()) == 1
-
-
 @pytest.mark.row("machineset-create-04")
 async def test_the_effective_creation_timeout_is_in_the_spec_too() -> None:
     world = Sets()
-    metadata = {
-        "labels": {"name": "web"},
-        "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"},
-    }
+    metadata = {"labels": {"name": "web"}, "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"}}
     world.set(replicas=1, template={"metadata": metadata, "spec": TEMPLATE["spec"]})
     async with world.running("machineset"):
         await advance(5)
@@ -306,7 +253,7 @@ async def test_a_clock_of_ours_that_jumps_changes_no_pause(hours: int) -> None:
 async def test_machines_that_are_refused_slow_the_set_down() -> None:
     world = Sets()
     world.set(replicas=3)
-    world.server.refuse = lambda method, path: REFUSED if method == "POST" else None
+    world.server.fails(REFUSED, "POST")
     async with world.running("machineset"):
         await advance(50)
         assert world.server.requests["POST", MACHINES] == 3
@@ -318,7 +265,7 @@ async def test_machines_that_are_refused_slow_the_set_down() -> None:
         await advance(1)
         assert world.server.requests["POST", MACHINES] > 3
 
-        world.server.refuse = lambda _method, _path: None
+        world.server.answers()
         await advance(200)
         world.all_become("Running")
         await advance(60)

@@ -20,7 +20,15 @@ from ccm.model.times import format_time
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.unit.controllers.drains import BUDGETS, PODS, Drains
-from tests.unit.controllers.machinedeployments import ALL, MACHINES, NODES, WEB, Rolling, template
+from tests.unit.controllers.machinedeployments import (
+    ALL,
+    HOLD,
+    MACHINES,
+    NODES,
+    WEB,
+    Rolling,
+    template,
+)
 from tests.unit.controllers.machines import NODES_PATH
 from tests.unit.controllers.memory_server import STRATEGIC
 
@@ -141,7 +149,7 @@ async def test_a_drain_that_fails_is_begun_anew() -> None:
         before = world.server.writes("machines/m0/status")
         await advance(60)
         assert world.server.writes("machines/m0/status") == before
-        world.server.refuse = nobody
+        world.server.answers()
         await advance(20)
 
     assert (world.step(), world.phase()) == (NAMES.update_ready, "InPlaceUpdating")
@@ -182,11 +190,8 @@ async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyP
     path = f"{NODES_PATH}/m0"
     world.server.patch(f"{path}/status", {"status": {"conditions": [told]}}, STRATEGIC)
     world.server.newer[path] = before = world.node_object()
-    world.server.newer[path] = before | {
-        "metadata": before["metadata"] | {"labels": CANDIDATE},
-    }
-    async with world.running("machine"):
-        await advance(60)
+    world.server.newer[path] = before | {"metadata": before["metadata"] | {"labels": CANDIDATE}}
+    await world.run(60, "machine")
 
     assert (world.pods(), world.phase()) == (["p"], "Running")
 
@@ -196,14 +201,12 @@ async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyP
 async def test_nobody_is_told_to_begin_before_the_machine_says_so() -> None:
     world = Updates()
     refused = Unreachable("no", kind="timeout")
-    world.server.refuse = lambda method, at: (
-        refused if method == "PATCH" and at.endswith("machines/m0/status") else None
-    )
+    world.server.fails(refused, "PATCH", "machines/m0/status")
     async with world.running("machine"):
         world.label(candidate="true", selected="true")
         await advance(60)
         assert (world.pods(), world.step(), world.phase()) == ([], NAMES.update_selected, "Running")
-        world.server.refuse = nobody
+        world.server.answers()
         await advance(60)
 
     assert (world.step(), world.phase()) == (NAMES.update_ready, "InPlaceUpdating")
@@ -223,7 +226,7 @@ async def test_nobody_judges_a_node_that_is_updated() -> None:
 
     assert (world.phase(), world.step()) == ("Running", NAMES.update_succeeded)
     assert world.node_object()["spec"]["unschedulable"] is True
-    reasons = [reason for reason, _ in world.events]
+    reasons = world.reasons()
     assert reasons == [NAMES.update_ready, NAMES.update_succeeded]
 
 
@@ -289,8 +292,7 @@ async def test_an_update_that_does_not_end(never: bool) -> None:
         first = sorted(world.phase(name) for name in ("m1", "m2"))
         gone = next((name for name in ("m1", "m2") if world.phase(name) == "Failed"), "")
         if gone:
-            world.server.patch(f"{MACHINES}/{gone}", {"metadata": {"finalizers": None}})
-            world.server.drop(f"{MACHINES}/{gone}")
+            world.server.unmake(f"{MACHINES}/{gone}")
         await advance(60)
 
     if never:
@@ -353,6 +355,7 @@ class Fleet(Rolling):
         self.update_s = 20.0
         self.seen: list[tuple[str, bool, list[str]]] = []
         """Phase, whether it is cordoned, and Pods, of each node when its update began."""
+        self.held: set[str] = set()
 
     def pods_of(self, name: str) -> list[str]:
         """Names of the Pods on a node."""
@@ -374,6 +377,8 @@ class Fleet(Rolling):
         while True:
             for one in self.nodes():
                 name = one["metadata"]["name"]
+                if HOLD in one["metadata"].get("annotations", {}):
+                    self.held.add(name)
                 is_done = NAMES.update_result in one["metadata"].get("labels", {})
                 if reason(one) == NAMES.update_ready and name not in begun and not is_done:
                     begun[name] = clock.monotonic()
@@ -388,7 +393,7 @@ class Fleet(Rolling):
 
 
 @row(12)
-@pytest.mark.row("rollout-inplace-05")
+@pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
 async def test_a_deployment_is_updated_in_place_and_goes() -> None:
     """All controllers; only the agent on the nodes is played."""
@@ -413,6 +418,12 @@ async def test_a_deployment_is_updated_in_place_and_goes() -> None:
         for one in world.nodes():
             assert not CHOSEN.keys() & one["metadata"]["labels"].keys()
             assert (reason(one), one["spec"].get("unschedulable")) == (NAMES.update_succeeded, None)
+            assert NAMES.critical_taint in str(one["spec"]["taints"])
+            assert HOLD not in one["metadata"].get("annotations", {})
+        assert world.held == set(first)
+        labels = [one["metadata"]["labels"] for one in world.machines()]
+        assert len({one["machine-template-hash"] for one in labels}) == 1
+        assert not any(NAMES.update_result in one for one in labels)
         # Once more: what is left of the first update counts for nothing.
         world.edit(template=template("small"))
         await world.settled(300)

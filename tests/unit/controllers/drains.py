@@ -6,27 +6,23 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from ccm.base import clock
-from ccm.base.tasks import Group, cancel_and_join, spawn
-from ccm.cloud import Cloud, errors
-from ccm.cloud.calls.handle import Handle
+from ccm.cloud import errors
 from ccm.cloud.machines import GetVolumeIDsRequest
 from ccm.controllers.machine.drain import Drainer
-from ccm.gardener.codec import CODEC, MACHINES
-from ccm.kube.informer import Informers
+from ccm.gardener.codec import MACHINES
 from ccm.machines import drain
-from ccm.machines.caches import Caches
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
-from ccm.machines.settings import Settings
 from ccm.model.times import format_time
-from ccm.sandbox import kubelet
-from ccm.testing.clock import advance, settle
+from ccm.testing.clock import advance
 from tests.unit.controllers.machines import NODES_PATH, FakeDriver, World
 from tests.unit.controllers.memory_server import MemoryServer
 
@@ -109,70 +105,40 @@ class Drains(World):
         self.drainer: Drainer
         self.node()
 
-    @contextlib.asynccontextmanager
-    async def draining(self, *, counting: bool = True) -> AsyncIterator[Drains]:
+    def draining(self, *, counting: bool = True) -> AbstractAsyncContextManager[World]:
         """A Drainer, kubelets and, unless told otherwise, a disruption controller at work."""
-        client = self.server.client()
-        informers = Informers(client)
-        caches = Caches(
-            codec=CODEC,
-            informers=informers,
-            client=client,
-            namespace="default",
-            settings=Settings(names=CODEC.names, cluster="ours", **self.rules),
-            providers=lambda: (),
-        )
-        assert caches.nodes is not None
-        cloud = Cloud(name="fake", machines=self.driver, has_cluster_id=True)
-        shared = Shared.of(caches, Handle(cloud))
+        return self.running("drainer", "pods", "volumes", *(("disruption",) if counting else ()))
+
+    def _drainer(self, shared: Shared, _client: Any) -> Any:
         self.drainer = Drainer(shared=shared, settings=self.settings, events=self)
+        return SimpleNamespace(run=self.drainer.tend)
 
-        async def work() -> None:
-            async with Group() as group:
-                group.start(informers.run(), name="informers")
-                group.start(kubelet.PodLife(informers, client).run(), name="pods")
-                if counting:
-                    group.start(kubelet.Disruption(informers, client).run(), name="disruption")
-                group.start(self.drainer.tend(), name="drainer")
-                group.start(self._move_volumes(), name="volumes")
+    def _volumes(self, _shared: Shared, _client: Any) -> Any:
+        return SimpleNamespace(run=self._move_volumes)
 
-        task = spawn(work(), name="drains")
-        try:
-            await settle()
-            yield self
-            assert not task.done(), task
-        finally:
-            await cancel_and_join(task)
-
-    def start(
-        self,
-        name: str = "m0",
-        *,
-        force: bool = False,
-        timeout_s: float | None = None,
-        retries: int | None = None,
-    ) -> None:
+    def start(self, name: str = "m0", **rules: Any) -> None:
         """Begin the drain of a machine's node, or ask for it again."""
-        deadline = None if timeout_s is None else clock.now() + timedelta(seconds=timeout_s)
-        self.drainer.start(self.task(name, force, deadline, retries), self._woken)
+        self.drainer.start(self.task(name, **rules), self._woken)
 
     def task(
         self,
         name: str = "m0",
-        force: bool = False,
-        deadline: datetime | None = None,
+        *,
+        timeout_s: float | None = None,
         retries: int | None = None,
+        **rules: Any,
     ) -> DrainTask:
-        """What is asked for."""
+        """The drain of a machine's node."""
         if not self.get(name):
             self.machine(name)
-        machine = MACHINES.decode(_json(self.get(name)))
+        machine = MACHINES.decode(msgspec.json.encode(self.get(name)))
+        deadline = None if timeout_s is None else clock.now() + timedelta(seconds=timeout_s)
         return DrainTask(
             machine=machine,
             node_name=name,
-            force=force,
             deadline=deadline,
             max_evict_retries=retries,
+            **{"force": False, **rules},
         )
 
     async def _move_volumes(self) -> None:
@@ -223,15 +189,8 @@ class Drains(World):
         metadata: dict[str, Any] = {"name": name, "labels": {"app": "web"}}
         metadata |= more.pop("metadata", {})
         if owner:
-            metadata["ownerReferences"] = [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": owner,
-                    "name": "o",
-                    "uid": "u",
-                    "controller": True,
-                }
-            ]
+            of = {"apiVersion": "apps/v1", "kind": owner, "name": "o", "uid": "u"}
+            metadata["ownerReferences"] = [of | {"controller": True}]
         volumes = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
         spec = {
             "nodeName": node,
@@ -261,19 +220,19 @@ class Drains(World):
         path = f"{ATTACHMENTS}/{name}-{node}"
         self.server.put(ATTACHMENTS, {"metadata": {"name": f"{name}-{node}"}, "spec": spec})
         self.server.patch(f"{path}/status", {"status": {"attached": True}})
-        self._volumes(node, [*self.attached(node), f"kubernetes.io/csi/ours^handle-{name}"])
+        self._attached(node, [*self.attached(node), f"kubernetes.io/csi/ours^handle-{name}"])
 
     def detach(self, name: str, *, node: str = "m0") -> None:
         """It is attached there no longer."""
         self.server.drop(f"{ATTACHMENTS}/{name}-{node}")
-        self._volumes(node, [one for one in self.attached(node) if not one.endswith(f"-{name}")])
+        self._attached(node, [one for one in self.attached(node) if not one.endswith(f"-{name}")])
 
     def attached(self, node: str) -> list[str]:
         """What a node says."""
         found = self.node_object(node).get("status", {}).get("volumesAttached", ())
         return [one["name"] for one in found]
 
-    def _volumes(self, node: str, names: Sequence[str]) -> None:
+    def _attached(self, node: str, names: Sequence[str]) -> None:
         if self.node_object(node):
             listed = [{"name": one, "devicePath": ""} for one in names]
             path = f"{NODES_PATH}/{node}/status"
@@ -300,10 +259,6 @@ class Drains(World):
         return sum(
             count for (_, path), count in self.server.requests.items() if "/eviction" in path
         )
-
-
-def _json(body: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(body)
 
 
 async def drained(world: Drains, *, within_s: float) -> float:

@@ -37,7 +37,7 @@ from ccm.gardener.codec import CODEC
 from ccm.kube.informer import Informers
 from ccm.kube.resources import CRDS
 from ccm.machines import reasons
-from ccm.machines.caches import Caches
+from ccm.machines.caches import Caches, Target
 from ccm.machines.codec import Codec
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
@@ -48,7 +48,7 @@ from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
 from ccm.sandbox import kubelet
 from ccm.testing.apiserver import kinds
-from ccm.testing.clock import settle
+from ccm.testing.clock import advance, settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 
 BASE = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
@@ -63,8 +63,8 @@ USER_DATA = "name: <<MACHINE_NAME>>\ntoken: <<BOOTSTRAP_TOKEN>>\n"
 class FakeDriver(Driver[None]):
     """VMs in memory, by provider ID.
 
-    `faults` are raised by a method, each once in turn, or always if it is no list; calls of one
-    that is `deaf` never end, `seconds` lasts each call.
+    `faults` are raised by a method, each once in turn, or always if it is no list; `seconds` lasts
+    each call.
     """
 
     finds = True
@@ -80,7 +80,6 @@ class FakeDriver(Driver[None]):
         self.node_name: Callable[[MachineRequest], str] = lambda req: req.identity.name
         self.deleted: list[str] = []
         self.hides: set[str] = set()
-        self.deaf: set[str] = set()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("create_machine", req)
@@ -139,8 +138,6 @@ class FakeDriver(Driver[None]):
         self.calls[method] += 1
         if req is not None:
             self.given[method] = req
-        if method in self.deaf:
-            await asyncio.get_running_loop().create_future()
         if self.seconds:
             await asyncio.sleep(self.seconds)
         fault = self.faults.get(method)
@@ -217,6 +214,9 @@ class World:
         self.turns = 5
         self.cluster = CLUSTER
         self.shared: Shared | None = None
+        self.target: MemoryServer | None = None
+        """The cluster that machines join, if it is another one."""
+        self.informers: list[Informers] = []
         self._lived: set[str] = set()
         self.define()
 
@@ -231,6 +231,10 @@ class World:
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """As a recorder."""
         self.events.append((reason, message))
+
+    def reasons(self) -> list[str]:
+        """Reasons of all events so far."""
+        return [reason for reason, _ in self.events]
 
     def cloud(self) -> Cloud:
         """The cloud that the controllers call."""
@@ -247,9 +251,19 @@ class World:
         finally:
             await cancel_and_join(task)
 
+    async def run(self, seconds: float, *which: str) -> None:
+        """Have the controllers at work for a time."""
+        async with self.running(*which):
+            await advance(seconds)
+
     async def _run(self, which: Sequence[str]) -> None:
         client = self.server.client()
         informers = Informers(client)
+        self.informers, target = [informers], None
+        if self.target is not None:
+            there = self.target.client()
+            target = Target(informers=Informers(there), client=there)
+            self.informers.append(target.informers)
         handle = Handle(self.cloud())
         caches = Caches(
             codec=self.codec,
@@ -258,18 +272,17 @@ class World:
             namespace="default",
             settings=Settings(names=self.codec.names, cluster=self.cluster, **self.rules),
             providers=lambda: handle.cloud.machine_providers,
+            target=target,
         )
         self.shared = shared = Shared.of(caches, handle)
         async with Group() as group:
-            group.start(informers.run(), name="informers")
-            if self.drains_really:
-                group.start(kubelet.PodLife(informers, client).run(), name="pods")
-                group.start(kubelet.Disruption(informers, client).run(), name="disruption")
+            for one in self.informers:
+                group.start(one.run(), name="informers")
             await caches.ready()
-            for one in which:
-                made: Runnable = getattr(self, f"_{one}")(shared, client)
-                self.made[one] = made
-                group.start(made.run(), name=one)
+            for name in (*which, *(("pods", "disruption") if self.drains_really else ())):
+                made: Runnable = getattr(self, f"_{name}")(shared, client)
+                self.made[name] = made
+                group.start(made.run(), name=name)
 
     def _machine(self, shared: Shared, client: Any) -> Runnable:
         return MachineController(
@@ -280,6 +293,12 @@ class World:
             events=self,
             rng=random.Random(0),
         ).controller
+
+    def _pods(self, _shared: Shared, client: Any) -> Any:
+        return kubelet.PodLife(self.informers[0], client)
+
+    def _disruption(self, _shared: Shared, client: Any) -> Any:
+        return kubelet.Disruption(self.informers[0], client)
 
     def _machineclass(self, shared: Shared, client: Any) -> Runnable:
         return MachineClassController(
@@ -422,3 +441,10 @@ class World:
     def node_object(self, name: str = "m0") -> dict[str, Any]:
         """A Node as it is; empty: gone."""
         return self.server.get(f"{NODES_PATH}/{name}") or {}
+
+
+def ready(*args: Any, **rules: Any) -> World:
+    """A world with a class and its Secret."""
+    world = World(*args, **rules)
+    world.ready_class()
+    return world

@@ -61,6 +61,19 @@ class MemoryServer(MemoryTransport):
         """Delete one."""
         self._told("DELETE", path, {})
 
+    def unmake(self, path: str) -> None:
+        """Delete one whatever its finalizers are."""
+        self.patch(path, {"metadata": {"finalizers": None}})
+        self.drop(path)
+
+    def fails(self, error: Exception, method: str = "", part: str = "") -> None:
+        """Answer requests with this method and part of their path by an error from now on."""
+        self.refuse = lambda verb, path: error if method in verb and part in path else None
+
+    def answers(self) -> None:
+        """Refuse nothing from now on."""
+        self.refuse = lambda _method, _path: None
+
     def get(self, path: str) -> dict[str, Any] | None:
         """Read one; None: there is none."""
         try:
@@ -112,7 +125,7 @@ class FragileServer(MemoryServer):
 
     def returns(self) -> None:
         """It is there again."""
-        self.refuse = lambda _method, _path: None
+        self.answers()
         self._gone, self._where = asyncio.Event(), ""
 
     @contextlib.asynccontextmanager

@@ -10,13 +10,14 @@ import pytest
 
 from ccm.gardener import decoding, names
 from ccm.gardener import types as documents
-from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINE_SETS
+from ccm.gardener.codec import CODEC, MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.kube import decode
 from ccm.kube.resources import Kind
 from ccm.machines import classes, reasons
+from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.model import ObjectMeta, Secret
 from ccm.model import names as kubernetes
-from ccm.model.machines import Machine, MachineSet
+from ccm.model.machines import Machine, MachineSet, Phase
 
 META = {
     "name": "m",
@@ -131,45 +132,25 @@ def test_a_template_nested_too_deeply_makes_one_object_undecodable(kind: Kind[An
 
 
 PROMISED = """
-machine.sapcloud.io/machine-controller-manager
-machine.sapcloud.io/machine-controller
-node.machine.sapcloud.io/machine-controller
-node
-name
-force-deletion
-force-drain
-freeze
-machine-template-hash
-node.machine.sapcloud.io/scale-up-disabled
-node.gardener.cloud/machine-name
-node.machine.sapcloud.io/candidate-for-update
-node.machine.sapcloud.io/selected-for-update
-node.machine.sapcloud.io/update-result
-machinepriority.machine.sapcloud.io
-machine.sapcloud.io/marked-for-deletion-time
-node.machine.sapcloud.io/trigger-deletion-by-mcm
+machine.sapcloud.io/machine-controller-manager machine.sapcloud.io/machine-controller
+node.machine.sapcloud.io/machine-controller node name force-deletion force-drain freeze
+machine-template-hash node.machine.sapcloud.io/scale-up-disabled node.gardener.cloud/machine-name
+node.machine.sapcloud.io/candidate-for-update node.machine.sapcloud.io/selected-for-update
+node.machine.sapcloud.io/update-result machinepriority.machine.sapcloud.io
+machine.sapcloud.io/marked-for-deletion-time node.machine.sapcloud.io/trigger-deletion-by-mcm
 machine.sapcloud.io/last-deployment-replica-change-by-scaler-time
-node.machine.sapcloud.io/effective-creation-timeout
-node.machine.sapcloud.io/machine-join-duration
+node.machine.sapcloud.io/effective-creation-timeout node.machine.sapcloud.io/machine-join-duration
 node.machine.sapcloud.io/last-applied-anno-labels-taints
-node.machine.sapcloud.io/last-applied-virtual-capacity
-node.machine.sapcloud.io/not-managed-by-mcm
-node.machine.sapcloud.io/update-failed-reason
-node.machine.sapcloud.io/preserve
-node.machine.sapcloud.io/last-applied-node-preserve-value
-safety.machine.sapcloud.io/unfreeze
-deployment.kubernetes.io/revision
-deployment.kubernetes.io/revision-history
-deployment.kubernetes.io/desired-replicas
-deployment.kubernetes.io/max-replicas
+node.machine.sapcloud.io/last-applied-virtual-capacity node.machine.sapcloud.io/not-managed-by-mcm
+node.machine.sapcloud.io/update-failed-reason node.machine.sapcloud.io/preserve
+node.machine.sapcloud.io/last-applied-node-preserve-value safety.machine.sapcloud.io/unfreeze
+deployment.kubernetes.io/revision deployment.kubernetes.io/revision-history
+deployment.kubernetes.io/desired-replicas deployment.kubernetes.io/max-replicas
 cluster-autoscaler.kubernetes.io/scale-down-disabled
 cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm
 node.gardener.cloud/critical-components-not-ready
-deployment.machine.sapcloud.io/prefer-no-schedule
-node.machine.sapcloud.io/preserved
-Terminating
-InPlaceUpdate
-Preserved
+deployment.machine.sapcloud.io/prefer-no-schedule node.machine.sapcloud.io/preserved Terminating
+InPlaceUpdate Preserved
 """
 
 
@@ -182,3 +163,82 @@ def test_every_name_is_there_byte_by_byte() -> None:
     }
 
     assert [name for name in PROMISED.split() if name not in ours] == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "field", "seconds"),
+    [("", "90s", 90.0), ("1h", "90s", 3600.0), ("", "soon", None), ("soon", "90s", None)],
+)
+def test_the_creation_timeout(annotation: str, field: str, seconds: float | None) -> None:
+    notes = {names.ANNOTATION_CREATION_TIMEOUT: annotation}
+    assert machine({"creationTimeout": field}, annotations=notes).creation_timeout_s == seconds
+
+
+def test_odd_values_make_no_trouble() -> None:
+    metadata = {"labels": {"a": 1, "b": None}, "annotations": "none"}
+    found = machine(
+        {
+            "nodeTemplate": {"metadata": metadata},
+            "nodeConditions": " A, ,B ",
+            "class": {"name": "x"},
+        },
+        {"currentStatus": {"phase": "Dancing", "lastUpdateTime": "yesterday"}},
+        annotations={names.ANNOTATION_MARKED: "yesterday"},
+    )
+    assert (found.node_labels, found.node_annotations, found.class_name) == ({"a": "1"}, {}, "")
+    assert found.unhealthy_conditions == ("A", "B")
+    assert (found.phase, found.status.since, found.marked) == (Phase.FOREIGN, None, None)
+    assert machine_set(metadata={"annotations": {names.ANNOTATION_SCALER_TIME: "x"}}).scaled is None
+    assert machine_set(template={"metadata": {"labels": ["no map"]}}).template.labels == {}
+    for seconds in (2**31, 10**400, -(10**400)):
+        assert abs(decoding.limited_s(seconds)) == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *[("1", 1), ("-5", -5), ("+5", 5), ("-" + "9" * 5000, DEFAULT_PRIORITY)],
+        *[(text, DEFAULT_PRIORITY) for text in ("", "x", "-", "--1", " 1", "1_0", "²", "٣")],
+    ],
+)
+def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
+    assert machine(annotations={names.ANNOTATION_PRIORITY: text}).priority == expected
+
+
+def test_a_class_is_another_when_what_vms_are_made_of_is() -> None:
+    def version(spec: str, key: bytes, **metadata: Any) -> tuple[str, ...]:
+        given = {"providerSpec": {"size": spec}, "secretRef": {"name": "s"}}
+        return resolved(given | {"metadata": META | metadata}, s=secret(key=key)).version
+
+    assert version("a", b"1") == version("a", b"1", resourceVersion="8", finalizers=["x"])
+    assert len({version("a", b"1"), version("b", b"1"), version("a", b"2")}) == 3
+
+
+def of_node(labels: Any, **more: Any) -> dict[str, Any]:
+    return {"nodeTemplate": {"metadata": {"labels": labels, **more}}}
+
+
+@pytest.mark.parametrize(
+    ("has", "template", "expected"),
+    [
+        ({"drainTimeout": "1m"}, {"drainTimeout": "1m"}, None),
+        ({"drainTimeout": "1m"}, {}, {"drainTimeout": None}),
+        (*[{"disableHealthTimeout": each} for each in (True, False, False)],),
+        ({"nodeConditions": "A"}, {"nodeConditions": "A,B"}, {"nodeConditions": "A,B"}),
+        ({"providerID": "x"}, {}, None),
+        ({"class": {"kind": "K", "name": "old"}}, {"class": {"kind": "K", "name": "new"}}, None),
+        ({}, {"class": {"kind": "K", "name": "new"}}, {"class": {"kind": "K"}}),
+        (
+            of_node({"a": "1", "b": "2"}),
+            of_node({"a": "3"}, annotations={"c": "4"}),
+            of_node({"a": "3", "b": None}, annotations={"c": "4"}),
+        ),
+        (of_node({"a": "1"}), of_node({"a": "1"}, creationTimestamp=None), None),
+        ({"nodeTemplate": {"spec": {"taints": []}}}, {}, {"nodeTemplate": None}),
+    ],
+)
+def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
+    found = CODEC.push_patch(machine(spec=has), machine_set(template={"spec": template}))
+    assert (found or {}).get("spec") == expected
+    if found is not None:
+        assert found["metadata"] == {"uid": "u", "resourceVersion": "7"}

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from ccm.gardener import crds
+from ccm.gardener import codec, crds
 from ccm.gardener.names import GROUP, KEPT_BY_HELM, VERSION
 from ccm.kube.resources import Kind
+from ccm.testing.apiserver import kinds as served
+from tests import servers
 from tests.waiting import DEADLINE_S
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -99,7 +101,7 @@ def test_a_field_with_few_values_lists_them() -> None:
     found = {path: field["enum"] for path, field in EVERY.items() if "enum" in field}
 
     assert found["MachineDeployment.spec.strategy.type"] == [
-        *("", "RollingUpdate", "Recreate", "InPlaceUpdate"),
+        *("", "RollingUpdate", "Recreate", "InPlaceUpdate")
     ]
     strategy = "MachineDeployment.spec.strategy"
     assert found[f"{strategy}.inPlaceUpdate.orchestrationType"] == ["", "Auto", "Manual"]
@@ -145,3 +147,47 @@ async def told(session: aiohttp.ClientSession, verb: str, path: str, body: Any =
 
 def plural(one: dict[str, Any]) -> str:
     return next(kind.plural for kind in KINDS if kind.kind == one["kind"])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_every_field_of_a_type_is_kept_by_its_definition(kind: Kind[Any]) -> None:
+    """An API server drops what a definition does not name."""
+    definition = next(one for one in crds.DEFINITIONS if one.kind is kind)
+    shape = served.custom(dict(crds.manifest(definition))).shape
+    fields = msgspec.structs.fields(kind.document or kind.type)
+    assert set(shape.fields) >= {field.encode_name for field in fields}
+
+
+@pytest.mark.both_servers
+async def test_an_api_server_takes_definitions_and_samples(api_server: servers.ApiServer) -> None:
+    async with servers.connect(api_server) as session:
+        for one in parsed(crds.FILE):
+            await told(session, "POST", DEFINITIONS, one)
+        try:
+            await established(session)
+            for one in parsed(crds.MANIFESTS / "samples" / "machines.yaml"):
+                if one["kind"] != "Secret":
+                    made = await told(session, "POST", f"{OBJECTS}/{plural(one)}", one)
+                    assert contains(made, one), "the definition drops what the sample says"
+            status = {"status": {"currentStatus": {"phase": "Pending", "lastUpdateTime": None}}}
+            path = f"{OBJECTS}/machines/worker-0"
+            await told(session, "PATCH", f"{path}/status", status)
+            read = await told(session, "GET", path)
+            scale = await told(session, "GET", f"{OBJECTS}/machinedeployments/workers/scale")
+        finally:
+            for definition in parsed(crds.FILE):
+                name = definition["metadata"]["name"]
+                async with session.delete(f"{DEFINITIONS}/{name}") as response:
+                    assert response.status == 200
+
+    machine = msgspec.convert(read, codec.MACHINES.document)
+    assert machine.status.current_status.phase == "Pending"
+    assert machine.spec.node_template.metadata == {"labels": {"example.com/pool": "workers"}}
+    assert scale["spec"] == {"replicas": 3}
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether all that one object says is in the other too."""
+    if isinstance(part, dict):
+        return all(key in whole and contains(whole[key], value) for key, value in part.items())
+    return bool(whole == part)

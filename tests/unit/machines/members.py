@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import structs
+
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member
+from ccm.machines.settings import Names, Settings
 from ccm.model import ObjectMeta
-from ccm.model.machines import Machine, MachineSet, MachineStatus, Phase, SetStatus, Template
+from ccm.model.machines import (
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    MachineStatus,
+    Phase,
+    SetStatus,
+    Template,
+)
 from ccm.model.times import format_time
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_OWN: dict[str, Any] = {
+    "default_priority": "3",
+    "frozen": "True",
+    "critical_taint": "critical",
+    "old_taint": "old",
+    "candidate": "candidate",
+    "selected": "selected",
+    "update_result": "result",
+    "update_successful": "successful",
+    "update_unsuccessful": "failed",
+    "update_failed_reason": "reason",
+    "update_condition": "InPlace",
+    "update_waiting": "Waits",
+    "update_selected": "Chosen",
+    "update_drained": "Drained",
+    "update_ready": "Ready",
+    "update_succeeded": "Updated",
+    "update_failed": "Failed",
+    "scale_up_disabled": "no-growth",
+    "not_copied": frozenset({"revision", "revision_history", "desired", "most", "old", "trigger"}),
+}
+_PLAIN = {one.name: one.name for one in dataclasses.fields(Names) if one.default is MISSING}
+RULES = Settings(names=Names(**{**_PLAIN, **_OWN}))
+"""Settings of a group whose names are those of our fields."""
 
 _OF_MACHINE = ("created", "priority", "marked", "was_moved")
 _OF_STATUS = ("phase", "since", "state")
@@ -50,3 +89,11 @@ def member(name: str, **more: Any) -> Member:
         **{"created": NOW, "priority": DEFAULT_PRIORITY, **fields},
     )
     return Member(machine=machine, **more)
+
+
+def deployment(**fields: object) -> MachineDeployment:
+    """A deployment of machines of the first kind."""
+    found = MachineDeployment(
+        metadata=ObjectMeta(name="web", uid="web"), replicas=3, template=Template(essence="a")
+    )
+    return structs.replace(found, **fields)

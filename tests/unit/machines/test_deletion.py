@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -11,10 +12,12 @@ from msgspec import structs
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import deletion
-from ccm.machines.deletion import MARKERS, TABLE, Cause, Progress, Stage
+from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
 from ccm.machines.settings import Settings
+from ccm.machines.statuses import says_nothing_new, similar
 from ccm.model import ObjectMeta
-from ccm.model.machines import Machine, MachineStatus, Phase
+from ccm.model.machines import Machine, MachineStatus, OperationState, Phase
+from tests.conformance.table import case
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,3 +52,82 @@ def test_an_annotation_that_cannot_be_read(text: str) -> None:
     found = deletion.progress(structs.replace(machine(), metadata=metadata), rules)
 
     assert found == Progress(uid="u")
+
+
+def test_the_first_of_two_markers_counts_and_words_of_the_cloud_are_not_ours() -> None:
+    text = f"{MARKERS[Stage.VM]} {MARKERS[Stage.DRAIN]}"
+    event = Event(cause=Cause.REFUSED, said="{node} {machine}")
+
+    assert deletion.marked(machine(text)) is Stage.DRAIN
+    assert deletion.marked(machine(text, Phase.RUNNING)) is None
+    assert "{node} {machine}" in deletion.moved(Stage.VM, event, machine()).text
+
+
+@pytest.mark.parametrize(
+    ("before", "after_s", "state", "brief", "written"),
+    [
+        ({}, 0, "Processing", True, False),
+        ({}, 0, "Processing", False, True),
+        ({"phase": Phase.RUNNING}, 0, "Processing", True, True),
+        ({"known_state": "former"}, 0, "Processing", True, True),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, "Processing", False, False),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 60, "Processing", False, True),
+        ({"description": f"going. {MARKERS[Stage.VM]}"}, 5, "Failed", False, True),
+    ],
+)
+def test_what_is_worth_writing(
+    before: Any, after_s: float, state: str, brief: bool, written: bool
+) -> None:
+    one = machine(MARKERS[Stage.DRAIN])
+    one = structs.replace(one, status=replace(one.status, **before))
+    text = f"something else entirely. {MARKERS[Stage.VM]}"
+    move = deletion.Move(Stage.VM, text, OperationState(state))
+    event = Event(cause=Cause.GOING, known_state="")
+    wanted = deletion.status(one, move, event, NOW + timedelta(seconds=after_s))
+    assert deletion.is_worth_writing(one, wanted, move, brief=brief) is written
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FAILED = MachineStatus(
+    phase=Phase.CRASH_LOOP, description="quota used up", code="ResourceExhausted", updated=NOW
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [
+        case(
+            "machine-status-03",
+            "a" * 40 + " request 1234-5678",
+            "a" * 40 + " request 9876-5432",
+            True,
+        ),
+        case("machine-status-04", "Drain failed", "Drain failed.", True),
+        ("", "", True),
+        case("machine-status-05", "Drain failed", "Initiate VM deletion", False),
+        ("abcd", "abce", False),
+        ("", "something", False),
+        ("x" * 5000, "y" * 5000, False),
+    ],
+    ids=["request-id", "short", "empty", "different", "a-quarter", "nothing", "long"],
+)
+def test_similar_texts(one: str, other: str, wanted: bool) -> None:
+    assert similar(one, other) is similar(other, one) is wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "old"),
+    [
+        case("machine-status-01", {}, True),
+        ({"since": NOW + timedelta(minutes=1)}, True),
+        ({"updated": NOW + timedelta(minutes=29)}, True),
+        case("machine-status-02", {"updated": NOW + timedelta(minutes=31)}, False),
+        ({"updated": None}, False),
+        ({"phase": Phase.FAILED}, False),
+        ({"code": "Internal"}, False),
+        ({"known_state": "remember this"}, False),
+        ({"description": "another thing altogether"}, False),
+    ],
+)
+def test_what_need_not_be_written(changes: dict[str, object], old: bool) -> None:
+    assert says_nothing_new(FAILED, replace(FAILED, **changes)) is old  # type: ignore[arg-type]

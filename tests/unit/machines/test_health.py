@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from ccm.base import clock
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import health, reasons
+from ccm.machines.ages import Ages
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
 from ccm.machines.settings import Settings, effective
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeSpec, NodeStatus
+from tests.conformance.table import case
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = Settings(names=NAMES, cluster="ours", unhealthy_conditions=reasons.SICK_CONDITIONS)
@@ -62,14 +67,10 @@ def seen(phase: Phase, *, since_s: float = 0.0, **more: object) -> Spell:
 @pytest.mark.parametrize(
     ("kind", "sick"),
     [
-        pytest.param("Ready", {"False", "Unknown"}, marks=pytest.mark.row("machine-health-01")),
-        pytest.param(
-            "DiskPressure", {"True", "Unknown"}, marks=pytest.mark.row("machine-health-02")
-        ),
-        pytest.param(
-            "NetworkUnavailable", {"True", "Unknown"}, marks=pytest.mark.row("machine-health-03")
-        ),
-        pytest.param("MemoryPressure", set(), marks=pytest.mark.row("machine-health-04")),
+        case("machine-health-01", "Ready", {"False", "Unknown"}),
+        case("machine-health-02", "DiskPressure", {"True", "Unknown"}),
+        case("machine-health-03", "NetworkUnavailable", {"True", "Unknown"}),
+        case("machine-health-04", "MemoryPressure", set()),
     ],
 )
 def test_health(kind: str, sick: set[str]) -> None:
@@ -139,6 +140,67 @@ def test_every_pair_is_in_the_table_or_refused() -> None:
         Phase.UPDATE_FAILED,
     }
     assert [pair for pair, edge in TABLE.items() if pair[0] is edge.after] == []
+
+
+@pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
+def test_each_result_is_in_the_table(phase: Phase, kind: str) -> None:
+    """However long it has lasted."""
+    for seconds in (0.0, 1e6):
+        found = health.look(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
+        if found.cause is not None:
+            outcome = health.changed(machine(phase), NODES[kind], found.cause, at(seconds), RULES)
+            assert outcome.status is not None
+            assert outcome.status.phase is TABLE[phase, found.cause].after
+
+
+@pytest.mark.parametrize(
+    ("phase", "since_s", "after_s", "limit_s"),
+    [
+        (Phase.PENDING, 0, 1200, 1200),
+        (Phase.UNKNOWN, 0, 600, 600),
+        (Phase.PENDING, 1500, CONFIRM_S, 1500 + CONFIRM_S),
+        (Phase.UNKNOWN, 900, CONFIRM_S, 900 + CONFIRM_S),
+        (Phase.UNKNOWN, 200, 400, 600),
+    ],
+)
+def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float) -> None:
+    """Counted from when it began; and at least a minute of it under our eyes."""
+    spell = seen(phase, since_s=since_s)
+
+    def found(seconds: float) -> tuple[Cause | None, float | None]:
+        looked = health.look(machine(phase), NODES["sick"], spell, at(seconds), RULES)
+        return looked.cause, looked.after_s
+
+    assert found(since_s) == (None, after_s + 1)
+    assert found(limit_s - 1) == (None, 2)
+    assert found(limit_s) == (Cause.LATE, None)
+
+
+def test_time_counts_for_one_object_and_while_nodes_can_be_seen() -> None:
+    status = replace(machine().status, since=at(900).wall)
+    new = machine(metadata=ObjectMeta(name="m", uid="other"), status=status)
+    spell = health.spell(new, seen(Phase.UNKNOWN), at(900))
+    assert (spell.carried_s, spell.began_s) == (0, 900)
+    for phase, limit_s in ((Phase.UNKNOWN, 600), (Phase.PENDING, 1200)):
+        spell = health.restarted(seen(phase, since_s=500), 1000)
+        assert health.look(machine(phase), None, spell, at(1001), RULES).after_s == limit_s
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_clock_that_is_set_makes_no_machine_older(seconds: float) -> None:
+    ahead_s, created = 0.0, START - timedelta(seconds=10)
+    ages = Ages(lambda: clock.now() + timedelta(seconds=ahead_s))
+    young, other = (machine(metadata=ObjectMeta(uid=uid), created=created) for uid in "ab")
+    assert ages.of(young) == 10
+    ahead_s = seconds
+    await asyncio.sleep(5)
+    assert ages.of(young) == (15 if seconds > 0 else 0)
+    assert ages.of(other) == max(0.0, 15 + seconds)
+    ahead_s = 0
+    assert ages.of(other) == (15 if seconds > 0 else 0)
+    ages.forget("a")
+    assert ages.of(young) == 15
 
 
 @pytest.mark.row("machine-phase-05")

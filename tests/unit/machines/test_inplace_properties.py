@@ -15,8 +15,7 @@ from ccm.machines.replicas import Member, PopulatedSet, deletion_order
 from ccm.model import Node, NodeCondition, ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from ccm.model.node import NodeStatus
-from tests.unit.machines.members import member
-from tests.unit.machines.rolling import BEGIN, RULES, deployment
+from tests.unit.machines.members import BEGIN, RULES, deployment, member
 
 NAMES = RULES.names
 

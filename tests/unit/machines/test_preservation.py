@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -287,3 +288,36 @@ def test_the_autoscaler(
     one.pass_()
     assert told(one) == after
     assert one.node.condition_status("Preserved") == "False"
+
+
+ANY = (None, "", "now", "when-failed", "auto-preserved", "false", "invalid")
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED], ids=str)
+@pytest.mark.parametrize("minutes", [None, 60.0, -1.0])
+def test_whatever_is_wished_it_comes_to_rest(phase: Phase, minutes: float | None) -> None:
+    """In two passes: the second may find that a wish of the node is gone."""
+    for theirs, own, last, tainted, node in product(ANY, ANY, ANY, (False, True), (True, False)):
+        one = case(
+            theirs, own, last, phase=phase.value, minutes=minutes, tainted=tainted, node=node
+        )
+        one.pass_()
+        one.pass_()
+        assert one.pass_() == 0, (theirs, own, last, tainted, node)
+
+
+@pytest.mark.parametrize("wish", ANY)
+def test_a_failure_is_written_with_its_time(wish: str | None) -> None:
+    one, failed = case(wish), MachineStatus(phase=Phase.FAILED)
+    found = preservation.kept(one.machine(), failed, one.node, NOW, RULES)
+    is_kept = wish in ("now", "when-failed", "auto-preserved")
+    assert found == replace(failed, preserve_until=NOW + timedelta(hours=96) if is_kept else None)
+    one = case("when-failed", minutes=60)
+    again = replace(failed, preserve_until=one.status.preserve_until)
+    assert preservation.kept(one.machine(), again, one.node, NOW, RULES) == again
+
+
+def test_a_group_that_preserves_nothing() -> None:
+    rules = replace(RULES, names=replace(RULES.names, preserve=""))
+    one = case("now", minutes=60)
+    assert preservation.decide(one.machine(), one.node, NOW, rules).action is Action.NOTHING

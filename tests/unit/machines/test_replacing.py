@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, standing
+from ccm.machines.replacing import MELTDOWN_LEAST, Replacements, Standing, began, standing
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, OperationType, Phase
 from ccm.model.times import format_time
+from tests.conformance.table import case
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER, DELETED = NOW + timedelta(minutes=5), NOW + timedelta(minutes=9)
@@ -37,10 +38,7 @@ def machine(
         class_name="small",
         group=group,
         status=MachineStatus(
-            phase=phase,
-            kind=kind.value,
-            since=LATER,
-            preserve_until=NOW if kept else None,
+            phase=phase, kind=kind.value, since=LATER, preserve_until=NOW if kept else None
         ),
     )
 
@@ -89,9 +87,7 @@ WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
             if phase not in (Phase.RUNNING, Phase.UNKNOWN, Phase.UPDATE_FAILED)
         ),
         (machine("o", Phase.UNKNOWN), False),
-        pytest.param(
-            machine("o", Phase.UPDATE_FAILED), False, marks=pytest.mark.row("machine-update-10")
-        ),
+        case("machine-update-10", machine("o", Phase.UPDATE_FAILED), False),
         (machine("o", Phase.RUNNING), False),
         (machine("o", Phase.FAILED, "b"), False),
         (machine("o", Phase.FAILED, kept=True), False),
@@ -124,16 +120,131 @@ def test_a_turn_is_taken_before_anybody_sees_it() -> None:
     assert found.claim(machine("o")) != ""
 
 
+@pytest.mark.parametrize(
+    "then",
+    [None, machine("m", Phase.RUNNING), machine("m", Phase.FAILED, kept=True)],
+    ids=["gone", "runs", "preserved"],
+)
+def test_the_next_one_is_told_when_it_is_through(then: Machine | None) -> None:
+    found = replacements(*WELL, machine("m"), machine("o"))
+    found.claim(machine("m"))
+    found.note(machine("m", Phase.FAILED))
+    assert found.claim(machine("o")) != ""
+    assert found.note(machine("m", Phase.TERMINATING)) == ()
+    assert (found.gone("m") if then is None else found.note(then)) == {"d/o"}
+    assert found.claim(machine("o")) == ""
+
+
 # --- a meltdown: other groups -----------------------------------------------------------------
 
 SICK = [machine(f"s{number}", group=f"g{number}") for number in range(MELTDOWN_LEAST)]
 """Enough of them for a meltdown, each of another group."""
+JOINING = [Phase.NEW, Phase.CRASH_LOOP, Phase.PENDING]
+
+
+@pytest.mark.parametrize(
+    ("sick", "well", "wanted"), [(2, 0, False), (3, 0, True), (11, 9, False), (12, 9, True)]
+)
+def test_a_meltdown(sick: int, well: int, wanted: bool) -> None:
+    """More than 55 % of those that ran, and more than two."""
+    every = [machine(f"s{number}", group=f"g{number}") for number in range(sick)]
+    found = replacements(*WELL[:well], *every)
+    assert found.replacements.is_meltdown is wanted
+    assert found.claim(every[0]) == ""
+    assert bool(found.claim(every[1])) is wanted
+    if wanted and not well:
+        assert found.note(machine("s2", Phase.RUNNING, "g2")) == {"d/s1"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *([machine("o", phase, "o", kind=OperationType.CREATE)] for phase in JOINING),
+        [machine("o", Phase.RUNNING, "o"), machine("o", Phase.RUNNING, "o", goes=True)],
+        [machine("o", Phase.UNKNOWN, "o"), machine("o", Phase.UPDATED, "o")],
+    ],
+)
+def test_in_a_meltdown_other_groups_create_and_delete(other: list[Machine]) -> None:
+    found = replacements(*SICK, *other)
+    assert found.claim(SICK[0]) == ""
+    assert found.claim(SICK[1]).endswith("d/s0 is on its way")
+
+
+@pytest.mark.parametrize("first", [Phase.FAILED, Phase.TERMINATING])
+def test_in_a_meltdown_a_machine_waits_until_the_replacement_runs(first: Phase) -> None:
+    found = replacements(*SICK, machine("o", group="o"))
+    found.note(machine("o", first, "o"))
+    for phase in JOINING:
+        found.note(machine("r", phase, "o", kind=OperationType.CREATE))
+        assert found.claim(SICK[0]).endswith("d/o is on its way")
+    assert found.gone("o") == {"d/s0"}
+    assert found.claim(SICK[0]).endswith("d/r is on its way")
+    assert found.note(machine("r", Phase.RUNNING, "o")) == {"d/s0"}
+    assert found.claim(SICK[0]) == ""
 
 
 # --- the time limit ---------------------------------------------------------------------------
 
 
-# --- after a restart --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "other",
+    [
+        machine("o", Phase.CRASH_LOOP, kind=OperationType.CREATE),
+        machine("o", Phase.FAILED),
+        machine("o", Phase.RUNNING, goes=True),
+        machine("o", Phase.FOREIGN),
+    ],
+    ids=["refused", "failed", "deleted", "foreign"],
+)
+def test_no_block_outlasts_the_limit(other: Machine) -> None:
+    found = replacements(*WELL, other, machine("m"))
+    obstacle = found.replacements.claim(machine("m"), 100.0)
+    assert obstacle is not None
+    assert obstacle.wait_s == LIMIT_S - 100
+    found.now_s = LIMIT_S - 1
+    found.note(other)  # Its conditions changed; its time goes on.
+    assert found.claim(machine("m")) != ""
+    found.now_s = LIMIT_S
+    assert found.claim(machine("m")) == ""
+    found.note(machine("n"))
+    assert found.claim(machine("n")) == "d/m is on its way"
+
+
+def test_replacements_of_a_replacement_do_not_renew_the_limit() -> None:
+    """No machine of a group can be created: each fails, and another one takes its place."""
+    found = replacements(*WELL, machine("o"), machine("m"))
+    found.note(machine("o", Phase.FAILED))
+    for number in range(4):
+        found.now_s = number * LIMIT_S / 4
+        found.note(machine(f"r{number}", Phase.CRASH_LOOP, kind=OperationType.CREATE))
+        assert found.claim(machine("m")) != ""
+        found.gone("o" if number == 0 else f"r{number - 1}")
+    found.now_s = LIMIT_S
+    assert found.claim(machine("m")) == ""
+
+
+@pytest.mark.parametrize("phase", [*JOINING, Phase.FAILED, Phase.TERMINATING], ids=str)
+def test_after_a_restart_the_objects_keep_the_block(phase: Phase) -> None:
+    """Without their history, machines being created or deleted may belong to a replacement."""
+    found = replacements(*SICK)
+    found.note(machine("o", phase, "o"), age_s=LIMIT_S - 100)
+    obstacle = found.replacements.claim(SICK[0], 0.0)
+    assert obstacle is not None
+    assert obstacle.wait_s == 100
+    found.now_s = 100
+    assert found.claim(SICK[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (machine("m", Phase.CRASH_LOOP), NOW),
+        (machine("m", Phase.FAILED), LATER),
+        (machine("m", Phase.TERMINATING, goes=True), DELETED),
+    ],
+)
+def test_since_when_a_machine_is_under_way(one: Machine, wanted: datetime) -> None:
+    assert began(one) == wanted
 
 
 # --- any order of things ----------------------------------------------------------------------

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccm.machines import replicas
+from ccm.base.tasks import Group
+from ccm.cloud.errors import Unavailable
+from ccm.cloud.machines import Credentials, MachineRecord
+from ccm.machines import bounds, replicas, revisions, rollout, setbacks
+from ccm.machines.classes import ResolvedClass
+from ccm.machines.listing import MAX_AGE_S, Listings
 from ccm.machines.replicas import BURST, Member
+from ccm.machines.scaling import Fleet, Sized, Victim, held, rolled
+from ccm.machines.setbacks import NONE, Setbacks
+from ccm.model import ObjectMeta
 from ccm.model.machines import MachineSet, Phase, Preserve
-from tests.unit.machines.members import NOW, at, member
+from tests.conformance.machine.test_rollout_plans import machines as plenty
+from tests.conformance.machine.test_rollout_plans import shelf
+from tests.unit.machines.members import BEGIN, NOW, RULES, UNSEEN, at, deployment, member
 from tests.unit.machines.members import wanted as wanting
 
 MOMENTS = st.none() | st.integers(-3, 3).map(at)
@@ -132,3 +144,184 @@ def test_what_a_set_keeps_it_keeps(wanted: MachineSet, found: Sequence[Member]) 
     spared = {one.key for one in kept}
     roomy = structs.replace(wanted, replicas=len(found) + 1, scaled=None)
     assert not any(one.key in spared for one in replicas.scaling(roomy, after, NOW).delete)
+
+
+# --- sizes where caches, the autoscaler or others get in between ----------------------------------
+
+WORKS, CHOSEN = Victim(available=True), Victim(available=True, chosen=True)
+MISSING, GOES = Victim(available=False), Victim(available=True, goes=True)
+
+
+def sized(name: str, *victims: Victim, replicas: int | None = None, **more: bool) -> Sized:
+    count = len(victims) if replicas is None else replicas
+    return Sized(uid=name, replicas=count, victims=victims, **more)
+
+
+def fleet(*olds: Sized, new: Sized | None) -> Fleet:
+    return Fleet(replicas=3, surge=1, floor=3, new=new, olds=olds)
+
+
+def test_amounts() -> None:
+    amounts = (0, 3, "25%", -1, "x", "5", None, "٣%")
+    assert [bounds.is_amount(value) for value in amounts] == [True] * 3 + [False] * 5
+    with pytest.raises(ValueError, match="'5' is neither a number nor a percentage"):
+        bounds.amount("5", 10, up=True)
+
+
+def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
+    wanted, new = deployment(replicas=3, max_surge=1), sized("new", WORKS)
+    assert "old" not in rolled(fleet(sized("old", WORKS, WORKS, GOES), new=new), wanted)[0]
+    old = sized("old", WORKS, WORKS, WORKS, replicas=2)
+    assert rolled(fleet(old, new=new), wanted) == ({}, 0)
+    going = sized("going", WORKS, WORKS, replicas=2, is_deleting=True)
+    assert (going.available_at(2), rolled(fleet(going, new=None), wanted)) == (0, ({}, 2))
+
+
+@pytest.mark.parametrize(
+    ("sets", "new", "sizes"),
+    [
+        ([sized("a", WORKS)], None, {"a": 3}),
+        ([], sized("new"), {"new": 3}),
+        ([sized("a"), sized("b")], None, {"b": 3}),
+        ([sized("a", WORKS)], sized("new", WORKS, WORKS, WORKS), {"a": 0}),
+        ([sized("a", WORKS)], sized("new", WORKS), {"new": 3}),
+        ([sized("a", WORKS), sized("b", WORKS)], sized("new"), {"b": 3}),
+        ([sized("a", MISSING, WORKS, WORKS, WORKS)], None, {"a": 3}),
+        ([sized("a", CHOSEN, MISSING, WORKS, WORKS)], None, {"a": 3}),
+        ([sized("a", WORKS, MISSING, WORKS, WORKS)], None, {}),
+        ([sized("a", WORKS, is_deleting=True)], None, {}),
+        ([sized("a", WORKS, has_seen=False)], None, {}),
+    ],
+)
+def test_sizes_while_nothing_is_exchanged(
+    sets: list[Sized], new: Sized | None, sizes: dict[str, int]
+) -> None:
+    assert held(fleet(*sets, new=new)) == sizes
+
+
+def test_nothing_shrinks_before_the_victims_are_marked() -> None:
+    one = shelf("new", 3, kind="new")
+    metadata = ObjectMeta(name="web", annotations={"trigger": "new-1~2026-01-01T00:00:00Z"})
+    view = deployment(replicas=2, max_surge=1, template=one.template, metadata=metadata)
+    found = rollout.plan(view, [one], BEGIN, RULES)
+    assert ([mark.piece.name for mark in found.marks], found.changes) == (["new-1"], ())
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
+def test_a_revision_that_is_no_number_is_none(text: str) -> None:
+    assert revisions.number({RULES.names.revision: text}, RULES.names) == 0
+
+
+def test_an_old_set_with_machines_is_kept() -> None:
+    view = deployment(replicas=1, max_surge=1, history_limit=0)
+    left = shelf("left", 0, members=plenty("left", 1, is_deleting=True))
+    old = [left, shelf("unknown", 0, status=UNSEEN), shelf("empty", 0)]
+    assert [one.name for one in revisions.superfluous(view, old)] == ["empty"]
+
+
+# --- setbacks: how fast a set creates machines that fail ------------------------------------------
+
+
+def failed(found: Setbacks, seconds: float, made: float | None = None) -> Setbacks:
+    """One more failed at that time; made at the same, unless told otherwise."""
+    made = seconds if made is None else made
+    return setbacks.failed(found, made=at(made), now=at(seconds), text=f"at {seconds}")
+
+
+def after(*times: float) -> Setbacks:
+    """Machines failed at these times."""
+    found = NONE
+    for seconds in times:
+        found = failed(found, seconds)
+    return found
+
+
+def test_machines_from_before_the_end_of_a_pause_count_for_nothing() -> None:
+    found = setbacks.ended(at(100.9))
+    assert setbacks.allowed(found, 7, [], at(101)) == 7
+
+    for _ in range(5):
+        found = failed(found, 200, made=99)
+    assert (found.row, found.level) == (0, 0)
+    # The API server counts in whole seconds.
+    for _ in range(3):
+        found = failed(found, 200, made=100)
+    assert (found.row, found.level) == (3, 1)
+
+
+def test_pauses_double_up_to_half_an_hour() -> None:
+    found, now, pauses = after(0, 0), 0.0, list[float]()
+    assert (setbacks.wait_s(found, at(1)), setbacks.allowed(found, 7, [], at(1))) == (0, 7)
+    for _ in range(8):
+        found = failed(found, now)
+        pauses.append(setbacks.wait_s(found, at(now)) / 60)
+        now += pauses[-1] * 60
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    resumed = setbacks.resumed(NOW)
+    assert (setbacks.until(resumed), setbacks.wait_s(failed(resumed, 60), at(60))) == (at(60), 120)
+
+
+def test_machines_of_one_burst_are_one_setback() -> None:
+    """A hundred that were made together fail together: that is no reason to wait for ever."""
+    found = after(0, 0, 0)
+    for seconds in range(1, 50):
+        found = failed(found, seconds, made=-60)
+    assert (found.row, found.level, setbacks.wait_s(found, at(50))) == (52, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("facts", "allowed"),
+    [
+        ({"phase": Phase.NEW}, 0),
+        ({"phase": Phase.PENDING}, 0),
+        ({"phase": Phase.CRASH_LOOP}, 0),
+        ({"phase": Phase.FAILED}, 1),
+        ({"phase": Phase.PENDING, "is_deleting": True}, 1),
+        ({"phase": Phase.PENDING, "created": at(-1)}, 1),
+        ({"phase": Phase.UNKNOWN}, 1),
+    ],
+)
+def test_while_one_is_tried_no_other_is_made(facts: dict[str, object], allowed: int) -> None:
+    found, tried = after(0, 0, 0), member("a", **{"created": at(60), **facts})
+    assert setbacks.allowed(found, 5, [tried], at(90)) == allowed
+    assert [setbacks.allowed(found, 5, [], at(seconds)) for seconds in (59, 60)] == [0, 1]
+
+
+# --- one listing for all that ask for the same ----------------------------------------------------
+
+
+@pytest.mark.virtual_time
+async def test_a_listing_is_shared_while_it_is_young_and_never_from_before_a_question() -> None:
+    asked, fault = list[tuple[str, ...]](), list[Exception]()
+
+    async def fetch(made_of: ResolvedClass) -> Sequence[MachineRecord]:
+        asked.append((made_of.name, *made_of.version))
+        await asyncio.sleep(10)
+        if fault:
+            raise fault.pop()
+        return ()
+
+    def pool(name: str = "small", version: str = "1") -> ResolvedClass:
+        metadata, credentials = ObjectMeta(name=name), Credentials({})
+        return ResolvedClass(metadata=metadata, credentials=credentials, version=(version,))
+
+    listings = Listings(fetch)
+    async with Group() as group:
+        tasks = [group.start(listings.of(pool()), name=str(number)) for number in range(9)]
+        await asyncio.sleep(5)
+        since = asyncio.get_running_loop().time()
+        later = group.start(listings.of(pool(), since=since), name="later")
+    assert {task.result().began < since for task in tasks} == {True}
+    assert (later.result().began > since, len(asked)) == (True, 2)
+    for age_s, count in ((MAX_AGE_S - 11, 2), (2, 3)):
+        await asyncio.sleep(age_s)
+        await listings.of(pool())
+        assert len(asked) == count
+    for made_of in (pool("big"), pool("big", "2")):
+        await listings.of(made_of)
+    fault.append(Unavailable("x"))
+    listings.drop()
+    with pytest.raises(Unavailable):
+        await listings.of(pool())
+    await listings.of(pool())
+    assert asked[3:] == [("big", "1"), ("big", "2"), *[("small", "1")] * 2]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ccm.gardener.decoding import NAMES
-from ccm.machines import updating
+from ccm.machines import health, nodesync, updating
 from ccm.machines.settings import Settings
 from ccm.machines.updating import NOTHING, Decision
-from ccm.model import Node, NodeCondition, ObjectMeta
+from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeStatus
 from ccm.model.times import format_time
+from ccm.testing import builders
 from ccm.testing.clock import START
 
 RULES = Settings(names=NAMES, cluster="ours")
@@ -92,3 +95,68 @@ def says(reason: str) -> Decision:
 )
 def test_what_follows(phase: Phase, labels: dict[str, str], reason: str, found: Decision) -> None:
     assert updating.decide(machine(phase), node(labels, reason), RULES) == found
+
+
+@row(3)
+def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
+    chosen = node(CHOSEN, NAMES.update_selected)
+    limited = machine(drain_timeout_s=60.0)
+
+    def force(one: Machine, seconds: float) -> bool:
+        return updating.drain_task(one, chosen, START + timedelta(seconds=seconds), RULES).force
+
+    assert (force(limited, 60), force(limited, 61)) == (False, True)
+    assert (force(machine(), 7200), force(machine(force_drain=True), 0)) == (False, True)
+
+
+@row(13)
+@pytest.mark.parametrize(
+    ("before", "after", "matters"),
+    [
+        (node({}), node(CANDIDATE), True),
+        (node(CHOSEN | ILL), node(CHOSEN | WELL), True),
+        (node(CHOSEN | WELL), node(CHOSEN | WELL), False),
+        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_selected), True),
+        (node(CHOSEN, NAMES.update_waiting), node(CHOSEN, NAMES.update_waiting), False),
+    ],
+)
+def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> None:
+    assert health.node_matters(before, after, NAMES) is matters
+
+
+@row(14)
+def test_a_node_that_goes() -> None:
+    going = node(CHOSEN, NAMES.update_selected)
+    metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
+    assert updating.decide(machine(), structs.replace(going, metadata=metadata), RULES) == NOTHING
+
+
+# --- the node of a machine ------------------------------------------------------------------------
+
+HOLD, OURS = "example.com/leave-alone", "example.com/by-us"
+ARRIVAL = {HOLD: "true", OURS: "true"}
+TAINT = Taint(key="pool", effect="NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "found"),
+    [({}, {}, ARRIVAL), ({HOLD: "false"}, {}, {}), ({}, {HOLD: "always"}, {HOLD: "always"})],
+    ids=["joins", "a-user", "the-template"],
+)
+def test_what_a_node_gets_when_it_joins_is_bound_to_a_version(
+    said: dict[str, str], wanted: dict[str, str], found: dict[str, str]
+) -> None:
+    joins = builders.node("m0", annotations=said, resource_version="7")
+    patch = nodesync.patch(machine(node_annotations=wanted), joins, RULES, ARRIVAL)
+    assert patch is not None
+    notes = patch["metadata"].get("annotations", {})
+    assert {key: notes[key] for key in (HOLD, OURS) if key in notes} == found
+    assert found != ARRIVAL or patch["metadata"]["resourceVersion"] == "7"
+
+
+@pytest.mark.parametrize("taints", [(), (TAINT,)], ids=["merged", "replaced"])
+def test_only_what_is_replaced_as_a_whole_is_bound_to_a_version(taints: tuple[Taint, ...]) -> None:
+    """A kubelet that writes its node at the same moment is no conflict; lost taints would be."""
+    patch = nodesync.patch(machine(taints=taints), builders.node("m", resource_version="7"), RULES)
+    assert patch is not None
+    assert patch["metadata"].get("resourceVersion") == ("7" if taints else None)

@@ -1,26 +1,65 @@
-"""A machine from its object to its node: what it costs, and what may go wrong on the way."""
+"""What the machine controller must not do: beside other clusters, clocks, objects and processes."""
 
 from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.gardener import names
-from ccm.testing.clock import advance
-from tests.unit.controllers.machines import (
-    DEFINITIONS,
-    World,
+from ccm.base import clock, lease_guard, redact
+from ccm.cloud import errors
+from ccm.cloud.machines import (
+    Identity,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
 )
+from ccm.controllers.machine.context import Context
+from ccm.controllers.machine.remove import Deletion
+from ccm.controllers.machine.tokens import MOST_KNOWN, Tokens
+from ccm.gardener import decoding, names
+from ccm.gardener.types import Machine
+from ccm.kube.errors import Forbidden, Invalid, Unreachable
+from ccm.kube.resources import SECRETS
+from ccm.machines import tokens
+from ccm.machines.drain import DrainState
+from ccm.machines.settings import Settings
+from ccm.model import ObjectMeta
+from ccm.runtime.controller import until_synced
+from ccm.runtime.workers import Turn
+from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance, settle
+from tests.conformance.machine import going
+from tests.unit.controllers.drains import PODS, Drains
+from tests.unit.controllers.machines import (
+    BASE,
+    CLUSTER,
+    DEFINITIONS,
+    NODES_PATH,
+    TOKENS,
+    FakeDriver,
+    World,
+    ready,
+)
+from tests.unit.controllers.memory_server import FragileServer, MemoryServer
 
 pytestmark = pytest.mark.virtual_time
 
-MANY = 50
+HOUR_S = 3600.0
+LONG_S = 4 * HOUR_S
+"""Time in which an orphan would be deleted."""
+MAKE = ("machine", "machineclass")
+KEPT = {names.ANNOTATION_PRESERVE: "now"}
 
 
-# --- whose a VM is --------------------------------------------------------------------------
-
-
-# --- bad weather ----------------------------------------------------------------------------
+# --- clusters -------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("machine-command-05")
@@ -38,10 +77,695 @@ async def test_definitions_that_are_missing_are_waited_for() -> None:
             await advance(60)
 
     said = [line for line in lines if line["log_level"] == "warning"]
-    assert {line["event"] for line in said} == {
-        "machine controllers wait for what they need, retrying"
-    }
     assert 6 <= len(said) <= 12, "once every five minutes at most"
     assert "apply manifests/crds.yaml" in said[0]["error"]
-    assert asked < 150
-    assert world.phase() == "Pending"
+    assert (asked < 150, world.phase()) == (True, "Pending")
+
+
+def two(*, has_target: bool = True, cluster: str = "") -> tuple[World, World]:
+    """A control cluster with a Machine, and another one that machines may join."""
+    control, target = ready(has_target=has_target), World()
+    control.cluster, control.target = cluster, target.server
+    control.machine()
+    return control, target
+
+
+def uid(server: MemoryServer, namespace: str) -> str:
+    return str((server.get(f"/api/v1/namespaces/{namespace}") or {})["metadata"]["uid"])
+
+
+def marker(world: World) -> str:
+    (vm,) = world.driver.vms.values()
+    return vm.identity.cluster
+
+
+@pytest.mark.row("machine-cluster-04", "machine-cluster-05")
+async def test_machines_here_and_nodes_there() -> None:
+    control, target = two()
+    async with control.running("machine"):
+        await advance(1)
+        assert (control.phase(), len(target.server.list(TOKENS))) == ("Pending", 1)
+        assert marker(control) == uid(target.server, "kube-system")
+        assert marker(control) != uid(control.server, "kube-system")
+        control.node()  # of that name, in the wrong cluster
+        await advance(10)
+        assert control.phase() == "Pending"
+        target.node(providerID="fake:///0")
+        await advance(1)
+
+    assert control.phase() == "Running"
+    assert names.FINALIZER_NODE in target.node_object()["metadata"]["finalizers"]
+    assert target.server.list(TOKENS) == control.server.list(TOKENS) == []
+    asked = {path for _, path in control.server.requests}
+    assert not any(NODES_PATH in path or "kube-system" in path for path in asked)
+    assert {one.resource for one in control.informers[1].all} == {"nodes"}
+
+
+@pytest.mark.row("machine-cluster-01", "machine-cluster-05")
+async def test_without_a_cluster_to_join_nobody_is_asked_for_nodes() -> None:
+    control, target = two(has_target=False)
+    async with control.running("machine"):
+        await advance(1)
+        assert control.phase() == "Available"
+        assert marker(control) == uid(control.server, "default")
+        assert control.shared is not None
+        nodes = control.shared.caches.nodes
+        assert (nodes.has_synced, list(nodes.store.list())) == (True, [])
+        control.server.drop(f"{BASE}/machines/m0")
+        await advance(1)
+
+    assert (control.get(), control.driver.vms) == ({}, {})
+    assert target.server.requests.total() == 0
+    followed = [{one.resource for one in each.all} for each in control.informers]
+    assert followed == [{"machines", "machineclasses", "secrets"}, set()]
+
+
+@pytest.mark.row("machine-cluster-05")
+async def test_a_marker_that_is_given_is_not_asked_for() -> None:
+    control, target = two(cluster="ours")
+    await control.run(1, "machine")
+
+    assert marker(control) == "ours"
+    asked = [path for _, path in target.server.requests if "kube-system" in path]
+    assert all("secrets" in path for path in asked)
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def jump_of_the_wall(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.start += timedelta(seconds=seconds)
+
+
+class Steady:
+    """A server whose clock is right, whatever ours says."""
+
+    @staticmethod
+    def now() -> datetime:
+        return START + timedelta(seconds=asyncio.get_running_loop().time() - START_S)
+
+
+def touch(world: World) -> None:
+    """Change the machine, so that it is looked at."""
+    world.server.patch(f"{BASE}/machines/m0", {"metadata": {"annotations": {"touched": "yes"}}})
+
+
+@pytest.mark.row("machine-clock-01")
+@pytest.mark.parametrize("seconds", [HOUR_S, -HOUR_S])
+async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(seconds: float) -> None:
+    """As where the API server runs on our own host."""
+    world = ready()
+    async with world.running(*MAKE):
+        world.machine(creationTimeout="5m")
+        await advance(100)
+        jump_of_the_wall(seconds)
+        touch(world)
+        await advance(190)
+        assert world.phase() == "Pending"
+        if seconds > 0:
+            await advance(80)
+            assert world.phase() == "Failed"
+        world.node()
+        await advance(1)
+
+    assert world.phase() == "Running"
+
+
+@pytest.mark.row("machine-clock-01")
+async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody() -> None:
+    world = ready()
+    world.server.clock = Steady()  # type: ignore[assignment]
+    world.machine(creationTimeout="5m")
+    jump_of_the_wall(HOUR_S)
+    world.driver.faults["create_machine"] = [errors.Internal("x")]
+    async with world.running(*MAKE):
+        for seconds, phase in ((1, "CrashLoopBackOff"), (220, "Pending"), (150, "Failed")):
+            await advance(seconds)
+            assert world.phase() == phase
+
+
+@pytest.mark.row("machine-clock-02")
+async def test_a_jump_makes_no_young_vm_old_enough_to_go() -> None:
+    world = ready()
+    world.server.clock = Steady()  # type: ignore[assignment]
+    world.driver.add(Identity(cluster=CLUSTER, pool="small", name="lost", uid="u"))
+    born = clock.now()
+    async with world.running("machinesafety"):
+        await advance(10)
+        jump_of_the_wall(2 * HOUR_S)
+        await advance(2 * world.period_s * 1.1)
+        assert world.driver.deleted == []
+        await advance(HOUR_S)
+
+    assert world.driver.deleted == ["fake:///lost"]
+    assert clock.now() - born > timedelta(hours=3)
+
+
+async def test_a_jump_uses_no_force_on_a_drain() -> None:
+    world = Drains()
+    world.pod("p0", grace_s=100)
+    async with world.draining():
+        await advance(1)
+        world.start(timeout_s=HOUR_S)
+        await advance(5)
+        jump_of_the_wall(2 * HOUR_S)
+        world.heartbeat(Ready="True", Looked="True")
+        await advance(60)
+        assert (world.progress().forced, world.pods()) == (False, ["p0"])
+        await advance(60)
+        assert (world.progress().forced, world.state()) == (False, DrainState.DONE)
+
+
+async def test_a_jump_ends_no_preservation() -> None:
+    """Its set would delete it then."""
+    world = ready()
+    world.lived(phase="Failed", metadata={"annotations": KEPT}, machinePreserveTimeout="1h")
+    async with world.running("machine"):
+        await advance(10)
+        jump_of_the_wall(2 * HOUR_S)
+        touch(world)
+        await advance(60)
+        assert "preserveExpiryTime" in world.status()["currentStatus"]
+        await advance(HOUR_S)
+
+    assert "preserveExpiryTime" not in world.status()["currentStatus"]
+
+
+# --- VMs of others, and listings that are wrong ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cluster", "uid", "adopt", "provider_id"),
+    [
+        ("", "", False, ""),
+        ("", "", True, "fake:///m0"),
+        ("theirs", "u", True, ""),
+        (CLUSTER, "former", True, ""),
+    ],
+    ids=["unmarked", "unmarked-adopted", "foreign", "of-a-former-machine"],
+)
+async def test_a_vm_that_has_the_name(
+    cluster: str, uid: str, adopt: bool, provider_id: str
+) -> None:
+    world = ready(adopt_unmarked=adopt)
+    world.driver.add(Identity(cluster=cluster, pool="small", name="m0", uid=uid))
+    world.machine()
+    await world.run(60, *MAKE)
+
+    assert world.get()["spec"].get("providerID", "") == provider_id
+    assert world.driver.calls["create_machine"] == 0
+    assert world.operation().get("errorCode", "") == ("" if provider_id else "AlreadyExists")
+
+
+class Stale(FakeDriver):
+    """Lists as it was a while ago."""
+
+    before: Sequence[MachineRecord] = ()
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        found, self.before = self.before, await super().list_machines(req)
+        return found
+
+
+async def started(world: World, count: int) -> None:
+    """Create machines, and let their nodes join."""
+    for number in range(count):
+        world.machine(f"m{number}")
+    await advance(60)
+    for number in range(count):
+        world.node(f"m{number}", providerID=world.get(f"m{number}")["spec"]["providerID"])
+    await advance(60)
+
+
+async def test_half_a_listing_makes_no_second_vm_and_deletes_none() -> None:
+    """A VM that a listing lacks is found by the driver, which looks for its marks itself."""
+    world = ready()
+    async with world.running():
+        await started(world, 4)
+        world.driver.hides = set(list(world.driver.vms)[:2]) | {"fake:///late"}
+        world.machine("late")
+        info = MachineInfo(provider_id="fake:///late", node_name="late")
+        world.driver.add(world.identity("late"), info)
+        await advance(LONG_S)
+
+    assert (len(world.driver.vms), world.driver.deleted) == (5, [])
+    assert world.get("late")["spec"]["providerID"] == "fake:///late"
+
+
+async def test_a_listing_of_the_past_deletes_no_vm_of_today() -> None:
+    world = ready()
+    world.driver = driver = Stale()
+    async with world.running():
+        await started(world, 3)
+        world.server.drop(f"{BASE}/machines/m0")
+        await advance(60)
+        # Under its name there is another one now, whose VM no listing has yet.
+        world.machine("m0")
+        await advance(LONG_S)
+
+    assert len(driver.deleted) == 1
+    assert {one.identity.uid for one in driver.vms.values()} == {
+        world.identity(f"m{number}").uid for number in range(3)
+    }
+
+
+async def test_records_without_an_id_are_nobodys() -> None:
+    world = ready()
+    async with world.running():
+        await started(world, 2)
+        for key, record in world.driver.vms.items():
+            world.driver.vms[key] = replace(record, info=MachineInfo())
+        await advance(LONG_S)
+
+    assert world.driver.deleted == []
+
+
+# --- deletions ------------------------------------------------------------------------------------
+
+
+async def test_another_provider_is_asked_at_once() -> None:
+    world = ready()
+    going.goes(world)
+    world.driver.faults["delete_machine"] = [errors.Internal("x")]
+    async with world.running(*MAKE):
+        await advance(10)
+        assert world.get(going.M) != {}
+        world.made["machine"].retry_now()
+        await advance(1)
+
+    assert world.get(going.M) == {}
+
+
+async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
+    """Real API servers answer with the former version: the cache looks as new as that."""
+    world = ready()
+    going.goes(world)
+    async with world.running("machineclass"):
+        shared = world.shared
+        assert shared is not None
+        await until_synced(shared.caches.machines, who="test")
+        await until_synced(shared.caches.nodes, who="test")
+        obj = shared.caches.machines.store.list()[0]
+        context = Context(shared, drains=world.drains, events=world)
+        deletion, turn = Deletion(context, obj), Turn(asyncio.Semaphore(1))
+        async with turn:
+            for _ in range(9):
+                await deletion.run(obj, turn, lambda: None)
+                calls, writes = world.driver.calls.copy(), world.server.writes("machines/")
+            await deletion.run(obj, turn, lambda: None)
+
+    assert (world.get(going.M), world.driver.calls["delete_machine"]) == ({}, 1)
+    assert (world.driver.calls, world.server.writes("machines/")) == (calls, writes)
+
+
+@pytest.mark.parametrize("provider_id", ["fake:///m0", "fake:///other"])
+async def test_a_deleted_node_takes_its_own_machine_with_it(provider_id: str) -> None:
+    world = World()
+    world.lived()
+    world.node(metadata={"finalizers": ["example.com/held"]}, providerID=provider_id)
+    async with world.running("machine"):
+        await advance(5)
+        world.server.drop(f"{NODES_PATH}/m0")
+        await advance(60)
+
+    goes = "deletionTimestamp" in world.get()["metadata"]
+    assert goes is (provider_id == "fake:///m0")
+
+
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns: bool) -> None:
+    """Unless the cache does not show it until force is due."""
+    server = FragileServer()
+    world = ready(server)
+    path = world.lived(drainTimeout="10m")
+    async with world.running("machine"):
+        await advance(5)
+        server.forgets(NODES_PATH)
+        await advance(5)
+        world.node()
+        world.server.drop(path)
+        await advance(300)
+        assert world.driver.calls["delete_machine"] == 0
+        if returns:
+            server.returns()
+        await advance(320)
+
+    assert len(world.drains.tasks) == returns
+    assert (world.get(), world.node_object() == {}) == ({}, returns)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_volumes_of_another_vms_node_stay_where_they_are(is_own: bool) -> None:
+    """A deletion by force that another controller began goes on after a new node came."""
+    world = ready()
+    going.goes(world, "Force Drain successful. Delete Volume Attachments")
+    if not is_own:
+        world.server.unmake(f"{NODES_PATH}/{going.M}")
+        world.node(going.M, providerID="fake:///other")
+    going.attached(world, "v0")
+    await world.run(60, "machine")
+
+    assert (world.server.list(going.ATTACHMENTS) != []) is not is_own
+
+
+@pytest.mark.parametrize("said", ["", "a budget"])
+async def test_a_preserved_machine_is_drained_again_when_it_goes(said: str) -> None:
+    """The other drain, which ended in that moment, neither cordoned its node nor used force."""
+    world = ready()
+    labels = {"node": "m0", names.LABEL_FORCE_DELETION: "True"}
+    path = world.lived(phase="Failed", metadata={"annotations": KEPT, "labels": labels})
+    world.node(ready="Unknown")
+    world.drains.seconds = 5
+    async with world.running("machine"):
+        await advance(1)
+        world.drains.finish(world.get()["metadata"]["uid"], said)
+        world.server.drop(path)
+        await advance(60)
+
+    assert [one.terminating for one in world.drains.tasks][:2] == [False, True]
+    assert world.get() == {}
+
+
+# --- drains ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-drain-29")
+@pytest.mark.parametrize("pods", [0, 1])
+async def test_that_nobody_had_to_leave_is_no_event(pods: int) -> None:
+    world = Drains()
+    for number in range(pods):
+        world.pod(f"p{number}")
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(6)
+        assert world.state() is DrainState.DONE
+
+    assert world.reasons() == ["NodeDrained"] * pods
+
+
+async def test_a_drain_that_was_stopped_is_forgotten() -> None:
+    world = Drains()
+    world.pod("p0", grace_s=100)
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(1)
+        uid = world.get()["metadata"]["uid"]
+        await world.drainer.stop(uid)
+        await world.drainer.stop(uid)
+        assert world.drainer.progress(uid) is None
+        woken = world.woken
+        await advance(120)
+        assert (world.woken, world.pods()) == (woken, [])
+
+
+@pytest.mark.parametrize("then", [None, {"terminating": True}, {"terminating": False}], ids=str)
+async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(then: Any) -> None:
+    """A deletion and an update in place go before the drain of a preserved machine."""
+    world = Drains()
+    world.pod("p0", grace_s=20)
+    async with world.draining():
+        await advance(1)
+        before, kept = world.node_object(), replace(world.task(), terminating=False, cordon=False)
+        world.drainer.start(kept, lambda: None)
+        await advance(5)
+        assert world.node_object() == before
+        if then is not None:
+            world.drainer.start(replace(world.task(), **then), lambda: None)
+        await advance(20)
+        assert (world.state(), world.pods(), world.evictions()) == (DrainState.DONE, [], 1)
+
+    assert world.node_object()["spec"].get("unschedulable", False) is (then is not None)
+
+
+async def test_a_drain_without_lease_changes_nothing() -> None:
+    """It has the guard of the leader that started it."""
+    world = Drains()
+    world.pod("p0")
+    held, loop = lease_guard.LeaseGuard(), asyncio.get_running_loop()
+    held.govern()
+    held.extend(loop.time() + 2)
+
+    def checked(method: str, _path: str) -> Exception | None:
+        try:
+            if method != "GET":
+                lease_guard.check()
+        except lease_guard.Lapsed as error:
+            return Unreachable(str(error), kind="timeout")
+        return None
+
+    async with world.draining(counting=False):
+        await advance(1)
+        held.extend(loop.time() + 0.5)
+        await advance(1)
+        world.server.refuse = checked
+        world.start()
+        await advance(10)
+        assert (world.pods(), world.state()) == (["p0"], DrainState.FAILED)
+        held.extend(loop.time() + 60)
+        world.start()
+        await advance(7)
+        assert world.state() is DrainState.DONE
+
+
+async def test_force_meets_another_pod_of_that_name() -> None:
+    """It came in between, and stays."""
+    world = Drains()
+    world.pod("p0")
+    world.node("m1")
+
+    def replaced(method: str, _path: str) -> None:
+        if method == "DELETE":
+            world.server.answers()
+            world.server.kill(f"{PODS}/p0")
+            world.pod("p0", node="m1")
+
+    async with world.draining():
+        await advance(1)
+        world.server.refuse = replaced
+        world.start(force=True)
+        await settle()
+        assert world.state() is DrainState.DONE
+
+    assert [one["spec"]["nodeName"] for one in world.server.list(PODS)] == ["m1"]
+
+
+async def test_those_who_waited_longest_for_a_budget_go_first() -> None:
+    world = Drains()
+    for number in range(3):
+        world.pod(f"p{number}", node=f"n{number}", grace_s=1)
+        world.node(f"n{number}")
+    world.budget(minAvailable=3)
+    world.node("m1", ready="False")
+    world.pod("unhealthy", node="m1")
+    async with world.draining():
+        await advance(1)
+        for number in (1, 0, 2):
+            world.start(f"n{number}")
+            await advance(1)
+        for left in (["p0", "p2"], ["p2"], []):
+            world.pod(f"new{len(left)}", node="m1x", metadata={"labels": {"app": "web"}})
+            world.server.patch(
+                f"{PODS}/new{len(left)}/status",
+                {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+            )
+            await advance(5)
+            assert [one for one in world.pods() if one.startswith("p")] == left
+
+
+# --- tokens and secrets ---------------------------------------------------------------------------
+
+ID = {names.ANNOTATION_TOKEN_ID: "aaaaaa"}
+THEIRS = {"description": "x", "token-secret": "s", "expiration": "2099-01-01T00:00:00Z"}
+RULES = Settings(names=decoding.NAMES, cluster="ours")
+
+
+def listed(world: World) -> list[str]:
+    return [one["metadata"]["name"] for one in world.server.list(TOKENS)]
+
+
+@pytest.mark.row("machine-userdata-05")
+@pytest.mark.parametrize("of_secret", ["", "<<BOOTSTRAP_TOKEN>>"])
+async def test_user_data_of_a_spec_are_filled_in_too(of_secret: str) -> None:
+    world = World()
+    world.secret(userData=of_secret)
+    given = {"size": "small", "userData": "<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>"}
+    world.machine_class(providerSpec=given)
+    world.machine()
+    await world.run(1, *MAKE)
+
+    request = world.driver.given["create_machine"]
+    name, _, token = request.provider_spec["userData"].partition(" ")
+    assert (name, request.provider_spec["size"]) == ("m0", "small")
+    assert len(token) == len("aaaaaa.bbbbbbbbbbbbbbbb")
+    assert request.user_data.decode() == (token if of_secret else "")
+    assert len(listed(world)) == 1
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+async def test_a_token_of_another_is_left_alone(
+    is_hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy may hide it."""
+    world, ids = ready(), iter(["aaaaaa", "bbbbbb"])
+    monkeypatch.setattr(tokens, "new_id", lambda _choose: next(ids))
+    theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": THEIRS}
+    world.server.put(TOKENS, theirs)
+    if is_hidden:
+        refused = Forbidden(status=403, reason="Forbidden", message="no")
+        world.server.fails(refused, "PATCH", "-aaaaaa")
+    async with world.running(*MAKE):
+        world.machine()
+        await advance(1)
+        world.node()
+        await advance(1)
+
+    assert (world.phase(), listed(world)) == ("Running", ["bootstrap-token-aaaaaa"])
+
+
+async def test_a_secret_that_took_the_name_of_a_token_stays() -> None:
+    world = ready()
+    async with world.running(*MAKE):
+        world.machine()
+        await advance(1)
+        (name,) = listed(world)
+        world.server.drop(f"{TOKENS}/{name}")
+        world.server.put(TOKENS, {"metadata": {"name": name}, "stringData": {"a": "b"}})
+        world.node(providerID="fake:///0")
+        await advance(1)
+
+    assert (world.phase(), listed(world)) == ("Running", [name])
+
+
+async def test_a_token_is_made_found_prolonged_and_deleted_without_a_read() -> None:
+    world = ready(exhausted_retry_s=HOUR_S)
+    world.driver.faults["create_machine"] = [errors.ResourceExhausted("x"), None]
+    world.server.fails(Forbidden(status=403, reason="Forbidden", message="no"), "GET", TOKENS)
+
+    def expiration() -> str:
+        (token,) = world.server.list(TOKENS)
+        return base64.b64decode(token["data"]["expiration"]).decode()
+
+    async with world.running(*MAKE):
+        world.machine()
+        await advance(1)
+        first, before = world.driver.given["create_machine"].user_data, expiration()
+        await advance(HOUR_S * 1.3)
+        assert (world.driver.calls["create_machine"], expiration() > before) == (2, True)
+        assert world.driver.given["create_machine"].user_data == first
+        world.node()
+        await advance(1)
+
+    assert (world.phase(), listed(world)) == ("Running", [])
+
+
+async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_deletion() -> None:
+    """The token expires by itself."""
+    world = ready()
+    async with world.running(*MAKE):
+        path = world.machine()
+        await advance(1)
+        world.server.fails(Forbidden(status=403, reason="x", message="no"), "DELETE", TOKENS)
+        world.node()
+        await advance(1)
+        assert world.phase() == "Running"
+        world.server.drop(path)
+        await advance(60)
+
+    assert (world.get(), world.driver.vms) == ({}, {})
+
+
+async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -> None:
+    """The answer to its creation was lost, and a former token of the machine had served."""
+    world = ready()
+    api, other = (Tokens(world.server.client().resource(SECRETS)) for _ in range(2))
+    owner = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    await api.ensure(owner, RULES)
+    await api.delete(owner, RULES)
+    await other.ensure(owner, RULES)
+    await api.ensure(owner, RULES)
+    await api.delete(owner, RULES)
+
+    assert listed(world) == []
+
+
+def test_redaction_knows_a_bounded_number_of_tokens() -> None:
+    held = Tokens(cast("Any", None))
+    for number in range(MOST_KNOWN + 1):
+        one = Machine(metadata=ObjectMeta(name="m", uid=str(number)))
+        held._hold(decoding.machine(one), f"secret-number-{number:03d}")
+
+    assert redact.words("secret-number-000") == "secret-number-000"
+    assert redact.words("secret-number-001") == redact.MASK
+
+
+def test_each_new_token_has_the_form_that_redaction_knows() -> None:
+    for _ in range(2000):
+        token = f"{tokens.new_id(secrets.choice)}.{tokens.new_secret(secrets.choice)}"
+        assert redact.words(token) == redact.MASK
+
+
+async def test_a_token_is_known_to_redaction_while_it_lives() -> None:
+    world = ready()
+    async with world.running(*MAKE):
+        world.machine()
+        await advance(1)
+        data = world.driver.given["create_machine"].user_data.decode()
+        token = data.rpartition("token: ")[2].strip()
+        alone = token.partition(".")[2]
+        assert alone not in redact.words(f"bad token {alone}")
+        world.node()
+        await advance(1)
+
+    assert redact.words(f"bad token {alone}") == f"bad token {alone}"
+    assert token not in redact.words(f"bad token {token}")
+
+
+async def test_a_refused_token_is_masked() -> None:
+    """An admission webhook quotes what it refuses."""
+    seen: list[str] = []
+
+    class Refusing:
+        async def create(self, obj: Any, *, namespace: str) -> Any:
+            seen.append(obj["stringData"]["token-secret"])
+            raise Invalid(status=422, reason="Invalid", message=f"bad: {seen[0]} in {namespace}")
+
+    machine = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
+    with pytest.raises(Invalid) as caught:
+        await Tokens(cast("Any", Refusing())).ensure(machine, RULES)
+
+    assert seen[0] not in redact.words(str(caught.value))
+
+
+@pytest.mark.parametrize("of_secret", [True, False])
+async def test_user_data_that_a_cloud_quotes_are_masked(of_secret: bool) -> None:
+    world = World()
+    data = "#cloud-config\ntoken: <<BOOTSTRAP_TOKEN>>\npassword-of-root is swordfish-no-more\n"
+    world.secret(userData=data if of_secret else "")
+    world.machine_class(providerSpec={"size": "s"} | ({} if of_secret else {"userData": data}))
+    quoted: list[str] = []
+
+    async def quoting(req: MachineRequest) -> Any:
+        filled = (req.user_data or req.provider_spec["userData"].encode()).decode()
+        quoted.append(filled)
+        packed = base64.b64encode(filled.encode()).decode()
+        text = f"rejected {filled!r}, {filled}, {packed} and {filled[9:52]}" + "x" * 5000
+        raise errors.InvalidArgument(text)
+
+    world.driver.create_machine = quoting  # type: ignore[method-assign]
+    world.machine()
+    with capture_logs() as logs:
+        async with world.running(*MAKE):
+            await advance(1)
+            assert world.shared is not None
+            history = cast("Any", world.shared.driver.caller).history.of(("machine", "m0"))
+            everything = f"{world.get()} {world.events} {logs} {history}"
+
+    token = quoted[0].partition("token: ")[2].partition("\n")[0]
+    assert "rejected" in history[-1].text
+    assert "rejected" in world.operation()["description"][:1500] == world.operation()["description"]
+    for piece in (token, token[7:], "swordfish", base64.b64encode(token[1:].encode()).decode()[4:]):
+        assert piece not in everything

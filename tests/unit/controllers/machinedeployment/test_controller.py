@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
+import msgspec
 import pytest
 
+from ccm.gardener import names
+from ccm.gardener.decoding import NAMES
 from ccm.kube.errors import Forbidden
+from ccm.testing.apiserver.requests import parse
 from ccm.testing.clock import advance
+from tests.conformance.machine.test_inplace import IN_PLACE
 from tests.unit.controllers.machinedeployments import (
+    HOLD,
+    MACHINES,
+    NODES,
     SETS,
     WEB,
     Rolling,
     all_run,
+    owned_by_deployment,
+    rolling,
+    template,
 )
+from tests.unit.controllers.machines import TOKENS
+from tests.unit.controllers.machineset.test_controller import Lagging
 
 pytestmark = pytest.mark.virtual_time
 
@@ -73,7 +89,338 @@ async def test_a_set_that_cannot_be_made() -> None:
         writes = world.server.writes("machinedeployments")
         await advance(10)
         assert world.server.writes("machinedeployments") == writes
-        world.server.refuse = lambda _method, _path: None
+        world.server.answers()
         await advance(61)
         assert len(world.sets()) == 1
         assert world.said() == ("True", "MachineSetUpdated")
+
+
+async def test_a_set_that_has_machines_after_all_stays() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        (old,) = (one["metadata"]["name"] for one in world.sets())
+        world.edit(template=template("large"))
+        for _ in range(3):
+            await all_run(world)
+    path = f"{SETS}/{old}"
+    busy = {"status": {"replicas": 1}}
+    seen = meddle(world, "GET", path, lambda: world.change(f"{path}/status", **busy))
+    world.edit(revisionHistoryLimit=0)
+    async with world.running("machinedeployment"):
+        await advance(5)
+        assert seen == [path]
+        assert not any("deletionTimestamp" in one["metadata"] for one in world.sets())
+        world.change(f"{path}/status", status={"replicas": 0})
+        await advance(60)
+        world.change(path, metadata={"finalizers": None})
+
+    assert world.server.get(path) is None
+
+
+async def test_sets_stay_where_the_deployment_was_made_anew() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        first = world.sets()[0]["metadata"]["name"]
+
+        def made_anew() -> None:
+            world.change(WEB, metadata={"finalizers": None})
+            world.deployment(replicas=1)
+
+        seen = meddle(world, "GET", WEB, made_anew)
+        world.server.drop(WEB)
+        await advance(5)
+
+    assert seen == [WEB]
+    assert "deletionTimestamp" not in world.set_object(first)["metadata"]
+
+
+async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        assert world.shared is not None
+        unreadable = world.shared.caches.machines._reflector.undecodable
+        unreadable.add("default/odd")
+        world.edit(template=template("large"))
+        await advance(5)
+        assert world.sizes() == {"small": 1}
+        unreadable.clear()
+        await advance(120)
+
+    assert world.sizes() == {"small": 1, "large": 1}
+
+
+async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_released() -> None:
+    world = Rolling()
+    world.set("orphan", metadata={"labels": {"name": "web"}}, template=template("small"))
+    uid, other = world.deployment(replicas=1), {"labels": {"name": "other"}}
+    world.set(
+        "stray",
+        metadata={**owned_by_deployment(uid), **other},
+        selector={"matchLabels": other["labels"]},
+        template=template("small") | {"metadata": other},
+    )
+    await world.run(5, "machinedeployment")
+
+    owners = {
+        one["metadata"]["name"]: one["metadata"].get("ownerReferences") for one in world.sets()
+    }
+    assert [one["uid"] for one in owners["orphan"]] == [uid]
+    assert not owners["stray"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replaced: bool) -> None:
+    """Nor one that was replaced under its name, as a watch that missed it sees it."""
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.edit(template=template("large"))
+        await advance(1)
+        shared = world.shared
+        assert shared is not None
+        sets = [one["metadata"]["uid"] for one in world.sets()]
+        assert [shared.caches.arrivals.notes(one) for one in sets] == [HELD, HELD]
+        if is_replaced:
+            web, target = world.web(), parse(world.server.store.kinds, WEB)
+            assert target is not None
+            web["metadata"]["uid"] = "another"
+            world.server.store.put(target.kind, target.key, web)
+        else:
+            world.server.unmake(WEB)
+        await advance(1)
+
+    assert [shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
+
+
+def updated(world: Rolling, name: str) -> None:
+    """Whoever is on the node says that it is updated, and its condition that this was seen."""
+    told = [{"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_succeeded}]
+    world.server.patch(f"{NODES}/{name}/status", {"status": {"conditions": told}})
+    done = {"labels": {NAMES.update_result: NAMES.update_successful}}
+    world.server.patch(f"{NODES}/{name}", {"metadata": done})
+
+
+def chosen(world: Rolling) -> list[str]:
+    """Names of the nodes that are to be updated now."""
+    labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in world.nodes()}
+    return [name for name, one in labels.items() if NAMES.selected in one]
+
+
+@contextlib.asynccontextmanager
+async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
+    """Of two machines the first is to be updated in place: the name of its node."""
+    world = Rolling()
+    world.server = server = Lagging()
+    world.define()
+    world.ready_class()
+    world.machine_class("large")
+    world.secret("large")
+    world.deployment(replicas=2, strategy=IN_PLACE)
+    async with world.running("machineset", "machinedeployment"):
+        await all_run(world)
+        for name in world.here():
+            world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
+            world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
+        world.edit(template=template("large"))
+        await advance(5)
+        (first,) = chosen(world)
+        yield world, server, first
+
+
+@pytest.mark.row("rollout-event-01")
+async def test_a_mark_whose_end_is_seen_late_ends_nothing_for_good() -> None:
+    """Who changed hands bears it until the sets know; it goes, and the next one is chosen."""
+    async with two() as (world, server, first):
+        updated(world, first)
+        while NAMES.update_result not in world.get(first)["metadata"]["labels"]:
+            await advance(0.05)
+        await advance(0.05)
+        server.shows.clear()
+        await advance(5)
+        assert NAMES.update_result not in world.get(first)["metadata"]["labels"]
+        assert chosen(world) == []
+        server.shows.set()
+        await advance(5)
+
+        (second,) = chosen(world)
+        assert second != first
+
+
+async def test_a_machine_that_changed_hands_unseen_is_not_made_once_more() -> None:
+    """Its old set becomes the new one again, before the cache shows that it is no more its own."""
+    async with two() as (world, server, first):
+        before = world.here()
+        server.shows.clear()
+        updated(world, first)
+        await advance(5)
+        assert world.kinds() == {"small": 1, "large": 1}
+        world.edit(template=template("small"))
+        await advance(5)
+        server.shows.set()
+        await advance(5)
+        assert world.here() == before
+
+
+COUNT = 6
+ACT = ("machine", "machineset", "machinedeployment")
+"""Who does something about machines. The classes are as the tests make them."""
+
+HELD = {HOLD: "true", f"{HOLD}-by-mcm": "true"}
+
+
+def told(world: Rolling, since: Mapping[tuple[str, str], int]) -> Counter[tuple[str, str]]:
+    """Requests that change something, by method and kind, since there were so many."""
+    found: Counter[tuple[str, str]] = Counter()
+    for (method, path), count in world.server.requests.items():
+        for of in (MACHINES, NODES, TOKENS):
+            if method != "GET" and f"{path}/".startswith(f"{of}/"):
+                part = "/status" if path.endswith("/status") else ""
+                kind = of.rpartition("/")[2] + part
+                found[method, kind] += count - since.get((method, path), 0)
+    return +found
+
+
+async def rolled() -> tuple[Rolling, Mapping[tuple[str, str], int]]:
+    """A roll of machines that join together, and what was asked before it."""
+    world = Rolling()
+    world.drains_really = True
+    world.boot_s = 3.0
+    world.deployment(replicas=COUNT, strategy=rolling(2, 1))
+    async with world.at_work(*ACT):
+        await advance(30)
+        assert world.working() == COUNT
+        before = dict(world.server.requests)
+        world.edit(template=template("large"))
+        await advance(120)
+    assert (world.kinds(), world.working()) == ({"large": COUNT}, COUNT)
+    return world, before
+
+
+@pytest.mark.row("rollout-autoscaler-08")
+async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
+    world, before = await rolled()
+
+    found = told(world, before)
+    assert found.pop(("PATCH", "nodes")) <= 5 * COUNT  # joins; free; is old; cordoned; let go
+    assert found == {
+        ("POST", "machines"): COUNT,
+        ("PATCH", "machines"): 2 * COUNT,  # its VM; let go
+        ("PATCH", "machines/status"): 3 * COUNT,  # Pending, Running, Terminating
+        ("DELETE", "machines"): COUNT,
+        ("POST", "secrets"): COUNT,
+        ("DELETE", "secrets"): COUNT,
+        ("PATCH", "nodes/status"): COUNT,
+        ("DELETE", "nodes"): COUNT,
+    }
+    assert world.shared is not None
+    sets = [one["metadata"]["uid"] for one in world.sets()]
+    assert [world.shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert len(world.nodes()) == COUNT
+    for one in world.nodes():
+        assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()
+
+
+@pytest.mark.row("rollout-autoscaler-08")
+async def test_a_node_that_joins_in_a_roll_is_held_at_once() -> None:
+    world = Rolling()
+    world.boot_s = 3.0
+    world.deployment(replicas=2, strategy=rolling(1, 0))
+    async with world.at_work():
+        await advance(30)
+        world.edit(template=template("large"))
+        old = {one["metadata"]["name"] for one in world.nodes()}
+        seen: list[dict[str, str]] = []
+        while not seen:
+            await advance(0.1)
+            fresh = [one for one in world.nodes() if one["metadata"]["name"] not in old]
+            # The machine controller alone: the deployment has not seen it work yet.
+            seen = [
+                one["metadata"].get("annotations") or {}
+                for one in fresh
+                if names.FINALIZER_NODE in one["metadata"].get("finalizers", ())
+            ]
+
+    assert HELD.items() <= seen[0].items()
+
+
+@pytest.mark.row("rollout-event-05")
+async def test_machines_that_come_together_are_one_step() -> None:
+    world = Rolling()
+    world.deployment(replicas=4, strategy=rolling(2, 0))
+    async with world.running("machineset", "machinedeployment"):
+        await all_run(world)
+        await all_run(world)
+        world.edit(template=template("large"))
+        await advance(2)
+        world.events.clear()
+        fresh = [
+            one["metadata"]["name"]
+            for one in world.machines()
+            if one["spec"]["class"]["name"] == "large"
+        ]
+        world.becomes(fresh[0], "Running", state="Successful")
+        await advance(0.4)
+        assert world.reasons() == []
+        world.becomes(fresh[1], "Running", state="Successful")
+        await advance(0.5)
+
+    assert world.sizes() == {"small": 2, "large": 2}
+    assert next(reason for reason, _ in world.events) == "ScalingMachineSet"
+
+
+@pytest.mark.row("rollout-autoscaler-08")
+async def test_a_node_that_is_held_late_is_let_go() -> None:
+    """The roll ended between the decision to hold it, and the write."""
+    world = Rolling()
+    world.boot_s = 1.0
+    world.deployment(replicas=1)
+    async with world.at_work():
+        await advance(30)
+        (name,) = world.here()
+        world.change(f"{NODES}/{name}", metadata={"annotations": HELD})
+        await advance(5)
+
+    assert not HELD.keys() & (world.node_object(name)["metadata"].get("annotations") or {}).keys()
+
+
+@pytest.mark.row("machineset-create-06")
+@pytest.mark.parametrize(
+    ("kind", "which", "claims"),
+    [
+        ("small", ACT, True),
+        ("loose", ACT, False),  # The class could go any moment, and its machines could not.
+        ("unknown", ACT, False),
+        ("small", ACT[1:], False),  # Nobody here would let it go.
+    ],
+    ids=["of-use", "not-held", "unknown", "alone"],
+)
+async def test_a_machine_bears_its_claim_from_the_beginning(
+    kind: str, which: tuple[str, ...], claims: bool
+) -> None:
+    world = Rolling()
+    world.machine_class("loose", metadata={"name": "loose"})
+    world.secret("loose")
+    bodies: list[Any] = []
+    original = world.server.answer
+
+    def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
+        if (method, path) == ("POST", MACHINES):
+            bodies.append(msgspec.json.decode(body)["metadata"])
+        return original(method, path, body, *rest)
+
+    world.server.answer = answer  # type: ignore[assignment, method-assign]
+    world.deployment(replicas=1, template=template(kind))
+    await world.run(1, *which)
+
+    (found,) = bodies
+    assert found.get("finalizers", []) == ([names.FINALIZER] if claims else [])
+    claim = {names.ANNOTATION_PRIORITY, names.ANNOTATION_TOKEN_ID, names.ANNOTATION_CREATION}
+    notes = claim if claims else set()
+    assert found["annotations"].keys() == notes

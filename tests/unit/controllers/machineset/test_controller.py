@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
+from ccm.base import metrics
+from ccm.controllers.machineset import plan
 from ccm.gardener import names
+from ccm.kube.errors import TooManyRequests, Unreachable
+from ccm.model.machines import SetStatus
 from ccm.testing.clock import advance
-from tests.unit.controllers.machinesets import SETS, Sets, moment
+from tests.unit.controllers.machinesets import MACHINES, SETS, Sets, moment
+from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
-
-WEB = f"{SETS}/web"
 
 
 async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
@@ -42,8 +49,7 @@ async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
         "failedMachines": None,
     }
     world.change(f"{WEB}/status", status=status)
-    async with world.running("machineset"):
-        await advance(700)
+    await world.run(700, "machineset")
 
     assert world.server.writes("machines") == 0
     assert world.server.writes("machinesets") == 0
@@ -76,3 +82,290 @@ async def test_counts_that_nobody_waits_for_are_said_now_and_then() -> None:
         await advance(2)
 
     assert world.set_status()["readyReplicas"] == 9
+
+
+WEB = f"{SETS}/web"
+
+
+class Lagging(MemoryServer):
+    """Its watches of Machines tell nothing while `shows` is not set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shows = asyncio.Event()
+        self.shows.set()
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], **rest: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        async with super().stream(path, query=query, **rest) as lines:
+            yield self._held(lines) if path == MACHINES else lines
+
+    async def _held(self, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for line in lines:
+            await self.shows.wait()
+            yield line
+
+
+@contextlib.asynccontextmanager
+async def lagging(replicas: int = 0, **machines: Any) -> AsyncIterator[tuple[Sets, Lagging]]:
+    """A set whose controller works, and whose cache of Machines may lag."""
+    world = Sets()
+    world.server = server = Lagging()
+    world.define()
+    owner = world.set(replicas=replicas)
+    for name, more in machines.items():
+        world.member(name, owner=owner, **more)
+    async with world.running("machineset"):
+        await advance(1)
+        yield world, server
+
+
+async def poke(world: Sets, times: int = 5) -> None:
+    """Somebody changes the set, so that it is looked at."""
+    for number in range(times):
+        world.change(WEB, metadata={"annotations": {"poke": str(number)}})
+        await advance(1)
+
+
+@pytest.mark.row("machineset-replicas-14")
+async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
+    async with lagging(3) as (world, server):
+        server.shows.clear()
+        world.change(WEB, spec={"replicas": 5})
+        await advance(1)
+        await poke(world)
+        assert len(world.here()) == 5
+        await advance(400)  # what the cache should have shown long since was looked up
+        await poke(world)
+        assert (len(world.here()), server.reads("machines")) == (5, 2)
+        server.shows.set()
+        await advance(5)
+
+    assert server.requests["POST", MACHINES] == 5
+    assert world.set_status()["replicas"] == 5
+
+
+@pytest.mark.row("machineset-replicas-14")
+async def test_a_cache_that_lags_takes_no_further_victim() -> None:
+    async with lagging(4) as (world, server):
+        server.shows.clear()
+        world.change(WEB, spec={"replicas": 3})
+        await advance(1)
+        for name in world.here()[:2]:
+            world.becomes(name, "Running", state="Successful")
+        await poke(world)
+        await advance(400)
+        await poke(world)
+        assert len(world.here()) == 3
+        server.shows.set()
+        await advance(5)
+
+    assert len(world.here()) == 3
+
+
+async def test_what_came_and_went_unseen_is_made_again() -> None:
+    async with lagging() as (world, server):
+        server.shows.clear()
+        world.change(WEB, spec={"replicas": 1})
+        await advance(1)
+        world.server.drop(f"{MACHINES}/{world.here()[0]}")
+        await advance(200)
+        assert world.here() == []
+        await advance(400)
+        assert len(world.here()) == 1
+
+
+@pytest.mark.row("machineset-replicas-15")
+async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
+    """The cache does not show it, so the next try has to run into it."""
+    async with lagging() as (world, server):
+        original, lost = server.answer, list[str]()
+
+        def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
+            found = original(method, path, body, *rest)
+            if method == "POST" and not lost:
+                lost.append(path)
+                raise Unreachable("cut", kind="timeout")
+            return found
+
+        server.shows.clear()
+        server.answer = answer  # type: ignore[assignment, method-assign]
+        world.change(WEB, spec={"replicas": 1})
+        await advance(60)
+        assert (len(world.here()), server.requests["POST", MACHINES]) == (1, 2)
+        server.shows.set()
+        await advance(5)
+
+    assert (len(world.here()), world.set_status()["replicas"]) == (1, 1)
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
+async def test_a_deletion_whose_outcome_is_unknown_takes_one_machine(is_done: bool) -> None:
+    async with lagging(3) as (world, server):
+        lost = list[str]()
+
+        def refuse(method: str, path: str) -> Exception | None:
+            if method != "DELETE" or lost:
+                return None
+            lost.append(path)
+            if is_done:
+                world.server.drop(path)
+            return Unreachable("cut", kind="timeout")
+
+        server.shows.clear()
+        server.refuse = refuse
+        world.change(WEB, spec={"replicas": 2})
+        await advance(20)
+        await poke(world)
+        server.shows.set()
+        await advance(120)
+
+    assert (len(world.here()), server.requests["POST", MACHINES], len(lost)) == (2, 3, 1)
+
+
+async def test_a_machine_that_recovers_unseen_is_kept() -> None:
+    kept = {"phase": "Failed", "status": {"preserveExpiryTime": moment(10)}}
+    async with lagging(1, m0=kept) as (world, server):
+        server.shows.clear()
+        world.becomes("m0", "Running", state="Successful")
+        await advance(60)
+        assert server.requests["DELETE", f"{MACHINES}/m0"] > 5
+        assert world.here() == ["m0"]
+        server.shows.set()
+        await advance(5)
+
+    assert (world.here(), world.conditions()) == (["m0"], {})
+
+
+async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
+    """Time alone makes another one the first to go."""
+    cheap = {names.ANNOTATION_PRIORITY: "0"}
+    later = {"status": {"preserveExpiryTime": moment(10)}, "annotations": cheap}
+    async with lagging(2, m0={}, m1=later) as (world, server):
+
+        def refuse(method: str, path: str) -> Exception | None:
+            if method == "DELETE" and path.endswith("m0") and world.get("m0"):
+                world.server.drop(path)
+            return Unreachable("cut", kind="timeout") if method == "DELETE" else None
+
+        server.shows.clear()
+        server.refuse = refuse
+        world.change(WEB, spec={"replicas": 1})
+        await advance(20)
+        server.answers()
+        await poke(world, times=60)
+        assert world.here() == ["m1"]
+
+
+# --- other writers, and what is odd about machines ------------------------------------------------
+
+
+async def test_a_server_in_trouble_says_nothing_about_the_machines() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    world.server.fails(TooManyRequests(status=429, reason="x", message="later"), "POST")
+    async with world.running("machineset"):
+        await advance(30)
+        assert world.server.requests["POST", MACHINES] > 3
+        assert list(world.conditions()) == ["ReplicaFailure"]
+        world.server.answers()
+        await advance(90)
+
+    assert (len(world.here()), world.conditions()) == (1, {})
+
+
+async def test_a_name_that_another_machine_has_is_left_to_it() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    original, taken = world.server.answer, list[str]()
+
+    def answer(method: str, path: str, body: bytes = b"", *rest: Any) -> bytes:
+        if method == "POST" and path == MACHINES and not taken:
+            made = msgspec.json.decode(body)["metadata"]["name"]
+            taken.append(made)
+            world.member(made, labels={"name": "api"})
+        return original(method, path, body, *rest)
+
+    world.server.answer = answer  # type: ignore[assignment, method-assign]
+    await world.run(30, "machineset")
+
+    assert [one for one in world.here() if not world.owners(one)] == taken
+    assert (len(world.here()), world.set_status()["replicas"]) == (2, 1)
+    assert world.reasons() == ["FailedCreate", "SuccessfulCreate"]
+
+
+async def test_a_machine_that_cannot_be_read_may_be_of_the_set() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(1)
+        assert world.shared is not None
+        unreadable = world.shared.caches.machines._reflector.undecodable
+        unreadable.add("default/odd")
+        world.change(WEB, spec={"replicas": 2})
+        await advance(5)
+        assert len(world.here()) == 1
+        world.server.drop(WEB)
+        await advance(5)
+        assert (world.here(), world.set_object() != {}) == ([], True)
+        unreadable.clear()
+        await advance(800)
+
+    assert world.set_object() == {}
+
+
+async def test_a_failure_before_the_first_look_counts_for_nothing() -> None:
+    world = Sets()
+    owner = world.set(replicas=3)
+    for number in range(3):
+        world.member(f"m{number}", owner=owner, phase="Failed")
+    await world.run(5, "machineset")
+
+    assert (len(world.here()), world.conditions()) == (3, {})
+
+
+async def test_names_are_cut_so_that_they_fit() -> None:
+    world = Sets()
+    world.set("w" * 80, replicas=1)
+    await world.run(5, "machineset")
+
+    (made,) = world.here()
+    assert (len(made), made[:58]) == (63, "w" * 57 + "-")
+
+
+async def test_the_series_of_a_set_go_with_it() -> None:
+    def series() -> dict[str, float]:
+        lines = metrics.exposition().decode().splitlines()
+        return {
+            one.rpartition(" ")[0]: float(one.rpartition(" ")[2])
+            for one in lines
+            if one.startswith("mcm_machine_set") and "measured" in one
+        }
+
+    world = Sets()
+    owner = world.set("measured", replicas=1, minReadySeconds=7)
+    failed: dict[str, Any] = {"phase": "CrashLoopBackOff", "last": {"state": "Failed"}}
+    world.member("m0", owner=owner, of="measured", providerID="fake:///0", **failed)
+    async with world.running("machineset"):
+        await advance(5)
+        found = series()
+        world.server.drop(f"{SETS}/measured")
+        await advance(5)
+
+    who = 'name="measured",namespace="default"'
+    kinds = ("info_spec_replicas", "info_spec_min_ready_seconds", "status_ready_replicas")
+    assert [found[f"mcm_machine_set_{kind}{{{who}}}"] for kind in kinds] == [1, 7, 0]
+    assert any('failed_machine_provider_id="fake:///0"' in name for name in found)
+    assert series() == {}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "observed", "awaited"), [(2, 7, False), (2, 8, True), (0, 7, True)]
+)
+def test_a_deployment_waits_for_what_was_seen_and_for_the_last_to_go(
+    replicas: int, observed: int, awaited: bool
+) -> None:
+    after = SetStatus(replicas=replicas, observed=observed)
+    assert plan.is_awaited(SetStatus(replicas=3, observed=7), after) is awaited
