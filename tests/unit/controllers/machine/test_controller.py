@@ -760,12 +760,9 @@ async def test_user_data_that_a_cloud_quotes_are_masked(of_secret: bool) -> None
     with capture_logs() as logs:
         async with world.running(*MAKE):
             await advance(1)
-            assert world.shared is not None
-            history = cast("Any", world.shared.driver.caller).history.of(("machine", "m0"))
-            everything = f"{world.get()} {world.events} {logs} {history}"
+            everything = f"{world.get()} {world.events} {logs}"
 
     token = quoted[0].partition("token: ")[2].partition("\n")[0]
-    assert "rejected" in history[-1].text
     assert "rejected" in world.operation()["description"][:1500] == world.operation()["description"]
     for piece in (token, token[7:], "swordfish", base64.b64encode(token[1:].encode()).decode()[4:]):
         assert piece not in everything
