@@ -268,7 +268,13 @@ class Sessions:
             old = self._newest
             if old is not None and old.settings == wanted:
                 return old
-            context = await self._build_context(wanted) if self._secure else None
+            context = None
+            if self._secure:
+                try:
+                    context = await asyncio.to_thread(credentials.build_context, wanted)
+                except (OSError, ValueError) as problem:
+                    text = f"TLS settings of {self._source} are unusable: {problem}"
+                    raise errors.Unreachable(text, kind="tls") from problem
             opened = self._opener(context, wanted.server_name)
             newest = PooledSession(connections=opened, settings=wanted)
             self._open.add(newest)
@@ -283,14 +289,6 @@ class Sessions:
         if pooled.retired and pooled.users == 0 and pooled in self._open:
             self._open.discard(pooled)
             await pooled.connections.close()
-
-    async def _build_context(self, settings: credentials.TlsSettings) -> ssl.SSLContext:
-        try:
-            return await asyncio.to_thread(credentials.build_context, settings)
-        except (OSError, ValueError) as problem:
-            raise errors.Unreachable(
-                f"TLS settings of {self._source} are unusable: {problem}", kind="tls"
-            ) from problem
 
 
 CONCURRENCY = 8

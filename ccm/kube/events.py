@@ -15,25 +15,21 @@ import contextlib
 import random
 import re
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Generic, TypeVar
 
 import msgspec
 
 from ccm.base import clock, metrics, redact, tasks
 from ccm.base.log import Outage, logger
+from ccm.base.recent import Recent
 from ccm.base.throttle import Bucket
 from ccm.kube import errors
 from ccm.kube.client import Resource
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.model.times import format_time
-
-V = TypeVar("V")
 
 COMBINED_PREFIX = "(combined from similar events): "
 """Begins the message of an event that stands for several similar ones (client-go)."""
@@ -45,8 +41,6 @@ SIMILAR_WINDOW_S = 600.0
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 """Events per source, object and type: at once, and then per second (client-go)."""
-
-_NEW_BUCKET = partial(Bucket, qps=SPAM_QPS, burst=SPAM_BURST)
 
 MEMORY = 4096
 """Keys each step remembers (client-go)."""
@@ -92,29 +86,31 @@ class Correlator:
     """
 
     def __init__(self, *, memory: int = MEMORY) -> None:
-        self._similar: _Recent[_Similar] = _Recent(memory)
-        self._seen: _Recent[_Seen] = _Recent(memory)
-        self._buckets: _Recent[Bucket] = _Recent(memory)
+        self._similar: Recent[Hashable, _Similar] = Recent(memory)
+        self._seen: Recent[Hashable, _Seen] = Recent(memory)
+        self._buckets: Recent[Hashable, Bucket] = Recent(memory)
 
     def judge(self, event: Event, now: datetime) -> Verdict | None:
         """Decide about an event with count 1; None leaves it out as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
-        bucket = self._buckets.get((origin, event.type), _NEW_BUCKET)
+        bucket = self._buckets.of((origin, event.type)) or Bucket(qps=SPAM_QPS, burst=SPAM_BURST)
+        self._buckets.note((origin, event.type), bucket)
         if not bucket.take(now.timestamp()):
             return None
         return Verdict(event=counted, repeated=repeated, key=key)
 
     def written(self, key: Hashable, event: Event) -> None:
         """Remember how the server has the event now."""
-        self._seen.put(key, _Seen(event.name, event.count, event.first_timestamp))
+        self._seen.note(key, _Seen(event.name, event.count, event.first_timestamp))
 
     def _combine(
         self, event: Event, origin: tuple[str, ...], now: datetime
     ) -> tuple[Event, Hashable]:
         kin = (origin, event.type, event.reason)
-        similar = self._similar.get(kin, lambda: _Similar(now))
+        similar = self._similar.of(kin) or _Similar(now)
+        self._similar.note(kin, similar)
         if (now - similar.last).total_seconds() > SIMILAR_WINDOW_S:
             similar.messages.clear()
         similar.last = now
@@ -128,7 +124,7 @@ class Correlator:
         return combined, kin
 
     def _count(self, event: Event, key: Hashable) -> tuple[Event, bool]:
-        seen = self._seen.find(key)
+        seen = self._seen.of(key)
         if seen is not None:
             event = msgspec.structs.replace(
                 event,
@@ -136,35 +132,8 @@ class Correlator:
                 count=seen.count + 1,
                 first_timestamp=seen.first,
             )
-        self._seen.put(key, _Seen(event.name, event.count, event.first_timestamp))
+        self._seen.note(key, _Seen(event.name, event.count, event.first_timestamp))
         return event, seen is not None
-
-
-class _Recent(Generic[V]):
-    """The most recently used values by key."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._values: OrderedDict[Hashable, V] = OrderedDict()
-
-    def find(self, key: Hashable) -> V | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def get(self, key: Hashable, default: Callable[[], V]) -> V:
-        value = self.find(key)
-        if value is None:
-            value = default()
-            self.put(key, value)
-        return value
-
-    def put(self, key: Hashable, value: V) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._limit:
-            self._values.popitem(last=False)
 
 
 def stamped(event: Event, now: datetime) -> Event:

@@ -256,27 +256,15 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
         raise NoCredentials(f"{name} printed a client certificate or its key, not both")
     if not status.token and not status.client_certificate_data:
         raise NoCredentials(f"{name} printed neither a token nor a client certificate")
+    chain, key = status.client_certificate_data.encode(), status.client_key_data.encode()
     try:
-        return _credential(status), _expiry(status, name)
+        header = bearer(status.token).header if status.token else None
     except ValueError as problem:
         raise NoCredentials(f"{name} printed a bad token: it {problem}") from problem
-
-
-def _credential(status: ExecStatus) -> Credential:
-    certificate = None
-    if status.client_certificate_data:
-        certificate = KeyPair(
-            chain=status.client_certificate_data.encode(),
-            key=status.client_key_data.encode(),
-        )
-    header = bearer(status.token).header if status.token else None
-    return Credential(header=header, certificate=certificate)
-
-
-def _expiry(status: ExecStatus, name: str) -> datetime | None:
-    if status.expiration_timestamp is None:
-        return None
+    text = status.expiration_timestamp
     try:
-        return times.parse_time(status.expiration_timestamp)
+        expires = None if text is None else times.parse_time(text)
     except ValueError as problem:
         raise NoCredentials(f"{name} printed a bad expirationTimestamp: {problem}") from problem
+    certificate = KeyPair(chain=chain, key=key) if chain else None
+    return Credential(header=header, certificate=certificate), expires

@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from ccm.base import clock, metrics, tasks
 from ccm.base.backoff import Exponential, Streak
-from ccm.base.log import Logger, Outage, logger
+from ccm.base.log import Outage, logger
 from ccm.kube import errors
 from ccm.kube.client import Client, Page, WatchEvent
 from ccm.kube.resources import Kind
@@ -160,29 +160,6 @@ _CHUNK = 100
 """Objects handled between two yields; some milliseconds of work."""
 
 
-class _Unseen:
-    """What the sink holds and a new list did not show yet: in the end, what is gone."""
-
-    def __init__(self, keys: Collection[str]) -> None:
-        self._keys = set(keys)
-        self.undecodable: set[str] = set()
-
-    def saw(self, key: str, *, readable: bool = True) -> None:
-        """The list has this object; an empty key: one without a name."""
-        self._keys.discard(key)
-        if not readable:
-            self.undecodable.add(key)
-
-    @property
-    def gone(self) -> Collection[str]:
-        """What is gone.
-
-        Nothing, if the list had an object without a readable name: rather keep one that
-        is gone than report one gone that is not.
-        """
-        return () if "" in self.undecodable else self._keys
-
-
 class _Fruitless(Exception):
     """A watch was opened and ended without any progress."""
 
@@ -205,7 +182,7 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         source: Source[T],
-        sink: _Content[T],
+        sink: Informer[T],
         *,
         resource: str,
         settings: Settings = DEFAULTS,
@@ -225,7 +202,10 @@ class Reflector(Generic[T]):
         """The last version seen; None before the first list and after an expiry."""
         self.undecodable: set[str] = set()
         """Keys of the objects whose newest state could not be decoded; "": one without a name."""
-        self._unseen: _Unseen | None = None
+        self._unseen: set[str] | None = None
+        """What the sink holds and a new list did not show yet: in the end, what is gone."""
+        self._unreadable: set[str] = set()
+        """Keys of objects that the new list has and that could not be decoded."""
         self._fruitless = 0
         self._progress = False
         self.last_contact: float | None = None
@@ -249,7 +229,7 @@ class Reflector(Generic[T]):
 
     @property
     def _is_initial(self) -> bool:
-        """Whether a watch-list is under way; `_unseen` holds what it did not show yet."""
+        """Whether not all of a new list came yet."""
         return self._unseen is not None
 
     async def run(self) -> None:
@@ -259,10 +239,8 @@ class Reflector(Generic[T]):
                 # One watch or one list; the next may follow without a pause.
                 if self.version is not None:
                     await self._watch(self.version)
-                elif self._watch_list:
-                    await self._watch_from_start()
                 else:
-                    await self._list()
+                    await self._start()
             except errors.Gone:
                 self.version = None
                 self._log.debug("watched version expired, listing again")
@@ -277,37 +255,51 @@ class Reflector(Generic[T]):
             rng=self._rng,
         )
 
+    async def _start(self) -> None:
+        """Read everything: by a watch-list where the server knows it, else in pages."""
+        self._unseen, self._unreadable = set(self._sink.store.keys()), set()
+        try:
+            await (self._watch("") if self._watch_list else self._list())
+        except errors.ApiError as refusal:
+            if not (self._watch_list and self._is_initial) or refusal.status not in _REFUSALS:
+                raise
+            self._fall_back(str(refusal))
+        except _Ignored as ignorance:
+            self._fall_back(str(ignorance))
+        finally:
+            self._unseen = None
+
     async def _list(self) -> None:
-        unseen = _Unseen(self._sink.keys())
         token = ""
         while True:
             page = await self._source.list_page(limit=self._settings.page_size, continue_=token)
             self._contact()
-            await self._take_page(page, unseen)
+            await self._take_page(page)
             token = page.continue_
             if not token:
                 break
-        await self._finish_initial(unseen, page.resource_version)
+        await self._finish_initial(page.resource_version)
         _lists.labels(self._resource, "pages").inc()
 
-    async def _take_page(self, page: Page[T], unseen: _Unseen) -> None:
+    async def _take_page(self, page: Page[T]) -> None:
         for key in page.malformed_keys:
-            unseen.saw(key, readable=False)
-            self._mark(key, readable=False)
+            self._saw(key, readable=False)
         for start in range(0, len(page.items), _CHUNK):
             for obj in page.items[start : start + _CHUNK]:
-                unseen.saw(obj.key)
-                self._mark(obj.key, readable=True)
+                self._saw(obj.key, readable=True)
                 self._sink.upsert(obj)
             await asyncio.sleep(0)
 
-    async def _finish_initial(self, unseen: _Unseen, version: str) -> None:
-        for number, key in enumerate(unseen.gone, start=1):
+    async def _finish_initial(self, version: str) -> None:
+        # Of objects without a readable name each may be one that seems to be gone: rather keep one
+        # that is gone than report one gone that is not.
+        gone = () if "" in self._unreadable else tuple(self._unseen or ())
+        for number, key in enumerate(gone, start=1):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
         # Those this list had, and which were not decoded since.
-        self.undecodable &= unseen.undecodable
+        self.undecodable &= self._unreadable
         self._undecodable.set(len(self.undecodable))
         self.version = version
         self._unseen = None
@@ -315,19 +307,6 @@ class Reflector(Generic[T]):
         self._progress = True
         self._sink.complete()
         self.trouble.is_over()
-
-    async def _watch_from_start(self) -> None:
-        self._unseen = _Unseen(self._sink.keys())
-        try:
-            await self._watch("")
-        except errors.ApiError as refusal:
-            if not self._is_initial or refusal.status not in _REFUSALS:
-                raise
-            self._fall_back(str(refusal))
-        except _Ignored as ignorance:
-            self._fall_back(str(ignorance))
-        finally:
-            self._unseen = None
 
     def _fall_back(self, why: str) -> None:
         self._watch_list = False
@@ -396,35 +375,34 @@ class Reflector(Generic[T]):
         async for event in events:
             self._contact()
             self._take_event(event)
-            if event.initial_events_end and self._unseen is not None:
-                await self._finish_initial(self._unseen, event.resource_version)
+            if event.initial_events_end and self._is_initial:
+                await self._finish_initial(event.resource_version)
                 _lists.labels(self._resource, "watch-list").inc()
             count += 1
             if count % _CHUNK == 0:
                 await asyncio.sleep(0)
 
     def _take_event(self, event: WatchEvent[T]) -> None:
-        is_known = event.object is not None or (event.wire_type == "DELETED" and event.key != "")
-        if is_known:
-            self._mark(event.key, readable=True)
-        if event.object is not None and event.type == "DELETED":
-            self._sink.remove(event.object.key, event.object)
+        is_gone = event.type == "DELETED" or (event.wire_type == "DELETED" and event.key != "")
+        if event.type != "BOOKMARK":
+            self._saw(event.key, readable=event.object is not None or is_gone)
+        if is_gone:
+            self._sink.remove(event.key, event.object)
         elif event.object is not None:
             self._sink.upsert(event.object)
-        elif is_known:
-            self._sink.remove(event.key)
-        elif event.type == "MALFORMED":
-            self._mark(event.key, readable=False)
-        if self._unseen is not None:
-            # A bookmark in between is no place to go on from: what was not told yet would be
-            # missing, and what is gone would stay.
-            if event.type != "BOOKMARK":
-                self._unseen.saw(event.key, readable=event.type != "MALFORMED")
-        elif event.resource_version and event.resource_version != self.version:
-            self.version = event.resource_version
+        # A bookmark among the initial events is no place to go on from: what was not told yet would
+        # be missing, and what is gone would stay.
+        version = event.resource_version
+        if self._unseen is None and version and version != self.version:
+            self.version = version
             self._progress = True
 
-    def _mark(self, key: str, *, readable: bool) -> None:
+    def _saw(self, key: str, *, readable: bool) -> None:
+        """Note that the server has or had this object; an empty key: one without a name."""
+        if self._unseen is not None:
+            self._unseen.discard(key)
+            if not readable:
+                self._unreadable.add(key)
         if self.undecodable or not readable:
             (self.undecodable.discard if readable else self.undecodable.add)(key)
             self._undecodable.set(len(self.undecodable))
@@ -475,58 +453,6 @@ class Handler(Generic[T]):
     on_delete: Callable[[T, bool], object] | None = None
 
 
-class _Content(Generic[T]):
-    """What an informer holds: the store and its listeners; the reflector's sink."""
-
-    def __init__(self, resource: str) -> None:
-        self.store: Store[T] = Store()
-        self.handlers: list[Handler[T]] = []
-        self.synced = asyncio.Event()
-        self._log: Logger = logger("informer", resource=resource)
-
-    def keys(self) -> Collection[str]:
-        return self.store.keys()
-
-    def upsert(self, obj: T) -> None:
-        old = self.store.get(obj.key)
-        if old is not None and old.resource_version == obj.resource_version != "":
-            return
-        self.store.put(obj)
-        if old is not None:
-            self.updated(old, obj)
-            return
-        initial = not self.synced.is_set()
-        for handler in tuple(self.handlers):
-            self.call(handler, handler.on_add, obj, initial)
-
-    def remove(self, key: str, last: T | None = None) -> None:
-        old = self.store.pop(key)
-        if old is None:
-            return
-        seen = last is not None or old.is_deleting
-        for handler in tuple(self.handlers):
-            self.call(handler, handler.on_delete, last or old, seen)
-
-    def complete(self) -> None:
-        if not self.synced.is_set():
-            self.synced.set()
-            self._log.debug("cache complete", count=len(self.store))
-
-    def updated(self, old: T, new: T) -> None:
-        for handler in tuple(self.handlers):
-            self.call(handler, handler.on_update, old, new)
-
-    def call(
-        self, handler: Handler[T], function: Callable[..., object] | None, *facts: object
-    ) -> None:
-        if function is None:
-            return
-        try:
-            function(*facts)
-        except Exception:  # noqa: BLE001 - one listener's fault must not reach the others
-            self._log.error("event handler failed", handler=handler.name, exc_info=True)
-
-
 class Informer(Generic[T]):
     """The copy of one kind.
 
@@ -549,11 +475,15 @@ class Informer(Generic[T]):
         rng: random.Random | None = None,
     ) -> None:
         self.resource = resource
-        self._content: _Content[T] = _Content(resource)
+        self.store: Store[T] = Store()
+        """The objects; complete once `has_synced`."""
+        self._handlers: list[Handler[T]] = []
+        self._synced = asyncio.Event()
+        self._log = logger("informer", resource=resource)
         self._resync_s = resync_s
         self._rng = rng or random.Random()
         self._reflector = Reflector(
-            source, self._content, resource=resource, settings=settings, rng=self._rng
+            source, self, resource=resource, settings=settings, rng=self._rng
         )
 
     @classmethod
@@ -561,18 +491,13 @@ class Informer(Generic[T]):
         """Of a kind that there is no server for: complete, and empty for ever; never run."""
         source = cast("Source[T]", None)  # which nobody asks
         found = cls(source, resource=kind.plural)
-        found._content.complete()
+        found.complete()
         return found
-
-    @property
-    def store(self) -> Store[T]:
-        """The objects; complete once `has_synced`."""
-        return self._content.store
 
     @property
     def has_synced(self) -> bool:
         """Whether everything there was at the start has been delivered to the handlers."""
-        return self._content.synced.is_set()
+        return self._synced.is_set()
 
     @property
     def last_contact(self) -> float | None:
@@ -618,15 +543,58 @@ class Informer(Generic[T]):
                 store has it no more.
         """
         handler = Handler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
-        self._content.handlers.append(handler)
+        self._handlers.append(handler)
         for obj in self.store.list():
-            self._content.call(handler, on_add, obj, True)
+            self._call(handler, on_add, obj, True)
         return handler
 
     def remove_handler(self, handler: Handler[T]) -> None:
         """Stop listening; safe to repeat."""
-        if handler in self._content.handlers:
-            self._content.handlers.remove(handler)
+        if handler in self._handlers:
+            self._handlers.remove(handler)
+
+    # --- what the reflector tells ---------------------------------------------------------------
+
+    def upsert(self, obj: T) -> None:
+        """The server has this object."""
+        old = self.store.get(obj.key)
+        if old is not None and old.resource_version == obj.resource_version != "":
+            return
+        self.store.put(obj)
+        if old is not None:
+            self._updated(old, obj)
+            return
+        initial = not self.has_synced
+        for handler in tuple(self._handlers):
+            self._call(handler, handler.on_add, obj, initial)
+
+    def remove(self, key: str, last: T | None = None) -> None:
+        """The object is gone; `last`: as it was when an event said so."""
+        old = self.store.pop(key)
+        if old is None:
+            return
+        seen = last is not None or old.is_deleting
+        for handler in tuple(self._handlers):
+            self._call(handler, handler.on_delete, last or old, seen)
+
+    def complete(self) -> None:
+        """Everything that was there at the start was told."""
+        if not self.has_synced:
+            self._synced.set()
+            self._log.debug("cache complete", count=len(self.store))
+
+    def _updated(self, old: T, new: T) -> None:
+        for handler in tuple(self._handlers):
+            self._call(handler, handler.on_update, old, new)
+
+    def _call(
+        self, handler: Handler[T], function: Callable[..., object] | None, *facts: object
+    ) -> None:
+        try:
+            if function is not None:
+                function(*facts)
+        except Exception:  # noqa: BLE001 - one listener's fault must not reach the others
+            self._log.error("event handler failed", handler=handler.name, exc_info=True)
 
     async def wait_synced(self, timeout_s: float) -> None:
         """Wait until `has_synced`.
@@ -634,7 +602,7 @@ class Informer(Generic[T]):
         Raises:
             TimeoutError: it took longer.
         """
-        if not await tasks.wait_for(self._content.synced, timeout_s):
+        if not await tasks.wait_for(self._synced, timeout_s):
             raise TimeoutError(f"the cache of {self.resource} is not complete yet")
 
     async def run(self) -> None:
@@ -645,13 +613,12 @@ class Informer(Generic[T]):
                 group.start(self._resync(), name=f"resync-{self.resource}")
 
     async def _resync(self) -> None:
-        objects = self._content.store
         while True:
             await asyncio.sleep(self._resync_s * (1 + self._rng.random()))
-            for number, key in enumerate(list(objects.keys()), start=1):
-                obj = objects.get(key)
+            for number, key in enumerate(list(self.store.keys()), start=1):
+                obj = self.store.get(key)
                 if obj is not None:
-                    self._content.updated(obj, obj)
+                    self._updated(obj, obj)
                 if number % _RESYNC_CHUNK == 0:
                     await asyncio.sleep(0)
 

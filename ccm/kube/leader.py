@@ -25,12 +25,12 @@ listing per hand-over, which takes tenths of a second.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -196,8 +196,10 @@ class LeaseLock:
         Raises:
             errors.KubeError: the try failed; who holds the lease may have changed.
         """
-        if self.is_ours and self._is_valid() and await self._renew_unread():
-            return True
+        if self._lease is not None and self.is_ours and self._is_valid():
+            with contextlib.suppress(errors.KubeError):  # what we wrote last, without reading it
+                await self._write(self._lease, self._claim(self._lease.spec))
+                return True
         try:
             lease = await self._leases.get(self._name, namespace=self._namespace)
         except errors.NotFound:
@@ -239,15 +241,6 @@ class LeaseLock:
             else:
                 return True
 
-    async def _renew_unread(self) -> bool:
-        """Renew what we wrote last, without reading it first; False if that failed."""
-        assert self._lease is not None
-        try:
-            await self._write(self._lease, self._claim(self._lease.spec))
-        except errors.KubeError:
-            return False
-        return True
-
     async def _create(self) -> bool:
         metadata = ObjectMeta(name=self._name, namespace=self._namespace)
         lease = Lease(metadata=metadata, spec=self._claim(None))
@@ -279,7 +272,8 @@ class LeaseLock:
         if old is not None:
             transitions = old.lease_transitions or 0
             if old.holder_identity == self._identity:
-                acquired = _micro(old.acquire_time, now)
+                with contextlib.suppress(ValueError):
+                    acquired = format_micro_time(parse_time(old.acquire_time or ""))
             else:
                 transitions = min(transitions + 1, _MOST_TRANSITIONS)
         return LeaseSpec(
@@ -299,13 +293,6 @@ class LeaseLock:
             renew_time=now,
             lease_transitions=old.lease_transitions or 0,
         )
-
-
-def _micro(text: str | None, default: datetime) -> str:
-    try:
-        return format_micro_time(parse_time(text) if text else default)
-    except ValueError:
-        return format_micro_time(default)
 
 
 HEALTH_TOLERANCE_S = 20.0

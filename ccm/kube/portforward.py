@@ -68,7 +68,11 @@ async def forwarded(
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 socket = ready.pop() if ready else await _connected(session, config, path)
-                await _pumped(socket, reader, writer, found)
+                try:  # both directions, until one of them ends
+                    both = (_receive(socket, writer, found), _send(reader, socket))
+                    await first_of(*both, name="port-forward")
+                finally:
+                    await socket.close()
             except (errors.KubeError, aiohttp.ClientError, OSError) as problem:
                 found.troubles.append(str(problem))
             finally:
@@ -125,19 +129,6 @@ async def _connected(
         raise errors.Unreachable(
             f"{what}: {reason(problem)}", kind=trouble_kind(problem)
         ) from problem
-
-
-async def _pumped(
-    socket: aiohttp.ClientWebSocketResponse,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    found: Forward,
-) -> None:
-    """Pass on both directions until one of them ends."""
-    try:
-        await first_of(_receive(socket, writer, found), _send(reader, socket), name="port-forward")
-    finally:
-        await socket.close()
 
 
 async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -71,15 +71,8 @@ class _Call:
     silence_s: float | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Answer:
-    """What came back; a stream that was accepted keeps its response and its session."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = field(default=b"", repr=False)
-    response: Response | None = None
-    pooled: PooledSession | None = None
+_Answer = tuple[Response, bytes, PooledSession]
+"""What came back, and the body; a stream that was accepted keeps its response and its session."""
 
 
 class Transport:
@@ -173,7 +166,7 @@ class Transport:
             retry=retry,
             urgent=urgent,
         )
-        return (await self._run(call)).body
+        return (await self._run(call))[1]
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -204,15 +197,13 @@ class Transport:
             streamed=True,
             silence_s=idle_timeout_s,
         )
-        answer = await self._run(call)
-        assert answer.response is not None
-        assert answer.pooled is not None
+        response, _, pooled = await self._run(call)
         try:
-            async with contextlib.aclosing(self._lines(answer.response)) as lines:
+            async with contextlib.aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
-            answer.response.close()
-            await self._sessions.release(answer.pooled)
+            response.close()
+            await self._sessions.release(pooled)
 
     async def _run(self, call: _Call) -> _Answer:
         """Attempts until one succeeds or the rules say no."""
@@ -223,7 +214,10 @@ class Transport:
         renewed = False
         attempt = 0
         while True:
-            await self._take_turn(call)
+            waited = await call.limiter.acquire()
+            metrics.limiter_duration(call.method, self.host).observe(waited)
+            if waited > _SLOW_TURN_S:
+                self._log.debug("waited for the rate limiter", waited_s=round(waited, 3))
             credential = await self.config.credentials.current()
             sent_at = clock.monotonic()
             problem: errors.KubeError
@@ -234,12 +228,14 @@ class Transport:
                 problem = cut
                 delay = CUT_RETRY_S if call.method == "GET" and cut.kind == "reset" else None
             else:
-                if answer.status < 300:
+                response, body, _ = answer
+                if response.status < 300:
                     return answer
-                problem = errors.from_response(answer.status, answer.headers, answer.body)
-                may_repeat = answer.status == 429 or answer.status >= 500
-                delay = errors.retry_after_seconds(answer.headers) if may_repeat else None
-            if not renewed and await self._renewed(problem, credential, sent_at):
+                problem = errors.from_response(response.status, response.headers, body)
+                may_repeat = response.status == 429 or response.status >= 500
+                delay = errors.retry_after_seconds(response.headers) if may_repeat else None
+            is_rejected = isinstance(problem, errors.Unauthorized) and not renewed
+            if is_rejected and await self.config.credentials.rejected(credential, sent_at):
                 renewed = True
                 attempt += 1
                 continue
@@ -249,20 +245,6 @@ class Transport:
             await asyncio.sleep(delay)
             attempt += 1
 
-    async def _take_turn(self, call: _Call) -> None:
-        waited = await call.limiter.acquire()
-        metrics.limiter_duration(call.method, self.host).observe(waited)
-        if waited > _SLOW_TURN_S:
-            self._log.debug("waited for the rate limiter", waited_s=round(waited, 3))
-
-    async def _renewed(
-        self, problem: errors.KubeError, credential: Credential, sent_at: float
-    ) -> bool:
-        """Whether the problem was our credential, and a newer one was found."""
-        if not isinstance(problem, errors.Unauthorized):
-            return False
-        return await self.config.credentials.rejected(credential, sent_at)
-
     async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Answer:
         """One attempt, counted.
 
@@ -270,9 +252,7 @@ class Transport:
             errors.Unreachable: there was no whole answer.
         """
         pooled = await self._sessions.acquire(credential)
-        code = metrics.ERROR_CODE
-        started = clock.monotonic()
-        answer: _Answer | None = None
+        code, started, is_kept = metrics.ERROR_CODE, clock.monotonic(), False
         try:
             async with _limit(call):
                 headers = call.headers
@@ -287,28 +267,17 @@ class Transport:
                 )
                 code = str(response.status)
                 self.clock.note(response.headers.get("Date"))
-                answer = await self._receive(call, response, pooled)
-            return answer
+                is_kept = call.streamed and response.status < 300
+                body = b"" if is_kept else await response.read()
+            if not is_kept:
+                metrics.response_size(call.method, self.host).observe(len(body))
+            return response, body, pooled
         except _TROUBLE as problem:
             raise self._trouble(f"{call.method} {call.path}", problem) from problem
         finally:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
-            if answer is None or answer.pooled is None:
+            if not is_kept:
                 await self._sessions.release(pooled)
-
-    async def _receive(
-        self,
-        call: _Call,
-        response: Response,
-        pooled: PooledSession,
-    ) -> _Answer:
-        if call.streamed and response.status < 300:
-            return _Answer(
-                status=response.status, headers=response.headers, response=response, pooled=pooled
-            )
-        body = await response.read()
-        metrics.response_size(call.method, self.host).observe(len(body))
-        return _Answer(status=response.status, headers=response.headers, body=body)
 
     def _count(self, call: _Call, code: str, seconds: float, *, is_retry: bool) -> None:
         method = call.method

@@ -70,55 +70,6 @@ def longest_running() -> Mapping[str, float]:
     return {sample.labels["name"]: sample.value for sample in family.samples}
 
 
-class QueueMetrics(Generic[K]):
-    """The metrics of one queue; a later queue of the same name takes the series over."""
-
-    def __init__(self, name: str) -> None:
-        self._added: dict[K, float] = {}
-        self._started: dict[K, float] = {}
-        self._depth = _depth.labels(name)
-        self._adds = _adds.labels(name)
-        self._waited = _waited.labels(name)
-        self._worked = _worked.labels(name)
-        self._retries = _retries.labels(name)
-        self._depth.set(0)
-        _unfinished.labels(name).set_function(self.unfinished_s)
-        _longest.labels(name).set_function(self.longest_s)
-
-    def added(self, key: K) -> None:
-        """A key became due for work."""
-        self._adds.inc()
-        self._depth.inc()
-        self._added.setdefault(key, clock.monotonic())
-
-    def got(self, key: K) -> None:
-        """A worker took the key."""
-        now = clock.monotonic()
-        self._depth.dec()
-        self._started[key] = now
-        self._waited.observe(now - self._added.pop(key))
-
-    def done(self, key: K) -> None:
-        """The worker is through with the key."""
-        started = self._started.pop(key, None)
-        if started is not None:
-            self._worked.observe(clock.monotonic() - started)
-
-    def retried(self) -> None:
-        """A key asked to come back later."""
-        self._retries.inc()
-
-    def unfinished_s(self) -> float:
-        """Seconds of work in progress, summed over the workers."""
-        now = clock.monotonic()
-        return sum(now - started for started in self._started.values())
-
-    def longest_s(self) -> float:
-        """Seconds of the longest work in progress."""
-        now = clock.monotonic()
-        return max((now - started for started in self._started.values()), default=0.0)
-
-
 FOREGROUND_TURNS = 3
 """Turns of the foreground for one of each other lane."""
 
@@ -142,16 +93,30 @@ class WorkQueue(Generic[K]):
     def __init__(self, name: str, *, can_spare: Callable[[], bool] = lambda: True) -> None:
         self.name = name
         self._can_spare = can_spare
-        self._metrics: QueueMetrics[K] = QueueMetrics(name)
         self._ready: _Lanes[K] = _Lanes()
-        self._dirty: set[K] = set()
+        self._dirty: dict[K, float] = {}
+        """Keys that wait for work, and since when."""
         self._unhurried: set[K] = set()
         self._apart: set[K] = set()
-        self._processing: set[K] = set()
+        self._processing: dict[K, float] = {}
+        """Keys that workers have in hand, and since when."""
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
         self._timer: asyncio.TimerHandle | None = None
         self._shutting_down = False
+        # A later queue of the same name takes the series over.
+        self._depth = _depth.labels(name)
+        self._adds = _adds.labels(name)
+        self._waited = _waited.labels(name)
+        self._worked = _worked.labels(name)
+        self._retries = _retries.labels(name)
+        self._depth.set(0)
+        _unfinished.labels(name).set_function(lambda: sum(self._in_work_s()))
+        _longest.labels(name).set_function(lambda: max(self._in_work_s(), default=0.0))
+
+    def _in_work_s(self) -> list[float]:
+        now = clock.monotonic()
+        return [now - started for started in self._processing.values()]
 
     def __len__(self) -> int:
         """Keys that could be handed out now."""
@@ -171,8 +136,9 @@ class WorkQueue(Generic[K]):
                 self._unhurried.discard(key)
                 self._ready.hurry(key)
             return
-        self._metrics.added(key)
-        self._dirty.add(key)
+        self._adds.inc()
+        self._depth.inc()
+        self._dirty[key] = clock.monotonic()
         if background:
             self._unhurried.add(key)
         if key not in self._processing:
@@ -182,7 +148,7 @@ class WorkQueue(Generic[K]):
         """Queue a key in the background after a delay, unless it is due earlier already."""
         if self._shutting_down:
             return
-        self._metrics.retried()
+        self._retries.inc()
         if delay_s <= 0:
             self.add(key, background=True)
             return
@@ -230,17 +196,18 @@ class WorkQueue(Generic[K]):
             if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)
             await self._wait_for_key()
-        key = lane.pop()
-        self._metrics.got(key)
-        self._processing.add(key)
-        self._dirty.discard(key)
+        key, now = lane.pop(), clock.monotonic()
+        self._depth.dec()
+        self._waited.observe(now - self._dirty.pop(key))
+        self._processing[key] = now
         self._unhurried.discard(key)
         return key
 
     def done(self, key: K) -> None:
         """Give a key back; it is queued at once if it was added meanwhile."""
-        self._metrics.done(key)
-        self._processing.discard(key)
+        started = self._processing.pop(key, None)
+        if started is not None:
+            self._worked.observe(clock.monotonic() - started)
         if key in self._dirty:
             self._queue(key)
         if self._ready.apart:

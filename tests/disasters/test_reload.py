@@ -107,7 +107,7 @@ class Daemon:
 
     def node(self, name: str, *, ready: str = "True") -> None:
         made = builders.node(name, provider_id=f"fake://{name}", ready=ready)
-        self.nodes._content.upsert(made)
+        self.nodes.upsert(made)
 
     async def reload(self, project: Project, **parts: Any) -> None:
         """The configuration file names another project."""
@@ -164,7 +164,7 @@ async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPa
     new = Project()
     daemon = Daemon(monkeypatch, Project())
     daemon.node("a")
-    daemon.nodes._content.upsert(builders.node("b", provider_id="aws://b"))
+    daemon.nodes.upsert(builders.node("b", provider_id="aws://b"))
     async with daemon.leading():
         await daemon.reload(new)
 
@@ -178,11 +178,11 @@ async def test_a_reload_asks_nobody_about_nodes_of_others(
     """Nodes of another cloud, or outside of --own-nodes, are no business of either provider."""
     old, new = Project("a", "b", "c"), Project("a")
     daemon = Daemon(monkeypatch, old, own_nodes="mine")
-    daemon.nodes._content.upsert(builders.node("b", provider_id="aws://b"))
-    daemon.nodes._content.upsert(builders.node("c", provider_id="fake://c"))
+    daemon.nodes.upsert(builders.node("b", provider_id="aws://b"))
+    daemon.nodes.upsert(builders.node("c", provider_id="fake://c"))
     if listed:
         made = builders.node("a", provider_id="fake://a", labels={"mine": ""})
-        daemon.nodes._content.upsert(made)
+        daemon.nodes.upsert(made)
     async with daemon.leading():
         await daemon.reload(new)
 
@@ -204,7 +204,7 @@ async def test_a_reload_to_another_cloud_is_refused(monkeypatch: pytest.MonkeyPa
 async def test_a_reload_where_no_node_has_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old project has confirmed a node without ID, of which the new one knows nothing."""
     daemon = Daemon(monkeypatch, Project("a"))
-    daemon.nodes._content.upsert(builders.node("a", ready="True"))
+    daemon.nodes.upsert(builders.node("a", ready="True"))
     async with daemon.leading():
         daemon.holder.handle.confirmed.add(daemon.nodes.store.list()[0].uid)
         with pytest.raises(errors.FailedPrecondition):

@@ -50,16 +50,16 @@ class Cluster:
         """Store a node as the next version."""
         self.version += 1
         metadata = msgspec.structs.replace(node.metadata, resource_version=str(self.version))
-        self.informer._content.upsert(msgspec.structs.replace(node, metadata=metadata))
+        self.informer.upsert(msgspec.structs.replace(node, metadata=metadata))
         return self[node.name]
 
     def drop(self, name: str) -> None:
         """The node is deleted."""
-        self.informer._content.remove(name, self.informer.store.get(name))
+        self.informer.remove(name, self.informer.store.get(name))
 
     def lose(self, name: str) -> None:
         """A new list lacks the node."""
-        self.informer._content.remove(name)
+        self.informer.remove(name)
 
     def __getitem__(self, name: str) -> Node:
         found = self.informer.store.get(name)
@@ -70,7 +70,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def running(self, controller: Controller) -> AsyncIterator[None]:
         """The controller at work; it must not end by itself."""
-        self.informer._content.complete()
+        self.informer.complete()
         task = spawn(controller.run(), name="controller")
         try:
             await settle()

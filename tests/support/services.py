@@ -249,7 +249,7 @@ class World:
         body["metadata"]["resourceVersion"] = str(self.version)
         self.objects[key] = body
         if not self.cache_lags:
-            self.services._content.upsert(msgspec.convert(body, Service))
+            self.services.upsert(msgspec.convert(body, Service))
 
     def delete(self, name: str = "web") -> None:
         """Delete a Service: it waits for its finalizers, or is gone."""
@@ -260,16 +260,16 @@ class World:
         self.objects.pop(key, None)
         if not self.cache_lags:
             last = self.services.store.get(key)
-            self.services._content.remove(key, last if seen else None)
+            self.services.remove(key, last if seen else None)
 
     def catch_up(self) -> None:
         """Let the cache have what it missed."""
         self.cache_lags = False
         for key in list(self.services.store.keys()):
             if key not in self.objects:
-                self.services._content.remove(key)
+                self.services.remove(key)
         for body in self.objects.values():
-            self.services._content.upsert(msgspec.convert(body, Service))
+            self.services.upsert(msgspec.convert(body, Service))
 
     def node(self, name: str, **fields: Any) -> None:
         self.version += 1
@@ -281,11 +281,11 @@ class World:
                 made.metadata, deletion_timestamp="2026-01-01T00:00:00Z"
             )
             made = msgspec.structs.replace(made, metadata=metadata)
-        self.nodes._content.upsert(made)
+        self.nodes.upsert(made)
 
     def remove_node(self, name: str, *, seen: bool = True) -> None:
         """A node is deleted and an event says so, or a new list just lacks it."""
-        self.nodes._content.remove(name, self.nodes.store.get(name) if seen else None)
+        self.nodes.remove(name, self.nodes.store.get(name) if seen else None)
 
     # --- running ----------------------------------------------------------------------------
 
@@ -301,11 +301,11 @@ class World:
         self._fresh_caches()
         self.nodes._reflector.undecodable.update(undecodable)
         for node in present:
-            self.nodes._content.upsert(node)
+            self.nodes.upsert(node)
         for body in self.objects.values():
-            self.services._content.upsert(msgspec.convert(body, Service))
-        self.nodes._content.complete()
-        self.services._content.complete()
+            self.services.upsert(msgspec.convert(body, Service))
+        self.nodes.complete()
+        self.services.complete()
         self.handle = Handle(self.cloud)
         controller = ServiceController(
             services=self.services,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -183,13 +183,10 @@ class Recorder:
     """A sink that writes down what it is told."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, Node] = {}
+        self.objects = self.store = dict[str, Node]()
         self.removed: list[tuple[str, str | None]] = []
         self.upserts: list[str] = []
         self.completed: list[float] = []
-
-    def keys(self) -> Collection[str]:
-        return self.objects.keys()
 
     def upsert(self, obj: Node) -> None:
         self.objects[obj.key] = obj

@@ -75,7 +75,7 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
     vm(world, uid=world.identity("lost").uid)
     async with world.running("machinesafety"):
         assert world.shared is not None
-        world.shared.caches.machines._content.store.pop("default/lost")
+        world.shared.caches.machines.store.pop("default/lost")
         await passes(3)
 
     assert world.driver.deleted == []
@@ -576,7 +576,7 @@ async def test_a_machine_that_is_only_missing() -> None:
     world.server.patch(path, {"metadata": {"finalizers": None}})
     async with world.running("machinesafety"):
         assert world.shared is not None
-        world.shared.caches.machines._content.remove("default/m0")
+        world.shared.caches.machines.remove("default/m0")
         world.server.drop(path)
         await passes(4)
 
