@@ -133,6 +133,33 @@ class Identity:
     namespace: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Names of the labels, tags or metadata in which a cloud keeps the fields of an `Identity`."""
+
+    cluster: str
+    namespace: str
+    pool: str
+    name: str
+    uid: str
+
+    def of(self, who: Identity) -> dict[str, str]:
+        """Return the marks of an identity."""
+        return {getattr(self, each): getattr(who, each) for each in self.__slots__}
+
+    def identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
+        """Return the identity that labels say; a VM without a mark of the name has its own."""
+        found = {each: (labels or {}).get(getattr(self, each)) for each in self.__slots__}
+        texts = {each: text if isinstance(text, str) else "" for each, text in found.items()}
+        return Identity(**{**texts, "name": texts["name"] or vm_name})
+
+    def bear(self, labels: Mapping[str, Any] | None, who: Identity) -> bool:
+        """Return whether labels are an identity's; what has no marks is nobody's."""
+        found = self.identity(labels, "")
+        is_marked = bool(found.cluster and found.uid)
+        return is_marked and (found.cluster, found.uid) == (who.cluster, who.uid)
+
+
 class Phase(Enum):
     """What a VM does, as far as the cloud says."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -24,14 +24,18 @@ import msgspec
 from ccm import cloud
 from ccm.base.parsing import parse_digits
 from ccm.cloud.helpers import is_label_value
-from ccm.cloud.machines import converted, without_nulls
+from ccm.cloud.machines import Marks, converted, without_nulls
 from ccm.model.selectors import BadSelectorError, parse_labels
 from ccm.model.times import moment
 
 from . import client, instances, names
 from .names import CLUSTER
 
-MARKS = CLUSTER.partition("/")[0] + "/"
+MARKS = Marks(
+    cluster=CLUSTER, namespace=names.NAMESPACE, pool=names.POOL, name=names.NAME, uid=names.UID
+)
+PREFIX = CLUSTER.partition("/")[0] + "/"
+"""What the names of all of them begin with."""
 
 SMALLEST_VOLUME, LARGEST_VOLUME = 10, 10240
 """GB, as the API has them."""
@@ -141,7 +145,7 @@ def _wrong(name: str, value: Any) -> list[cloud.Problem]:
     """What is wrong with a value of the right type."""
     match name:
         case "labels":
-            said = f"must be labels, with no key below {MARKS}, which are the cluster's marks"
+            said = f"must be labels, with no key below {PREFIX}, which are the cluster's marks"
             bad = not all(_is_label(*one) for one in value.items())
         case "volumes":
             said = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
@@ -170,7 +174,7 @@ def _is_label(key: str, value: str) -> bool:
         parse_labels(f"{key}={value}")
     except BadSelectorError:
         return False
-    return is_label_value(value) and not key.startswith(MARKS)
+    return is_label_value(value) and not key.startswith(PREFIX)
 
 
 AGAIN_S = 2.0
@@ -213,7 +217,7 @@ class HcloudMachines(cloud.Driver[Clients]):
         """
         spec, who = read(req.provider_spec), req.identity
         _check_marks(who)
-        async with self._client(req.credentials, who.pool) as api:
+        async with self.spi.of(req.credentials, pool=who.pool) as api:
             order = await _order(api, req, spec)
             if not spec.placement_group_prefix:
                 return await _make(api, who, order)
@@ -224,7 +228,7 @@ class HcloudMachines(cloud.Driver[Clients]):
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """One request."""
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             if req.provider_id:
                 return _info((await _owned(api, req))[0])
             for server in await _marked(api, "servers", client.Server, req.identity):
@@ -233,7 +237,7 @@ class HcloudMachines(cloud.Driver[Clients]):
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Five requests, more for what was made beside it; not over before all is gone."""
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             numbers, who = await _to_delete(api, req)
             # First, for with the server whoever asks by provider ID alone loses the trace of it.
             for key in await _marked(api, "ssh_keys", client.Labelled, who):
@@ -243,17 +247,28 @@ class HcloudMachines(cloud.Driver[Clients]):
             for volume in await _marked(api, "volumes", client.Volume, who):
                 if volume.server in (None, *numbers):
                     await _gone(api, f"/volumes/{volume.id}")
+            if not (req.identity.cluster and req.identity.pool):
+                return cloud.DeleteMachineResponse()
             async with self._group_lock(req.identity):
-                await _remove_empty_groups(api, req.identity)
+                for group in await _groups(api, req.identity):
+                    if not group.servers:
+                        await _gone(api, f"/placement_groups/{group.id}")
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
         """One request for each page of 50."""
         if not is_label_value(req.pool):
             return []
-        async with self._client(req.credentials, req.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.pool) as api:
             found = await api.labelled("servers", client.Server, {names.POOL: req.pool})
-        return [_record(server) for server in found]
+        return [
+            cloud.MachineRecord(
+                identity=MARKS.identity(one.labels, one.name),
+                info=_info(one),
+                created=moment(one.created),
+            )
+            for one in found
+        ]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
@@ -262,7 +277,7 @@ class HcloudMachines(cloud.Driver[Clients]):
         found = list(problems(spec, credentials))
         if live and not found:
             try:
-                async with self._client(credentials, "") as api:
+                async with self.spi.of(credentials) as api:
                     found += await _absent(api, read(spec))
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
                 found.append(cloud.Problem(field="secretRef", message=str(error)))
@@ -276,11 +291,6 @@ class HcloudMachines(cloud.Driver[Clients]):
             return {"size": "", "location": ""}
         return {"size": found.server_type, "location": found.place}
 
-    def _client(
-        self, credentials: cloud.Credentials, pool: str
-    ) -> AbstractAsyncContextManager[client.Client]:
-        return self.spi.of(credentials, pool=pool)
-
     def _group_lock(self, who: cloud.Identity) -> asyncio.Lock:
         return self._groups.setdefault((who.cluster, who.pool), asyncio.Lock())
 
@@ -291,10 +301,8 @@ class HcloudMachines(cloud.Driver[Clients]):
 async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
     """The order of a server; what it needs beside it is made."""
     content = user_data(req.user_data)
-    numbers = {
-        "networks": await _numbers(api, "networks", spec.networks),
-        "firewalls": await _numbers(api, "firewalls", spec.firewalls),
-    }
+    networks = await _numbers(api, "networks", spec.networks)
+    firewalls = await _numbers(api, "firewalls", spec.firewalls)
     volumes = await _make_volumes(api, req.identity, spec)
     keys = [str(one) for one in spec.ssh_keys] or [await _make_key(api, req.identity)]
     order: dict[str, Any] = {
@@ -303,9 +311,9 @@ async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> d
         "image": spec.image,
         "ssh_keys": keys,
         "user_data": content,
-        "labels": {**spec.labels, **_labels(req.identity)},
-        "networks": numbers["networks"],
-        "firewalls": [{"firewall": one} for one in numbers["firewalls"]],
+        "labels": {**spec.labels, **MARKS.of(req.identity)},
+        "networks": networks,
+        "firewalls": [{"firewall": one} for one in firewalls],
         "volumes": volumes,
         "public_net": {
             "enable_ipv4": spec.assign_public_ipv4,
@@ -324,7 +332,7 @@ async def _make(
         found = await api.named("servers", client.Server, who.name)
         if found is None:
             raise
-        if not _is(found, who):
+        if not MARKS.bear(found.labels, who):
             # Nothing of ours stays beside a server that is not ours.
             for table in ("ssh_keys", "volumes"):
                 for one in await _marked(api, table, client.Labelled, who):
@@ -357,7 +365,7 @@ async def _make_key(api: client.Client, who: cloud.Identity) -> str:
     kind = b"ssh-ed25519"
     blob = b"".join(len(one).to_bytes(4, "big") + one for one in (kind, seed))
     public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
-    order = {"name": name, "public_key": public, "labels": _labels(who)}
+    order = {"name": name, "public_key": public, "labels": MARKS.of(who)}
     with suppress(cloud.AlreadyExists):  # by an earlier call
         await api.create("ssh_keys", "ssh_key", client.Labelled, order)
     return name
@@ -375,7 +383,7 @@ async def _make_volumes(api: client.Client, who: cloud.Identity, spec: Spec) -> 
     for number, size in enumerate(spec.volumes):
         made = there.get(str(number))
         if made is None:
-            labels = {**_labels(who), names.NUMBER: str(number)}
+            labels = {**MARKS.of(who), names.NUMBER: str(number)}
             name = f"{who.name}-{number}"
             order = {"name": name, "size": size, "location": spec.place, "labels": labels}
             made = (await api.create("volumes", "volume", client.Volume, order))[0].id
@@ -388,17 +396,10 @@ async def _group(api: client.Client, who: cloud.Identity, prefix: str) -> int:
     for one in await _groups(api, who):
         if one.name.startswith(f"{prefix}-") and len(one.servers) < GROUP_SERVERS:
             return one.id
-    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": _group_labels(who)}
+    labels = {CLUSTER: who.cluster, names.NAMESPACE: who.namespace, names.POOL: who.pool}
+    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
     made, _ = await api.create("placement_groups", "placement_group", client.Group, order)
     return made.id
-
-
-async def _remove_empty_groups(api: client.Client, who: cloud.Identity) -> None:
-    if not who.cluster or not who.pool:
-        return
-    for one in await _groups(api, who):
-        if not one.servers:
-            await _gone(api, f"/placement_groups/{one.id}")
 
 
 async def _groups(api: client.Client, who: cloud.Identity) -> Sequence[client.Group]:
@@ -449,18 +450,6 @@ def _check_marks(who: cloud.Identity) -> None:
             )
 
 
-def _labels(who: cloud.Identity) -> dict[str, str]:
-    return {**_group_labels(who), names.NAME: who.name, names.UID: who.uid}
-
-
-def _group_labels(who: cloud.Identity) -> dict[str, str]:
-    return {
-        names.CLUSTER: who.cluster,
-        names.NAMESPACE: who.namespace,
-        names.POOL: who.pool,
-    }
-
-
 async def _marked(
     api: client.Client, table: str, kind: type[client.L], who: cloud.Identity
 ) -> Sequence[client.L]:
@@ -468,13 +457,7 @@ async def _marked(
     if not who.uid or not is_label_value(who.cluster):
         return []
     found = await api.labelled(table, kind, {names.CLUSTER: who.cluster, names.UID: who.uid})
-    return [one for one in found if _is(one, who)]
-
-
-def _is(thing: client.Labelled, who: cloud.Identity) -> bool:
-    """Whether it bears an identity; what has no marks bears none."""
-    found = (thing.labels.get(names.CLUSTER), thing.labels.get(names.UID))
-    return bool(who.uid) and found == (who.cluster, who.uid)
+    return [one for one in found if MARKS.bear(one.labels, who)]
 
 
 async def _owned(
@@ -488,7 +471,7 @@ async def _owned(
     """
     number = instances.parse_id(req.provider_id)
     server = await api.one(f"/servers/{number}", "server", client.Server)
-    return server, cloud.check_owner(req, _identity(server))
+    return server, cloud.check_owner(req, MARKS.identity(server.labels, server.name))
 
 
 async def _to_delete(
@@ -503,22 +486,6 @@ async def _to_delete(
     except cloud.NotFound:
         return [], req.identity
     return [server.id], who
-
-
-def _identity(server: client.Server) -> cloud.Identity:
-    return cloud.Identity(
-        cluster=server.labels.get(names.CLUSTER, ""),
-        namespace=server.labels.get(names.NAMESPACE, ""),
-        pool=server.labels.get(names.POOL, ""),
-        name=server.labels.get(names.NAME, server.name),
-        uid=server.labels.get(names.UID, ""),
-    )
-
-
-def _record(server: client.Server) -> cloud.MachineRecord:
-    return cloud.MachineRecord(
-        identity=_identity(server), info=_info(server), created=moment(server.created)
-    )
 
 
 def _info(server: client.Server) -> cloud.MachineInfo:

@@ -18,10 +18,18 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
-from ccm.cloud.machines import converted, without_nulls
+from ccm.cloud.machines import Marks, converted, without_nulls
 from ccm.model.times import moment
 
 from . import client, instances
+
+MARKS = Marks(
+    cluster=client.MARK_CLUSTER,
+    namespace=client.MARK_NAMESPACE,
+    pool=client.MARK_POOL,
+    name=client.MARK_NAME,
+    uid=client.MARK_UID,
+)
 
 AGAIN_S = 1.0
 """Seconds after which to ask whether the cloud has done it."""
@@ -128,7 +136,7 @@ class SimMachines(cloud.Driver[Clients]):
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests, more for data volumes; one for a VM that an earlier call made."""
         spec, name = read(req.provider_spec), req.identity.name
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             found, _ = await api.servers(name)
             before = _before(found, req.identity)
             if before is not None:
@@ -139,7 +147,7 @@ class SimMachines(cloud.Driver[Clients]):
                 type=spec.machine_type,
                 zone=spec.zone,
                 region=spec.region,
-                labels=spec.labels | _marks(req.identity),
+                labels=spec.labels | MARKS.of(req.identity),
                 token=f"{req.identity.cluster}/{req.identity.uid}",
                 user_data=base64.b64encode(req.user_data).decode(),
                 volumes=volumes,
@@ -151,7 +159,7 @@ class SimMachines(cloud.Driver[Clients]):
         spec = read(req.provider_spec)
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             server, _ = await _find(api, req)
             if not _is_initialized(server, req.provider_spec):
                 server = await api.allow_addresses(server.id, spec.allowed_addresses)
@@ -159,7 +167,7 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """One request."""
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             server, _ = await _find(api, req)
         if not _is_initialized(server, req.provider_spec):
             text = f"{server.name} lacks its allowed addresses"
@@ -168,7 +176,7 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Four requests, more for data volumes; not over before the VM is gone."""
-        async with self._client(req.credentials, req.identity.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             instance_ids, who = await _to_delete(api, req)
             for instance_id in instance_ids:
                 with suppress(cloud.NotFound):
@@ -185,10 +193,17 @@ class SimMachines(cloud.Driver[Clients]):
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
         """One request for each page of 500."""
-        async with self._client(req.credentials, req.pool) as api:
+        async with self.spi.of(req.credentials, pool=req.pool) as api:
             found, _ = await api.servers(label=(client.MARK_POOL, req.pool))
         return [
-            _record(server, req.provider_spec) for server in found if instances.is_there(server)
+            cloud.MachineRecord(
+                identity=MARKS.identity(one.labels, one.name),
+                info=_info(one),
+                initialized=_is_initialized(one, req.provider_spec),
+                created=moment(one.created),
+            )
+            for one in found
+            if instances.is_there(one)
         ]
 
     async def validate_spec(
@@ -198,7 +213,7 @@ class SimMachines(cloud.Driver[Clients]):
         found = list(problems(spec, credentials))
         if live and not found:
             try:
-                async with self._client(credentials, "") as api:
+                async with self.spi.of(credentials) as api:
                     await api.servers("none-is-named-so")
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
                 found.append(cloud.Problem(field="secretRef", message=str(error)))
@@ -211,11 +226,6 @@ class SimMachines(cloud.Driver[Clients]):
         except cloud.InvalidArgument:
             return {"size": "", "zone": "", "region": ""}
         return {"size": found.machine_type, "zone": found.zone, "region": found.region}
-
-    def _client(
-        self, credentials: cloud.Credentials, pool: str
-    ) -> AbstractAsyncContextManager[client.Client]:
-        return self.spi.of(credentials, pool=pool)
 
 
 async def _find(
@@ -230,7 +240,7 @@ async def _find(
     if req.provider_id:
         server = await api.server(instances.parse_id(req.provider_id))
         if instances.is_there(server):
-            return server, cloud.check_owner(req, _identity(server))
+            return server, cloud.check_owner(req, MARKS.identity(server.labels, server.name))
     else:
         for server in await _marked(api, req.identity):
             return server, req.identity
@@ -264,7 +274,7 @@ async def _make_volumes(
             order = client.VolumeOrder(
                 name=f"{identity.name}-{number}",
                 size_gib=size,
-                labels=_marks(identity) | {client.MARK_VOLUME: str(number)},
+                labels=MARKS.of(identity) | {client.MARK_VOLUME: str(number)},
             )
             volume = await api.create_volume(order)
         found.append(volume.id)
@@ -276,13 +286,13 @@ async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[cli
     if not identity.uid:
         return []
     found = await api.volumes((client.MARK_UID, identity.uid))
-    return [one for one in found if _is(one, identity)]
+    return [one for one in found if MARKS.bear(one.labels, identity)]
 
 
 async def _marked(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
     """The VMs that bear an identity."""
     found, _ = await api.servers(label=(client.MARK_UID, identity.uid))
-    return [one for one in found if instances.is_there(one) and _is(one, identity)]
+    return [one for one in found if instances.is_there(one) and MARKS.bear(one.labels, identity)]
 
 
 def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.Server | None:
@@ -294,7 +304,7 @@ def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.
     """
     there = [server for server in found if instances.is_there(server)]
     for server in there:
-        if _is(server, identity):
+        if MARKS.bear(server.labels, identity):
             if server.state == "deleting":
                 raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=AGAIN_S)
             return server
@@ -306,47 +316,12 @@ def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.
     return None
 
 
-def _is(thing: client.Server | client.Volume, identity: cloud.Identity) -> bool:
-    """Whether it bears an identity; what has no marks bears none."""
-    marks = (thing.labels.get(client.MARK_CLUSTER), thing.labels.get(client.MARK_UID))
-    return bool(identity.uid) and marks == (identity.cluster, identity.uid)
-
-
-def _marks(identity: cloud.Identity) -> dict[str, str]:
-    return {
-        client.MARK_CLUSTER: identity.cluster,
-        client.MARK_NAMESPACE: identity.namespace,
-        client.MARK_POOL: identity.pool,
-        client.MARK_NAME: identity.name,
-        client.MARK_UID: identity.uid,
-    }
-
-
 def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
     try:
         spec = read(given)
     except cloud.InvalidArgument:
         return True  # what makes no sense stops a creation, and neither a search nor a deletion
     return set(spec.allowed_addresses) <= set(server.allowed_addresses)
-
-
-def _identity(server: client.Server) -> cloud.Identity:
-    return cloud.Identity(
-        cluster=server.labels.get(client.MARK_CLUSTER, ""),
-        namespace=server.labels.get(client.MARK_NAMESPACE, ""),
-        pool=server.labels.get(client.MARK_POOL, ""),
-        name=server.labels.get(client.MARK_NAME, server.name),
-        uid=server.labels.get(client.MARK_UID, ""),
-    )
-
-
-def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineRecord:
-    return cloud.MachineRecord(
-        identity=_identity(server),
-        info=_info(server),
-        initialized=_is_initialized(server, spec),
-        created=moment(server.created),
-    )
 
 
 def _info(server: client.Server) -> cloud.MachineInfo:

@@ -25,7 +25,7 @@ import msgspec
 from ccm import cloud
 from ccm.base.decoding import UNDECODABLE
 from ccm.cloud.helpers import is_label_value
-from ccm.cloud.machines import converted, without_nulls
+from ccm.cloud.machines import Marks, converted, without_nulls
 from ccm.model.times import moment
 
 from . import auth, config, iaas, instances, refusals
@@ -283,6 +283,14 @@ _CHECKS: Mapping[str, Check] = {
 """Field -> what is wrong with it, in the order in which it is told."""
 
 
+MARKS = Marks(
+    cluster=CLUSTER,
+    namespace=NAMESPACE,
+    pool=StackitMachineClassLabel,
+    name=StackitMachineLabel,
+    uid=UID,
+)
+
 _STATE = re.compile(r"region=([a-z0-9]+)", re.ASCII)
 
 PHASES: Mapping[str, cloud.Phase] = {
@@ -406,7 +414,15 @@ class StackitMachines(cloud.Driver[Clients]):
         place = _place(req.provider_spec, req.credentials)
         async with self._client(req.credentials, req.pool) as api:
             found = await api.servers(*place, {StackitMachineClassLabel: req.pool})
-        return [_record(server, place) for server in found]
+        return [
+            cloud.MachineRecord(
+                identity=MARKS.identity(one.labels, one.name),
+                info=_info(one, place),
+                initialized=one.status != "CREATING",
+                created=moment(one.created_at),
+            )
+            for one in found
+        ]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
@@ -467,7 +483,8 @@ async def _adoptable(
     named = [one for one in every if who.name in (one.name, one.label(StackitMachineLabel))]
     # A copy of an order whose answer was lost may have come through late: one of them stays.
     own = sorted(
-        (one for one in named if _is(one, who)), key=lambda one: (one.created_at or "", one.id)
+        (one for one in named if MARKS.bear(one.labels, who)),
+        key=lambda one: (one.created_at or "", one.id),
     )
     for spare in own[1:]:
         await api.delete_server(*place, spare.id)
@@ -543,7 +560,7 @@ def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     return {
         "name": who.name,
         "machineType": spec.machine_type,
-        "labels": {**spec.labels, **_labels(who)},
+        "labels": {**spec.labels, **MARKS.of(who)},
         "networking": {"networkId": networking.network_id}
         if networking.network_id
         else {"nicIds": networking.nic_ids},
@@ -573,7 +590,7 @@ async def _failed(
     That it did not is final, which the error says.
     """
     why = server.error_message or "it says no reason"
-    if server.launched_at or not _is(server, who):
+    if server.launched_at or not MARKS.bear(server.labels, who):
         raise cloud.FailedPrecondition(
             f"server {server.id} is in state ERROR: {why}; it has run before, so look at it, and "
             "delete the machine if nothing in it is needed"
@@ -680,51 +697,16 @@ async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.Machi
     await api.wait_until_server_deleted(*place, server_id)
 
 
-def _labels(who: cloud.Identity) -> Mapping[str, str]:
-    return {
-        StackitMachineLabel: who.name,
-        StackitMachineClassLabel: who.pool,
-        CLUSTER: who.cluster,
-        NAMESPACE: who.namespace,
-        UID: who.uid,
-    }
-
-
-def _is(server: iaas.Server, who: cloud.Identity) -> bool:
-    """Whether it bears an identity; what has no marks bears none."""
-    found = (server.label(CLUSTER), server.label(UID))
-    return bool(who.uid) and found == (who.cluster, who.uid)
-
-
 def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:
     """Raise NotOwned for a server that is not the machine's.
 
     The vendor's driver leaves the labels of machine and class and no others.
     """
-    who, marks = req.identity, _identity(server)
+    who, marks = req.identity, MARKS.identity(server.labels, server.name)
     machine = (server.label(StackitMachineLabel), server.label(StackitMachineClassLabel))
     is_vendors = not (marks.cluster or marks.uid) and machine == (who.name, who.pool)
     if req.provider_id and not is_vendors:
         cloud.check_owner(req, marks)
-
-
-def _identity(server: iaas.Server) -> cloud.Identity:
-    return cloud.Identity(
-        cluster=server.label(CLUSTER),
-        namespace=server.label(NAMESPACE),
-        pool=server.label(StackitMachineClassLabel),
-        name=server.label(StackitMachineLabel) or server.name,
-        uid=server.label(UID),
-    )
-
-
-def _record(server: iaas.Server, place: Place) -> cloud.MachineRecord:
-    return cloud.MachineRecord(
-        identity=_identity(server),
-        info=_info(server, place),
-        initialized=server.status != "CREATING",
-        created=moment(server.created_at),
-    )
 
 
 def _info(server: iaas.Server, place: Place) -> cloud.MachineInfo:
