@@ -48,29 +48,24 @@ class _Pool:
     def __init__(self, kind: str) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"cloud-{kind}")
         self._lock = threading.Lock()  # calls end in their threads
-        self._taken = 0
-        self._moved_at = clock.monotonic()
-        _free().labels(kind).set_function(lambda: max(0, THREADS - self._taken))
+        self.taken = 0
+        self.moved_at = clock.monotonic()
+        _free().labels(kind).set_function(lambda: max(0, THREADS - self.taken))
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         with self._lock:
-            self._taken += 1
-            if self._taken == THREADS:
-                self._moved_at = clock.monotonic()
+            self.taken += 1
+            if self.taken == THREADS:
+                self.moved_at = clock.monotonic()
         running = self._threads.submit(call)
         running.add_done_callback(self._ended)
         return running
 
-    @property
-    def exhausted_s(self) -> float | None:
-        """How long no thread has become free; None: there is a free one."""
-        return None if self._taken < THREADS else clock.monotonic() - self._moved_at
-
     def _ended(self, call: Future[Any]) -> None:
         with self._lock:
-            self._taken -= 1
+            self.taken -= 1
             if not call.cancelled():  # else it never had a thread
-                self._moved_at = clock.monotonic()
+                self.moved_at = clock.monotonic()
 
 
 _pools: dict[str, _Pool] = {}
@@ -78,8 +73,8 @@ _pools: dict[str, _Pool] = {}
 
 def exhausted() -> Mapping[str, float]:
     """Seconds for which no thread has become free, by kind of call, where none is free."""
-    found = {kind: pool.exhausted_s for kind, pool in _pools.items()}
-    return {kind: seconds for kind, seconds in found.items() if seconds is not None}
+    now = clock.monotonic()
+    return {kind: now - one.moved_at for kind, one in _pools.items() if one.taken >= THREADS}
 
 
 async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -260,8 +260,11 @@ class _Index:
         self._by_id: dict[str, InstanceRecord | None] = {}
         self._by_name: dict[str, InstanceRecord | None] = {}
         for record in listing.instances:
-            _enter(self._by_id, record.metadata.provider_id, record)
-            _enter(self._by_name, record.name, record)
+            for index, key in (
+                (self._by_id, record.metadata.provider_id),
+                (self._by_name, record.name),
+            ):
+                index[key] = None if key in index else record
 
     def find(self, node: Node) -> InstanceRecord | None:
         key = node.provider_id
@@ -269,10 +272,6 @@ class _Index:
         if found is not None:
             self.hits += 1
         return found
-
-
-def _enter(index: dict[str, InstanceRecord | None], key: str, record: InstanceRecord) -> None:
-    index[key] = None if key in index else record
 
 
 T = TypeVar("T")

@@ -123,7 +123,7 @@ class Fields:
             one.name: self._field(one.encode_name, one.type, absent, required=one.required)
             for one in fields_of(declared)
         }
-        self.faults += getattr(declared, "contradictions", _none)(values)
+        self.faults += getattr(declared, "contradictions", lambda _: ())(values)
         self.done()
         try:
             return declared(
@@ -133,7 +133,8 @@ class Fields:
             raise ConfigError(f"{self._where}{error}") from error
 
     def _field(self, name: str, kind: inspect.Type, default: T, *, required: bool = False) -> T:
-        if required and self._values.get(name) is None and _is_section(kind):
+        is_section = isinstance(unwrapped(kind)[0], inspect.StructType)
+        if required and self._values.get(name) is None and is_section:
             # Every setting that is missing in it is named, not just that it is not there.
             self._seen.add(name)
             made = self._made(kind, {}, f"{self._where}{name}", is_hidden=False)
@@ -154,19 +155,17 @@ class Fields:
         if file and not is_missing:
             self._fault(name, f"is given beside {file_name}; one of the two is required")
         elif file:
-            return self._text_of(file_name, file)
+            assert self._secret_file is not None
+            try:
+                return self._secret_file(file)
+            except ConfigError as error:
+                where = f"{self._where}{file_name}"
+                self.faults += [f"{where}: {fault}" for fault in error.faults]
+                return None
         elif is_missing and required:
             also = f", and so is {file_name}; one of the two" if file_name else "; it"
             self._fault(name, f"is missing{also} is required")
         return None if is_missing else value
-
-    def _text_of(self, name: str, file: str) -> str | None:
-        assert self._secret_file is not None
-        try:
-            return self._secret_file(file)
-        except ConfigError as error:
-            self.faults.extend(f"{self._where}{name}: {fault}" for fault in error.faults)
-            return None
 
     def _fault(self, name: str, text: str) -> None:
         self.faults.append(f"{self._where}{name} {text}")
@@ -202,14 +201,6 @@ class Fields:
         except ConfigError as error:
             self.faults.extend(error.faults)
             return None
-
-
-def _is_section(kind: inspect.Type) -> bool:
-    return isinstance(unwrapped(kind)[0], inspect.StructType)
-
-
-def _none(_: object) -> Sequence[str]:
-    return ()
 
 
 def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:

@@ -41,9 +41,6 @@ from ccm.cloud.machines import (
 from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import InstanceState, Power
 
-Check = Callable[[Any, str], None]
-"""Raises InvalidResponse for an answer, found in the place of that name."""
-
 _PLAIN = {bool: "True or False", str: "text", int: "a number"}
 
 
@@ -61,121 +58,81 @@ def verify(method: Callable[..., Any], answer: object) -> None:
     Raises:
         Internal: it is not, and the message says how.
     """
+    promised = _promised(method)
     try:
-        _check_of(method)(answer, "")
+        if promised is not NoneType:  # one that promises None may answer anything
+            _check(promised, answer, "")
+        if method is MachineDriver.create_machine:
+            _identified(answer)
     except InvalidResponse as wrong:
         raise Internal(f"{method.__name__} answered {wrong}") from None
 
 
 @functools.cache
-def _check_of(method: Callable[..., Any]) -> Check:
-    """One that promises None may answer anything."""
-    promised = get_type_hints(method)["return"]
-    if promised is NoneType:
-        return lambda _answer, _place: None
-    return _check(promised) if method is not MachineDriver.create_machine else _made
+def _promised(method: Callable[..., Any]) -> Any:
+    return get_type_hints(method)["return"]
 
 
 @functools.cache
-def _check(kind: Any) -> Check:
-    inner = get_args(kind)
-    match get_origin(kind):
-        case None if dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct):
-            return _record(kind)
-        case None:
-            return _instance(kind)
-        case origin if origin in (Union, UnionType):
-            (wanted,) = (one for one in inner if one is not NoneType)
-            return _optional(_check(wanted))
-        case origin if origin is Sequence:
-            return _sequence(inner[0])
-        case origin if origin is Mapping:
-            return _mapping(*inner)
-        case origin if origin is Literal:
-            return _literal(inner)
-        case origin:
-            raise TypeError(f"no rule for answers of {origin}")
+def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str, Any, bool]]]:
+    """Whether a type hint allows None, and else the type, its origin, arguments and fields.
+
+    A field has its name, its hint, and whether that is a plain type.
+    """
+    inner, origin = get_args(kind), get_origin(kind)
+    if origin in (Union, UnionType):
+        (kind,) = (one for one in inner if one is not NoneType)
+        return (True, *_form(kind)[1:])
+    if origin is not None and origin not in (Sequence, Mapping, Literal):
+        raise TypeError(f"no rule for answers of {origin}")
+    is_record = not origin and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+    hints = get_type_hints(kind) if is_record else {}
+    fields = [(name, hint, hint in _PLAIN) for name, hint in hints.items()]
+    return False, kind, origin, inner, fields
 
 
-def _instance(kind: type) -> Check:
-    wanted = _said(kind)
-
-    def check(answer: object, place: str) -> None:
+def _check(hint: Any, answer: Any, place: str) -> None:
+    """Raise InvalidResponse for an answer, found in the place of that name, of another kind."""
+    is_optional, kind, origin, inner, fields = _form(hint)
+    if is_optional and answer is None:
+        return
+    if origin is None:
         if not isinstance(answer, kind):
-            raise InvalidResponse(answer, place, wanted)
-
-    return check
-
-
-def _record(kind: type) -> Check:
-    whole = _instance(kind)
-    fields = {name: _check(hint) for name, hint in get_type_hints(kind).items()}
-
-    def check(answer: object, place: str) -> None:
-        whole(answer, place)
-        for name, field in fields.items():
-            field(getattr(answer, name), name)
-        # The one field whose absence means something only beside another one.
-        if isinstance(answer, InstanceState) and answer.exists and answer.power is None:
-            raise InvalidResponse(answer.power, "power", _said(Power))
-        if isinstance(answer, MachineRecord):
-            _identified(answer.info)
-
-    return check
+            raise InvalidResponse(answer, place, _said(kind))
+        if fields:
+            _check_record(kind, answer, fields)
+    elif origin is Sequence:
+        # The usual types first: asking an abstract one costs ten times as much.
+        if not isinstance(answer, list | tuple | Sequence) or isinstance(answer, str | bytes):
+            raise InvalidResponse(answer, place, f"a sequence of {inner[0].__name__}")
+        for one in answer:
+            _check(inner[0], one, place)
+    elif origin is Mapping:
+        if not isinstance(answer, dict | Mapping):
+            raise InvalidResponse(answer, place, "a mapping")
+        for name, content in answer.items():
+            _check(inner[0], name, place)
+            _check(inner[1], content, f"{place}[{name!r}]")
+    elif answer not in inner:
+        raise InvalidResponse(answer, place, " or ".join(map(repr, inner)))
 
 
-def _made(answer: Any, place: str) -> None:
-    """A VM that was made."""
-    _check(MachineInfo)(answer, place)
-    _identified(answer)
+def _check_record(kind: type, answer: Any, fields: Sequence[tuple[str, Any, bool]]) -> None:
+    for name, hint, is_plain in fields:
+        value = getattr(answer, name)
+        if not (is_plain and isinstance(value, hint)):
+            _check(hint, value, name)
+    # The one field whose absence means something only beside another one.
+    if kind is InstanceState and answer.exists and answer.power is None:
+        raise InvalidResponse(answer.power, "power", _said(Power))
+    if kind is MachineRecord:
+        _identified(answer.info)
 
 
 def _identified(info: MachineInfo) -> None:
     # Stored, an empty one would read as "no VM yet": another would be made.
     if not info.provider_id:
         raise InvalidResponse(info.provider_id, "provider_id", "the ID of a VM")
-
-
-def _optional(check_one: Check) -> Check:
-    def check(answer: object, place: str) -> None:
-        if answer is not None:
-            check_one(answer, place)
-
-    return check
-
-
-def _sequence(kind: type) -> Check:
-    entry = _check(kind)
-
-    def check(answer: object, place: str) -> None:
-        # The usual types first: asking an abstract one costs ten times as much.
-        if not isinstance(answer, list | tuple | Sequence) or isinstance(answer, str | bytes):
-            raise InvalidResponse(answer, place, f"a sequence of {kind.__name__}")
-        for one in answer:
-            entry(one, place)
-
-    return check
-
-
-def _mapping(key: type, value: type) -> Check:
-    key_check, value_check = _check(key), _check(value)
-
-    def check(answer: object, place: str) -> None:
-        if not isinstance(answer, dict | Mapping):
-            raise InvalidResponse(answer, place, "a mapping")
-        for name, content in answer.items():
-            key_check(name, place)
-            value_check(content, f"{place}[{name!r}]")
-
-    return check
-
-
-def _literal(allowed: tuple[object, ...]) -> Check:
-    def check(answer: object, place: str) -> None:
-        if answer not in allowed:
-            raise InvalidResponse(answer, place, " or ".join(map(repr, allowed)))
-
-    return check
 
 
 def _said(kind: type) -> str:

@@ -26,8 +26,6 @@ from ccm.runtime.manifest import (
 )
 
 if TYPE_CHECKING:
-    from ccm.cloud.interface import Cloud
-    from ccm.controllers.nodelifecycle.plan import Rules
     from ccm.runtime.controller import Controller
 
 NAME = "cloud-node-lifecycle-controller"
@@ -85,17 +83,25 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
 
 
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
-    from ccm.cloud.lookup import InstanceLookup
+    from ccm.cloud.lookup import InstanceLookup, Ownership
     from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
     from ccm.controllers.nodelifecycle.metrics import observe_call
-    from ccm.controllers.nodelifecycle.plan import Action, Reason, is_suspect
+    from ccm.controllers.nodelifecycle.plan import Action, Reason, Rules, is_suspect
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
     from ccm.runtime.account import Facts, foreign
     from ccm.runtime.deletions import Holds
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
-    nodes, rules = context.informers.of(NODES), _rules(context.handle.cloud, flags)
+    nodes = context.informers.of(NODES)
+    rules = Rules(
+        ownership=Ownership.at(context.handle.cloud, flags.own_nodes),
+        period_s=flags.node_monitor_period.total_seconds(),
+        least_age_s=flags.node_deletion_least_age.total_seconds(),
+        limit=flags.node_deletion_limit,
+        allow_mass=flags.allow_mass_deletion,
+        reference=flags.node_deletion_policy == _REFERENCE,
+    )
     made = NodeLifecycleController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
@@ -123,20 +129,6 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
 
     made.controller.explains["node"] = facts
     return made.controller
-
-
-def _rules(cloud: Cloud, flags: NodeLifecycleFlags) -> Rules:
-    from ccm.cloud.lookup import Ownership
-    from ccm.controllers.nodelifecycle.plan import Rules
-
-    return Rules(
-        ownership=Ownership.at(cloud, flags.own_nodes),
-        period_s=flags.node_monitor_period.total_seconds(),
-        least_age_s=flags.node_deletion_least_age.total_seconds(),
-        limit=flags.node_deletion_limit,
-        allow_mass=flags.allow_mass_deletion,
-        reference=flags.node_deletion_policy == _REFERENCE,
-    )
 
 
 MANIFEST: Manifest[NodeLifecycleFlags] = Manifest(
