@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 _WORDS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
@@ -104,3 +105,11 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     digits = str(rest).rjust(len(str(unit)) - 1, "0").rstrip("0")
     return f"{whole}.{digits}"
+
+
+def parse_url(text: str) -> str:
+    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(text)
+    return text.rstrip("/")

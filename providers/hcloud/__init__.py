@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ccm import cloud
+from ccm.base.parsing import parse_url
 
 from . import balancers, client, config, instances, machines, networks, routes, service_annotations
 
@@ -31,7 +32,7 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """
     endpoint = context.environ.get("HCLOUD_ENDPOINT", "") or config.ENDPOINT
     try:
-        clients = machines.open_clients(config.parse_url(endpoint))
+        clients = machines.open_clients(parse_url(endpoint))
     except ValueError as error:
         text = f"HCLOUD_ENDPOINT is {endpoint!r}; it must look like https://host/v1"
         raise cloud.ConfigError(text) from error

@@ -97,7 +97,8 @@ class HcloudBalancers:
         if held is None:
             held = await self._create(cluster_name, service, recipe, nodes)
         held = await self._marked(cluster_name, service, held)
-        servers = self._members(service, nodes, recipe, held)
+        most = recipes.most_targets(recipe, held)
+        servers = self._at_most(service, recipes.members(service, nodes, 0), most)
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
         steps = recipes.steps(held, recipe, servers, keep_ips=keep_ips)
         held = await self._carry_out(service, held, steps, refused)
@@ -331,16 +332,6 @@ class HcloudBalancers:
                 "Service it is released, not deleted",
             )
         return marked
-
-    def _members(
-        self,
-        service: cloud.Service,
-        nodes: Sequence[cloud.Node],
-        recipe: recipes.Recipe,
-        held: client.Balancer,
-    ) -> Sequence[int]:
-        most = recipes.most_targets(recipe, held)
-        return self._at_most(service, recipes.members(service, nodes, 0), most)
 
     def _at_most(self, service: cloud.Service, found: Sequence[int], most: int) -> Sequence[int]:
         if most and len(found) > most:

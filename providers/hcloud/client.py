@@ -368,30 +368,23 @@ class Client:
 
     async def act(self, path: str, order: object = None) -> Action:
         """Begin an action, such as `/networks/42/actions/add_route`."""
-        return (await self._http.send("POST", path, order or {}, _Acting)).action
+        answer: Any = await self._http.send("POST", path, order or {}, _shape(("action", Action)))
+        action: Action = answer.action
+        return action
 
     async def delete(self, path: str) -> Action | None:
         """Take a thing away; `NotFound` if it is gone. What takes longer answers with an action."""
         body = await self._http.request("DELETE", path)
-        return rest.decoded(f"DELETE {path}", body, _Deletion).action if body else None
+        shape = _shape(("action", Action | None, None))
+        action: Action | None = rest.decoded(f"DELETE {path}", body, shape).action if body else None
+        return action
 
     async def actions(self, ids: Sequence[int]) -> list[Action]:
         """How actions are getting on; one request."""
         # The query is written into the path: the same name comes several times.
         query = "&".join(f"id={each}" for each in ids)
-        return list((await self._http.get(f"/actions?{query}", _Actions)).actions)
-
-
-class _Deletion(msgspec.Struct, frozen=True):
-    action: Action | None = None
-
-
-class _Acting(msgspec.Struct, frozen=True):
-    action: Action
-
-
-class _Actions(msgspec.Struct, frozen=True):
-    actions: tuple[Action, ...]
+        shape = _shape(("actions", tuple[Action, ...]))
+        return list((await self._http.get(f"/actions?{query}", shape)).actions)
 
 
 @contextlib.asynccontextmanager

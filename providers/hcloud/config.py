@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from ccm import cloud
 from ccm.base import log, parsing
 from ccm.base.credentials import header_value
+from ccm.base.parsing import parse_url
 from ccm.cloud.settings import fields_of, unwrapped
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
@@ -23,14 +23,6 @@ TOKEN_LENGTH = 64
 
 Family = Literal["ipv4", "ipv6", "dualstack"]
 Algorithm = Literal["round_robin", "least_connections"]
-
-
-def parse_url(text: str) -> str:
-    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError(text)
-    return text.rstrip("/")
 
 
 def parse_cidr(text: str) -> str:
@@ -46,6 +38,9 @@ def parse_duration(text: str) -> timedelta:
     if found < timedelta(0):
         raise ValueError(text)
     return found
+
+
+_DURATION: Mapping[str, Any] = {"parse": parse_duration, "expects": "be a duration such as 15s"}
 
 
 def _variable(name: str) -> str:
@@ -118,20 +113,11 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         bool | None, cloud.setting("Tell targets the client's address by the PROXY protocol.")
     ] = None
     balancers_health_check_interval: Annotated[
-        timedelta | None,
-        cloud.setting(
-            "Time between checks; 0 = the API decides.",
-            parse=parse_duration,
-            expects="be a duration such as 15s",
-        ),
+        timedelta | None, cloud.setting("Time between checks; 0 = the API decides.", **_DURATION)
     ] = None
     balancers_health_check_timeout: Annotated[
         timedelta | None,
-        cloud.setting(
-            "After it a check has failed; 0 = the API decides.",
-            parse=parse_duration,
-            expects="be a duration such as 10s",
-        ),
+        cloud.setting("After it a check has failed; 0 = the API decides.", **_DURATION),
     ] = None
     balancers_health_check_retries: (
         Annotated[
@@ -167,12 +153,12 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     robot_password: Annotated[
         str, cloud.setting("No effect.", secret=True, file="ROBOT_PASSWORD_FILE")
     ] = ""
-    robot_cache_timeout: Annotated[
-        timedelta, cloud.setting("No effect.", parse=parse_duration, expects="be a duration")
-    ] = timedelta(minutes=5)
-    robot_rate_limit_wait_time: Annotated[
-        timedelta, cloud.setting("No effect.", parse=parse_duration, expects="be a duration")
-    ] = timedelta(0)
+    robot_cache_timeout: Annotated[timedelta, cloud.setting("No effect.", **_DURATION)] = timedelta(
+        minutes=5
+    )
+    robot_rate_limit_wait_time: Annotated[timedelta, cloud.setting("No effect.", **_DURATION)] = (
+        timedelta(0)
+    )
     robot_forward_internal_ips: Annotated[bool, cloud.setting("No effect.")] = True
 
     @classmethod

@@ -35,7 +35,8 @@ class Network:
         self._api = api
         self._word = word
         self._pods = pods
-        self._id: int | None = None
+        self.known_id: int | None = None
+        """Its ID, once it was asked for."""
         self._asking = asyncio.Lock()
         self._ip_range: Any = None
         self._servers: Sequence[client.Server] = ()
@@ -48,16 +49,16 @@ class Network:
             FailedPrecondition: there is no such network.
         """
         async with self._asking:
-            if self._word and self._id is None:
+            if self._word and self.known_id is None:
                 await self._resolve()
-        return self._id
+        return self.known_id
 
     async def _resolve(self) -> None:
         try:
             found = await self._api.resolved("networks", "network", client.Network, self._word)
         except cloud.InvalidArgument as error:
             raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
-        self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
+        self.known_id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
         outside = [str(one) for one in self._pods if not self._holds(one)]
         if outside:
             _log.warning(
@@ -72,11 +73,6 @@ class Network:
         """Whether a range is part of it; one of IPv6 is nothing that it could hold."""
         whole = self._ip_range
         return one.version != 4 or (whole is not None and bool(one.subnet_of(whole)))
-
-    @property
-    def known_id(self) -> int | None:
-        """Its ID, once it was asked for."""
-        return self._id
 
     def first_inside(self, addresses: Sequence[str]) -> str:
         """The first that is in the range of the network, once that is known; else the first."""
@@ -122,7 +118,7 @@ class Network:
             raise cloud.Unavailable(f"no server is named {name}")
         for server in self._servers:
             for net in server.private_net:
-                if server.name == name and net.network == self._id and net.ip:
+                if server.name == name and net.network == self.known_id and net.ip:
                     return net.ip
         raise cloud.FailedPrecondition(
             f"server {name} has no address in the network, and nothing can be routed to it"

@@ -6,24 +6,18 @@ Everything about HTTP is done by `ccm.cloud.rest`. Each method raises `CloudErro
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from ccm import cloud
 from ccm.base.credentials import header_value
+from ccm.base.parsing import parse_url
 from ccm.cloud import rest
-
-
-def parse_url(text: str) -> str:
-    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError(text)
-    return text.rstrip("/")
 
 
 def url_of(environ: Mapping[str, str]) -> str:
@@ -211,28 +205,7 @@ class Route(NewRoute, frozen=True, kw_only=True):
     target_name: str | None
 
 
-class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    # One without this field is broken, lest a listing be cut short silently.
-    next_cursor: str | None
-
-
-class _Servers(_Page, frozen=True, kw_only=True):
-    instances: tuple[Server, ...]
-
-
-class _Volumes(_Page, frozen=True, kw_only=True):
-    volumes: tuple[Volume, ...]
-
-
-class _Balancers(_Page, frozen=True, kw_only=True):
-    balancers: tuple[Balancer, ...]
-
-
-class _Routes(_Page, frozen=True, kw_only=True):
-    routes: tuple[Route, ...]
-
-
-P = TypeVar("P", bound=_Page)
+T = TypeVar("T")
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -243,6 +216,13 @@ class _Error(msgspec.Struct, frozen=True):
 
 class _ErrorAnswer(msgspec.Struct, frozen=True):
     error: _Error
+
+
+@functools.cache
+def _page(table: str, kind: Any) -> Any:
+    # One without a cursor is broken, lest a listing be cut short silently.
+    items: Any = (table, tuple.__class_getitem__((kind, ...)))
+    return msgspec.defstruct("_Page", [items, ("next_cursor", str | None)], frozen=True)
 
 
 class Client:
@@ -265,8 +245,7 @@ class Client:
         query = {} if name is None else {"name": name}
         if label is not None:
             query["label"] = "=".join(label)
-        pages = await self._pages("/v1/instances", _Servers, query)
-        return [one for page in pages for one in page.instances], len(pages)
+        return await self._all("instances", Server, query)
 
     async def create_server(self, order: ServerOrder) -> Server:
         """Order an instance; `ResourceExhausted` if there is no room."""
@@ -283,8 +262,7 @@ class Client:
 
     async def volumes(self, label: tuple[str, str]) -> list[Volume]:
         """All volumes with one label."""
-        pages = await self._pages("/v1/volumes", _Volumes, {"label": "=".join(label)})
-        return [one for page in pages for one in page.volumes]
+        return (await self._all("volumes", Volume, {"label": "=".join(label)}))[0]
 
     async def create_volume(self, order: VolumeOrder) -> Volume:
         """Order a volume."""
@@ -296,13 +274,12 @@ class Client:
 
     async def balancer(self, name: str) -> Balancer | None:
         """The load balancer of that name, whosever it is; None if there is none."""
-        pages = await self._pages("/v1/balancers", _Balancers, {"name": name})
-        return next((one for page in pages for one in page.balancers), None)
+        found, _ = await self._all("balancers", Balancer, {"name": name})
+        return next(iter(found), None)
 
     async def balancers(self, cluster: str) -> list[Balancer]:
         """All load balancers of a cluster."""
-        pages = await self._pages("/v1/balancers", _Balancers, {"cluster": cluster})
-        return [one for page in pages for one in page.balancers]
+        return (await self._all("balancers", Balancer, {"cluster": cluster}))[0]
 
     async def create_balancer(self, order: Order) -> Balancer:
         """Order a load balancer; `AlreadyExists` if the name is taken."""
@@ -323,8 +300,7 @@ class Client:
 
     async def routes(self, cluster: str) -> list[Route]:
         """All routes of a cluster."""
-        pages = await self._pages("/v1/routes", _Routes, {"cluster": cluster})
-        return [one for page in pages for one in page.routes]
+        return (await self._all("routes", Route, {"cluster": cluster}))[0]
 
     async def create_route(self, order: NewRoute) -> Route:
         """Order a route; `AlreadyExists` if the range has one."""
@@ -334,9 +310,17 @@ class Client:
         """Delete a route; `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/routes/{quote(route_id, safe='')}")
 
-    async def _pages(self, path: str, page: type[P], query: Mapping[str, str]) -> list[P]:
+    async def _all(
+        self, table: str, kind: type[T], query: Mapping[str, str]
+    ) -> tuple[list[T], int]:
+        """All of a kind that the query asks for, and how many requests it took."""
+
+        def after(page: Any) -> Mapping[str, str] | None:
+            return None if page.next_cursor is None else {"cursor": page.next_cursor}
+
         query = {"limit": str(PAGE_LIMIT), **query}
-        return await self._http.pages(path, page, query, after=_after)
+        pages = await self._http.pages(f"/v1/{table}", _page(table, kind), query, after=after)
+        return [one for page in pages for one in getattr(page, table)], len(pages)
 
 
 @contextlib.asynccontextmanager
@@ -351,10 +335,6 @@ async def open_client(settings: Config) -> AsyncIterator[Client]:
         connect_timeout_s=settings.connect_timeout.total_seconds(),
     ) as http:
         yield Client(http)
-
-
-def _after(page: _Page) -> Mapping[str, str] | None:
-    return None if page.next_cursor is None else {"cursor": page.next_cursor}
 
 
 def _refusal(body: bytes) -> rest.Refusal:

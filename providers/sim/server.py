@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import random
 import secrets
 from collections.abc import Callable, Sequence
@@ -56,20 +57,6 @@ class ApiError(fake_api.Refused):
             self.headers = {hdrs.RETRY_AFTER: str(math.ceil(retry_after_s))}
 
 
-class RateLimit:
-    """A token bucket that refuses instead of waiting; it holds one second's worth."""
-
-    def __init__(self, rate: float) -> None:
-        self._bucket = Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
-
-    def take(self) -> float:
-        """Take a token: 0.0 if there was one, else the seconds until there will be."""
-        now = clock.monotonic()
-        if self._bucket is None or self._bucket.take(now):
-            return 0.0
-        return self._bucket.missing_s(now)
-
-
 # --- what calls say -----------------------------------------------------------------------------
 
 
@@ -109,30 +96,16 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return found
 
 
-class InstanceQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a name, or with a label `key=value`."""
-
-    name: str | None = None
-    label: str | None = None
-
-
-class BalancerQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a name or a cluster."""
-
-    name: str | None = None
-    cluster: str | None = None
-
-
-class RouteQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a cluster."""
-
-    cluster: str | None = None
-
-
-class VolumeQuery(PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With a label `key=value`."""
-
-    label: str | None = None
+def _query(*filters: str) -> type[PageQuery]:
+    """A page of those that a filter names: `name`, `cluster`, or `label` with `key=value`."""
+    return msgspec.defstruct(
+        "Query",
+        [(one, str | None, None) for one in filters],
+        bases=(PageQuery,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +123,7 @@ class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class GivenInstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Many instances at once; all of them are placed or none."""
 
-    instances: tuple[world.GivenInstance, ...]
+    instances: tuple[world.Instance, ...]
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,8 +185,8 @@ class Service(fake_api.FakeApi):
         """Take on new settings; the rate limits start afresh."""
         self.settings = settings
         self.worlds.use(settings)
-        self._rate_limit = RateLimit(settings.rate_limit)
-        self._order_rate_limit = RateLimit(settings.order_rate_limit)
+        self._rate_limit = _bucket(settings.rate_limit)
+        self._order_rate_limit = _bucket(settings.order_rate_limit)
 
     @property
     def latency_s(self) -> float:
@@ -253,9 +226,9 @@ class Service(fake_api.FakeApi):
             raise self._error("unauthenticated", "the bearer token is missing or wrong")
         if request.path.startswith("/admin/"):
             return
-        wait_s = self._rate_limit.take()
+        wait_s = _taken_s(self._rate_limit)
         if (request.method, request.path) == ("POST", "/v1/instances"):
-            wait_s = wait_s or self._order_rate_limit.take()
+            wait_s = wait_s or _taken_s(self._order_rate_limit)
         if wait_s:
             raise self._error("rate_limited", "too many calls", wait_s=wait_s)
 
@@ -303,6 +276,17 @@ class Service(fake_api.FakeApi):
 serve = fake_api.serve
 
 
+def _bucket(rate: float) -> Bucket | None:
+    """One second's worth of calls; None: any number."""
+    return Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
+
+
+def _taken_s(bucket: Bucket | None) -> float:
+    """Take a call from a bucket: 0.0 if there was one, else the seconds until there will be."""
+    now = clock.monotonic()
+    return 0.0 if bucket is None or bucket.take(now) else bucket.missing_s(now)
+
+
 def novel(answer: Any) -> Any:
     """Return a right answer as a later version of the cloud might give it."""
     if isinstance(answer, list | tuple):
@@ -326,14 +310,25 @@ Handle = Callable[[Service, Asked], Any]
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One row of the API and what it does; `route` is method and path."""
+    """One row of the API; `route` is method and path.
+
+    `does` is a method of `Worlds` or of one of its parts, called with the ID in the path and the
+    body, as far as there are any; or it is a function.
+    """
 
     name: str
     route: str
-    handle: Handle
+    does: str | Handle
     status: int = 200
     body: Any = None
     query: type[msgspec.Struct] = NoQuery
+
+    def handle(self, cloud: Service, asked: Asked) -> Any:
+        """Carry out a call."""
+        if not isinstance(self.does, str):
+            return self.does(cloud, asked)
+        given = [one for one in (asked.id, asked.body) if one]
+        return operator.attrgetter(self.does)(cloud.worlds)(*given)
 
 
 def _cursor(after: int | None) -> str | None:
@@ -394,16 +389,10 @@ def _twin(row: Operation, **changes: Any) -> Operation:
 
 
 _ONE = "/v1/instances/{id}"
+_LB = "/v1/balancers/{id}"
 
-_UPDATE = Operation(
-    "update_instance",
-    f"PATCH {_ONE}",
-    lambda cloud, asked: cloud.world.update(asked.id, asked.body),
-    body=world.Change,
-)
-_DELETE = Operation(
-    "delete_instance", f"DELETE {_ONE}", lambda cloud, asked: cloud.world.delete(asked.id), 204
-)
+_UPDATE = Operation("update_instance", f"PATCH {_ONE}", "instances.update", body=world.Change)
+_DELETE = Operation("delete_instance", f"DELETE {_ONE}", "instances.delete", 204)
 _ACT = Operation(
     "act_on_instance",
     f"POST {_ONE}/actions",
@@ -416,17 +405,10 @@ def _shelf(
     kind: str, part: str, order: type[msgspec.Struct], query: type[PageQuery]
 ) -> tuple[Operation, ...]:
     """What customer and administrator may do with each of these."""
-
-    def create(cloud: Service, asked: Asked) -> Any:
-        return getattr(cloud.worlds, part).create(asked.body)
-
-    def delete(cloud: Service, asked: Asked) -> None:
-        getattr(cloud.worlds, part).delete(asked.id)
-
     rows = (
         Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=query),
-        Operation(f"create_{kind}", f"POST /v1/{part}", create, 201, order),
-        Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", delete, 204),
+        Operation(f"create_{kind}", f"POST /v1/{part}", f"{part}.create", 201, order),
+        Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", f"{part}.delete", 204),
     )
     # The administrator may delete protected load balancers too, and has a row of his own for it.
     twins = rows[:2] if kind == "balancer" else rows
@@ -434,42 +416,29 @@ def _shelf(
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("list_instances", "GET /v1/instances", _list_instances, query=InstanceQuery),
+    Operation(
+        "list_instances", "GET /v1/instances", _list_instances, query=_query("name", "label")
+    ),
     Operation(
         "get_instance",
         f"GET {_ONE}",
         lambda cloud, asked: cloud.world.get(asked.id, stale_s=cloud.settings.get_delay_s),
     ),
-    Operation(
-        "create_instance",
-        "POST /v1/instances",
-        lambda cloud, asked: cloud.worlds.order(asked.body),
-        201,
-        worlds.Order,
-    ),
+    Operation("create_instance", "POST /v1/instances", "order", 201, worlds.Order),
     _UPDATE,
     _DELETE,
     _ACT,
-    *_shelf("balancer", "balancers", world_balancers.NewBalancer, BalancerQuery),
-    Operation(
-        "get_balancer",
-        "GET /v1/balancers/{id}",
-        lambda cloud, asked: cloud.worlds.balancers.get(asked.id),
-    ),
-    Operation(
-        "change_balancer",
-        "PUT /v1/balancers/{id}",
-        lambda cloud, asked: cloud.worlds.balancers.change(asked.id, asked.body),
-        body=world_balancers.Plan,
-    ),
+    *_shelf("balancer", "balancers", world_balancers.NewBalancer, _query("name", "cluster")),
+    Operation("get_balancer", f"GET {_LB}", "balancers.get"),
+    Operation("change_balancer", f"PUT {_LB}", "balancers.change", body=world_balancers.Plan),
     Operation(
         "set_members",
-        "PUT /v1/balancers/{id}/members",
+        f"PUT {_LB}/members",
         lambda cloud, asked: cloud.worlds.balancers.set_members(asked.id, asked.body.members),
         body=Members,
     ),
-    *_shelf("route", "routes", world.NewRoute, RouteQuery),
-    *_shelf("volume", "volumes", world.NewVolume, VolumeQuery),
+    *_shelf("route", "routes", world.NewRoute, _query("cluster")),
+    *_shelf("volume", "volumes", world.NewVolume, _query("label")),
     Operation(
         "admin_put_instances",
         "POST /admin/instances",
@@ -478,25 +447,16 @@ OPERATIONS: tuple[Operation, ...] = (
         GivenInstances,
     ),
     _twin(_UPDATE, body=world.Interference),
-    _twin(_DELETE, handle=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True)),
+    _twin(_DELETE, does=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True)),
     _twin(_ACT),
-    Operation(
-        "admin_get_user_data",
-        "GET /admin/instances/{id}/user-data",
-        lambda cloud, asked: cloud.worlds.user_data(asked.id),
-    ),
+    Operation("admin_get_user_data", "GET /admin/instances/{id}/user-data", "user_data"),
     Operation(
         "admin_update_balancer",
         "PATCH /admin/balancers/{id}",
-        lambda cloud, asked: cloud.worlds.balancers.interfere(asked.id, asked.body),
+        "balancers.interfere",
         body=world_balancers.Interference,
     ),
-    Operation(
-        "admin_delete_balancer",
-        "DELETE /admin/balancers/{id}",
-        lambda cloud, asked: cloud.worlds.balancers.remove(asked.id),
-        204,
-    ),
+    Operation("admin_delete_balancer", "DELETE /admin/balancers/{id}", "balancers.remove", 204),
     Operation("admin_add_faults", "POST /admin/faults", _add_faults, 204, Faults),
     Operation("admin_clear_faults", "DELETE /admin/faults", lambda cloud, _: cloud.heal(), 204),
     Operation("admin_get_settings", "GET /admin/settings", lambda cloud, _: cloud.settings),

@@ -97,27 +97,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     value: str
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One virtual machine as the cloud shows it; `created` is RFC 3339 text.
-
-    `allowed_addresses` are ranges that it may send from besides its own addresses; `reason` says
-    what is wrong with one in `error`. One that does not `joins` runs and never becomes a node.
-    """
-
-    id: str
-    name: str
-    state: State
-    zone: str
-    region: str
-    type: str
-    addresses: tuple[Address, ...]
-    labels: dict[str, str]
-    created: str
-    allowed_addresses: tuple[str, ...] = ()
-    reason: str = ""
-    joins: bool = True
-
-
 class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a customer states when ordering an instance.
 
@@ -132,8 +111,13 @@ class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     labels: dict[str, str] = {}
 
 
-class GivenInstance(NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An instance that is simply there: what the administrator or a saved state brings."""
+class Instance(NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One virtual machine: as the cloud shows it, or as an administrator or a saved state says.
+
+    `created` is RFC 3339 text. `allowed_addresses` are ranges that it may send from besides its own
+    addresses; `reason` says what is wrong with one in `error`. One that does not `joins` runs and
+    never becomes a node.
+    """
 
     id: str = ""
     state: State = "running"
@@ -231,10 +215,10 @@ class World:
 
     def create(self, wanted: NewInstance) -> Instance:
         """Order an instance: it is `starting` now and `running` soon."""
-        given = GivenInstance(**msgspec.structs.asdict(wanted), state="starting")
-        return self.put(given)
+        fields = {name: getattr(wanted, name) for name in NewInstance.__struct_fields__}
+        return self.put(Instance(**fields, state="starting"))
 
-    def put_all(self, given: Sequence[GivenInstance]) -> tuple[Instance, ...]:
+    def put_all(self, given: Sequence[Instance]) -> tuple[Instance, ...]:
         """Place many instances, all of them or none.
 
         Raises:
@@ -249,7 +233,7 @@ class World:
             seen.add(one.id)
         return tuple(self.put(one) for one in given)
 
-    def put(self, given: GivenInstance) -> Instance:
+    def put(self, given: Instance) -> Instance:
         """Place an instance in the state given; one on the way settles as usual.
 
         Raises:
@@ -259,12 +243,12 @@ class World:
         self._check(given)
         self._sequence += 1
         now = clock.monotonic()
-        fields = msgspec.structs.asdict(given) | {
-            "id": given.id or self._new_id(),
-            "addresses": given.addresses or (self._new_address(),),
-            "created": given.created or clock.now().isoformat(timespec="milliseconds"),
-        }
-        instance = Instance(**fields)
+        instance = msgspec.structs.replace(
+            given,
+            id=given.id or self._new_id(),
+            addresses=given.addresses or (self._new_address(),),
+            created=given.created or clock.now().isoformat(timespec="milliseconds"),
+        )
         record = _Record(self._sequence, now, instance)
         if given.state in SETTLES:
             settled = msgspec.structs.replace(instance, state=SETTLES[given.state])
@@ -389,7 +373,7 @@ class World:
         living = (record.at(now) for record in self._order)
         return tuple(one for one in living if one is not None and one.state != "deleted")
 
-    def _check(self, given: GivenInstance) -> None:
+    def _check(self, given: Instance) -> None:
         if not given.name:
             raise WorldError("invalid", "name: must not be empty")
         if given.id and not ID.fullmatch(given.id):
@@ -584,14 +568,10 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str = ""
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class Route(NewRoute, frozen=True, kw_only=True):
     """One route; `target` is the gateway's instance, null where no instance has the address."""
 
     id: str
-    name: str
-    cluster: str
-    destination: str
-    gateway: str
     target: str | None = None
     target_name: str | None = None
 

@@ -79,7 +79,7 @@ class NewBalancer(Plan, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cluster: str = ""
 
 
-class Balancer(Plan, frozen=True, kw_only=True):
+class Balancer(NewBalancer, frozen=True, kw_only=True):
     """One load balancer as the cloud shows it.
 
     `reason` says why it is in `error`; `ready_in_s` is how long it is still on its way;
@@ -87,8 +87,6 @@ class Balancer(Plan, frozen=True, kw_only=True):
     """
 
     id: str
-    name: str
-    cluster: str
     state: State
     reason: str = ""
     ready_in_s: float = 0.0

@@ -76,7 +76,7 @@ class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a cloud, as it is kept across restarts."""
 
-    instances: tuple[world.GivenInstance, ...] = ()
+    instances: tuple[world.Instance, ...] = ()
     balancers: tuple[world_balancers.Balancer, ...] = ()
     routes: tuple[world.Route, ...] = ()
     volumes: tuple[world.Volume, ...] = ()
@@ -131,9 +131,7 @@ class Worlds:
                 return found
         self._check_room(order.zone)
         self.volumes.check_free(order.volumes)
-        fields = msgspec.structs.asdict(order)
-        given = {name: fields[name] for name in world.NewInstance.__struct_fields__}
-        made = self.instances.create(world.NewInstance(**given))
+        made = self.instances.create(order)
         self.volumes.attach(order.volumes, made.id)
         self._user_data[made.id] = order.user_data
         if order.token:
@@ -151,11 +149,8 @@ class Worlds:
 
     def snapshot(self) -> Saved:
         """Return everything as it is now."""
-        instances = msgspec.convert(
-            msgspec.to_builtins(self.instances.snapshot()), tuple[world.GivenInstance, ...]
-        )
         return Saved(
-            instances=instances,
+            instances=self.instances.snapshot(),
             balancers=tuple(self.balancers.list()),
             routes=tuple(self.routes.list()),
             volumes=tuple(self.volumes.list()),

@@ -14,7 +14,6 @@ not import.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 from ccm import cloud
 
@@ -52,23 +51,18 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """
     settings, given = config.read(context)
     place = settings.global_
-    async with AsyncExitStack() as stack:
-        authorizer = await stack.enter_async_context(config.open_authorizer(given))
-        emergency = given.lb_api_emergency_token
-        api = await stack.enter_async_context(
-            iaas.open_client(place.api_endpoints.iaas_api, authorizer)
-        )
-        balancing = await stack.enter_async_context(
-            lbapi.open_client(
-                place.api_endpoints.load_balancer_api,
-                auth.Token(emergency) if emergency else authorizer,
-                project_id=place.project_id,
-                region=place.region,
-            )
-        )
-        clients = await stack.enter_async_context(
-            machines.open_clients(given, place.api_endpoints.iaas_api)
-        )
+    emergency = given.lb_api_emergency_token
+    async with (
+        config.open_authorizer(given) as authorizer,
+        iaas.open_client(place.api_endpoints.iaas_api, authorizer) as api,
+        lbapi.open_client(
+            place.api_endpoints.load_balancer_api,
+            auth.Token(emergency) if emergency else authorizer,
+            project_id=place.project_id,
+            region=place.region,
+        ) as balancing,
+        machines.open_clients(given, place.api_endpoints.iaas_api) as clients,
+    ):
         servers = instances.StackitInstances(api, settings)
         yield cloud.Cloud(
             name=StackitProviderName,

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from ccm import cloud
 from ccm.base.credentials import header_value
+from ccm.base.parsing import parse_url
 from ccm.cloud import rest
 from ccm.model.ip import parse_ip
 
@@ -41,14 +42,6 @@ def parse_region(text: str) -> str:
     if not REGION.fullmatch(text):
         raise ValueError(text)
     return text
-
-
-def parse_url(text: str) -> str:
-    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise ValueError(text)
-    return text.rstrip("/")
 
 
 def parse_token_url(text: str) -> str:

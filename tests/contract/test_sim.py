@@ -63,7 +63,7 @@ class SimHarness(Harness):
         addresses = tuple(
             world.Address(kind=kind, value=value) for kind, value in zip(kinds, values, strict=True)
         )
-        given = world.GivenInstance(
+        given = world.Instance(
             name=f"node-{number}", type="big", addresses=addresses, labels={"sim/rack": "r7"}
         )
         made = self._world.put(given)
@@ -203,7 +203,7 @@ class SimHarness(Harness):
                 client.MARK_NAME: identity.name,
                 client.MARK_UID: identity.uid,
             }
-        made = self._world.put(world.GivenInstance(name=name, labels=labels))
+        made = self._world.put(world.Instance(name=name, labels=labels))
         return HeldVM(name=made.name, provider_id=f"sim://{made.id}")
 
     async def slow_vms(self, *, slow: bool) -> None:

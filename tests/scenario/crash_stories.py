@@ -276,7 +276,7 @@ class Play:
     async def _add_node(self, name: str, index: int, ranges: Sequence[str]) -> None:
         addresses = (f"10.0.0.{index}", f"fd00:10::{index:x}")
         self._cloud.world.put(
-            world.GivenInstance(
+            world.Instance(
                 name=name,
                 addresses=tuple(world.Address(kind="private", value=ip) for ip in addresses),
             )

@@ -370,7 +370,7 @@ class Environment:
     def machine(self, name: str, **facts: Any) -> world.Instance:
         """A machine that runs in the cloud."""
         labels = facts.pop("labels", {"rack": "r7"})
-        given = world.GivenInstance(name=name, labels=labels, **facts)
+        given = world.Instance(name=name, labels=labels, **facts)
         return self.cloud.world.put(given)
 
     async def node(self, name: str, **spec: Any) -> world.Instance:

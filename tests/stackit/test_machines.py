@@ -34,13 +34,13 @@ def of(harness: StackitHarness, project: cloud.Cloud | None = None, /, **spec: A
 def orders(harness: StackitHarness, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Every order of a server, as it came."""
     seen: list[dict[str, Any]] = []
-    create = servers.create
+    check = servers._check
 
-    def noted(world: Any, order: dict[str, Any], place: Any) -> dict[str, Any]:
+    def noted(world: Any, order: dict[str, Any], place: Any) -> None:
         seen.append(order)
-        return create(world, order, place)
+        check(world, order, place)
 
-    monkeypatch.setattr(servers, "create", noted)
+    monkeypatch.setattr(servers, "_check", noted)
     return seen
 
 

@@ -273,11 +273,10 @@ def change_protection(_: Cloud, balancer: Thing, body: Thing) -> None:
     balancer["protection"] = {"delete": bool(body.get("delete"))}
 
 
-def disable_public(_: Cloud, balancer: Thing, body: Thing) -> None:  # noqa: ARG001 - no body
-    """Be out of reach from outside."""
-    balancer["public_net"] = {**balancer["public_net"], "enabled": False}
+def publishes(*, on: bool) -> Change:
+    """Be in reach from outside, or no more."""
 
+    def switch(_: Cloud, balancer: Thing, __: Thing) -> None:
+        balancer["public_net"] = {**balancer["public_net"], "enabled": on}
 
-def enable_public(_: Cloud, balancer: Thing, body: Thing) -> None:  # noqa: ARG001 - no body
-    """Be in reach from outside."""
-    balancer["public_net"] = {**balancer["public_net"], "enabled": True}
+    return switch

@@ -179,8 +179,8 @@ _BALANCER_ACTIONS: dict[str, balancers.Change] = {
     "change_type": balancers.change_type,
     "change_dns_ptr": balancers.change_dns_ptr,
     "change_protection": balancers.change_protection,
-    "disable_public_interface": balancers.disable_public,
-    "enable_public_interface": balancers.enable_public,
+    "disable_public_interface": balancers.publishes(on=False),
+    "enable_public_interface": balancers.publishes(on=True),
 }
 
 

@@ -6,7 +6,7 @@ import re
 from copy import deepcopy
 
 from . import state
-from .state import ApiError, Cloud, Thing
+from .state import Answer, ApiError, Call, Cloud, Thing
 
 NAME = re.compile(r"[0-9a-z](?:(?:[0-9a-z]|-){0,61}[0-9a-z])?")
 TARGET = re.compile(r"[0-9a-zA-Z](?:(?:[0-9a-zA-Z]|-){0,61}[0-9a-zA-Z])?")
@@ -100,8 +100,9 @@ def _take(made: Thing, order: Thing) -> None:
         made["externalAddress"] = order["externalAddress"]
 
 
-def replace(cloud: Cloud, name: str, order: Thing) -> Thing:
+def replace(cloud: Cloud, call: Call) -> Answer:
     """Everything anew, unless somebody else was faster, or it is for ever."""
+    name, order = call.path["name"], call.body
     made = state.get(cloud.balancers, name, "load balancer")
     if order.get("version") != made["version"]:
         raise ApiError("conflict", f"the version of {name} is {made['version']}")
@@ -120,26 +121,28 @@ def replace(cloud: Cloud, name: str, order: Thing) -> Thing:
         raise state.invalid("networks", "cannot be changed")
     _take(made, order)
     made["version"] = f"lb-{cloud.number()}"
-    return made
+    return 200, made
 
 
-def replace_pool(cloud: Cloud, name: str, pool_name: str, order: Thing) -> Thing:
+def replace_pool(cloud: Cloud, call: Call) -> Answer:
     """A pool anew."""
+    name, pool_name, order = call.path["name"], call.path["targetPoolName"], call.body
     made = state.get(cloud.balancers, name, "load balancer")
     _check_targets(cloud, order)
     for at, pool in enumerate(made["targetPools"]):
         if pool["name"] == pool_name:
             made["targetPools"][at] = deepcopy(order)
             made["version"] = f"lb-{cloud.number()}"
-            return order
+            return 200, order
     raise ApiError("not_found", f"target pool {pool_name} not found")
 
 
-def delete(cloud: Cloud, name: str) -> None:
+def delete(cloud: Cloud, call: Call) -> Answer:
     """Begin to take one away; one that is not there is as good."""
+    name = call.path["name"]
     made = cloud.balancers.get(name)
     if made is None:
-        return
+        return 200, {}
     if name in cloud.protected:
         raise ApiError("conflict", f"load balancer {name} cannot be deleted just now")
     made["status"] = "STATUS_TERMINATING"
@@ -148,16 +151,18 @@ def delete(cloud: Cloud, name: str) -> None:
         cloud.balancers.pop(name, None)
 
     cloud.later(cloud.settings.balancer_removal_s, gone)
+    return 200, {}
 
 
-def page(cloud: Cloud, size: int, after: str) -> Thing:
+def index(cloud: Cloud, call: Call) -> Answer:
     """Some of them, by name; the ID of the next page is the last name."""
-    size = min(size, cloud.settings.page_size)
+    size = min(int(call.query.get("pageSize") or 100), cloud.settings.page_size)
+    after = call.query.get("pageId", "")
     names = sorted(name for name in cloud.balancers if name > after)
     found: Thing = {"loadBalancers": [cloud.balancers[name] for name in names[:size]]}
     if len(names) > size:
         found["nextPageId"] = names[size - 1]
-    return found
+    return 200, found
 
 
 def create_credentials(cloud: Cloud, order: Thing) -> Thing:
@@ -175,10 +180,23 @@ def change_credentials(cloud: Cloud, ref: str, order: Thing) -> Thing:
     return found
 
 
-def delete_credentials(cloud: Cloud, ref: str) -> None:
+def order_credentials(cloud: Cloud, call: Call) -> Answer:
+    """Put some down."""
+    return 200, {"credential": create_credentials(cloud, call.body)}
+
+
+def replace_credentials(cloud: Cloud, call: Call) -> Answer:
+    """Others in their place."""
+    found = change_credentials(cloud, call.path["credentialsRef"], call.body)
+    return 200, {"credential": found}
+
+
+def delete_credentials(cloud: Cloud, call: Call) -> Answer:
     """Take them away, unless a load balancer refers to them."""
+    ref = call.path["credentialsRef"]
     state.get(cloud.credentials, ref, "credentials")
     if any(_ref(one) == ref for one in cloud.balancers.values()):
         raise ApiError("bad_request", f"credentials {ref} are in use")
     del cloud.credentials[ref]
     del cloud.passwords[ref]
+    return 200, {}

@@ -10,7 +10,7 @@ from typing import Any
 from ccm.model.selectors import BadSelectorError, parse_labels
 
 from . import state
-from .state import ApiError, Cloud, Thing
+from .state import Answer, ApiError, Call, Cloud, Handler, Thing
 
 NAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?")
 MACHINE_TYPES = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*")
@@ -124,11 +124,11 @@ def _check(cloud: Cloud, order: Thing, place: Place) -> None:
         raise ApiError("quota", "Quota exceeded for servers")
 
 
-def create(cloud: Cloud, order: Thing, place: Place) -> Thing:
+def create(cloud: Cloud, call: Call) -> Answer:
     """Order a server."""
-    _check(cloud, order, place)
+    _check(cloud, call.body, call.place)
     is_full = len(cloud.servers) >= cloud.settings.hosts
-    made = make(cloud, order, place)
+    made = make(cloud, call.body, call.place)
 
     def run() -> None:
         if made["status"] != "CREATING":
@@ -139,34 +139,43 @@ def create(cloud: Cloud, order: Thing, place: Place) -> Thing:
             made.update(status="ACTIVE", launchedAt=cloud.now())
 
     cloud.later(cloud.settings.boot_s, run)
-    return public(cloud, made)
+    return 201, public(cloud, made)
 
 
-def one(cloud: Cloud, number: str, place: Place) -> Thing:
-    """A server that is in that place."""
-    if cloud.places.get(number) != place:
+def one(cloud: Cloud, call: Call) -> Thing:
+    """The server that a call is about, which is in its place."""
+    number = call.path["serverId"]
+    if cloud.places.get(number) != call.place:
         raise ApiError("not_found", f"server {number} not found")
     return cloud.servers[number]
 
 
-def index(cloud: Cloud, place: Place, selector: str) -> list[Thing]:
+def show(cloud: Cloud, call: Call) -> Answer:
+    """One server."""
+    return 200, public(cloud, one(cloud, call), call.query.get("details") == "true")
+
+
+def index(cloud: Cloud, call: Call) -> Answer:
     """All of a place, or those with labels."""
     try:
-        terms = parse_labels(selector)
+        terms = parse_labels(call.query.get("label_selector", ""))
     except BadSelectorError as error:
         raise state.invalid("label_selector", "is malformed") from error
-    return [
-        made
+    found = [
+        public(cloud, made, call.query.get("details") == "true")
         for number, made in cloud.servers.items()
-        if cloud.places[number] == place and all(term.matches(made["labels"]) for term in terms)
+        if cloud.places[number] == call.place
+        and all(term.matches(made["labels"]) for term in terms)
     ]
+    return 200, {"items": found}
 
 
-def delete(cloud: Cloud, number: str, place: Place) -> None:
+def delete(cloud: Cloud, call: Call) -> Answer:
     """Begin to take one away."""
-    made = one(cloud, number, place)
+    made = one(cloud, call)
     made["status"] = "DELETING"
-    cloud.later(cloud.settings.removal_s, lambda: remove(cloud, number))
+    cloud.later(cloud.settings.removal_s, lambda: remove(cloud, made["id"]))
+    return 204, None
 
 
 def remove(cloud: Cloud, number: str) -> None:
@@ -194,17 +203,43 @@ def power(cloud: Cloud, number: str, *, on: bool) -> None:
     cloud.later(cloud.settings.power_s, switched)
 
 
-def nics(cloud: Cloud, number: str, place: Place) -> list[Thing]:
+def powers(*, on: bool) -> Handler:
+    """Switch one on or off."""
+
+    def switch(cloud: Cloud, call: Call) -> Answer:
+        power(cloud, one(cloud, call)["id"], on=on)
+        return 202, None
+
+    return switch
+
+
+def nics(cloud: Cloud, call: Call) -> Answer:
     """The cards of a server."""
-    return [cloud.nics[each["nicId"]] for each in one(cloud, number, place)["nics"]]
+    return 200, {"items": [cloud.nics[each["nicId"]] for each in one(cloud, call)["nics"]]}
 
 
-def patch_nic(cloud: Cloud, network: str, number: str, change: Thing) -> Thing:
+def create_nic(cloud: Cloud, call: Call) -> Answer:
+    """Make a card."""
+    given = {key: call.body[key] for key in ("allowedAddresses", "name") if key in call.body}
+    return 201, new_nic(cloud, call.path["networkId"], **given)
+
+
+def quotas(cloud: Cloud, call: Call) -> Answer:
+    """How many of each kind there are and may be."""
+    used = sum(place == call.place for place in cloud.places.values())
+    whole = {"limit": cloud.settings.servers, "usage": used}
+    names = ("backupGigabytes", "backups", "gigabytes", "networks", "nics", "publicIps", "ram")
+    more = ("securityGroupRules", "securityGroups", "snapshots", "vcpu", "volumes")
+    return 200, {"quotas": dict.fromkeys((*names, *more), whole)}
+
+
+def patch_nic(cloud: Cloud, call: Call) -> Answer:
     """Change a card; a list that is given replaces the one that is there."""
+    network, number, change = call.path["networkId"], call.path["nicId"], call.body
     nic = state.get(cloud.nics, number, "nic")
     if nic["networkId"] != network:
         raise ApiError("not_found", f"nic {number} not found in network {network}")
     nic.update(
         {key: change[key] for key in ("allowedAddresses", "name", "labels") if key in change}
     )
-    return nic
+    return 200, nic

@@ -151,6 +151,26 @@ class Cloud:
             effect()
 
 
+Answer = tuple[int, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request, read: what stands in its path, its query, its body."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Thing
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Project and region."""
+        return (self.path["projectId"], self.path["region"])
+
+
+Handler = Callable[[Cloud, Call], Answer]
+
+
 def invalid(field: str, message: str) -> ApiError:
     """The error for a field that makes no sense."""
     return ApiError("bad_request", f"{field}: {message}")

@@ -32,7 +32,7 @@ def vms(hand: HandClock) -> world.World:
 
 
 def put(vms: world.World, name: str = "a", state: world.State = "running") -> str:
-    return vms.put(world.GivenInstance(name=name, state=state)).id
+    return vms.put(world.Instance(name=name, state=state)).id
 
 
 def names(page: world.Page) -> list[str]:
@@ -95,10 +95,10 @@ def test_a_page_boundary_survives_deletions(vms: world.World, hand: HandClock) -
 def test_many_instances_are_placed_or_none(
     vms: world.World, given: list[tuple[str, str]], code: world.Code
 ) -> None:
-    vms.put(world.GivenInstance(name="old", id="old"))
+    vms.put(world.Instance(name="old", id="old"))
 
     with refused(code):
-        vms.put_all([world.GivenInstance(name=name, id=key) for name, key in given])
+        vms.put_all([world.Instance(name=name, id=key) for name, key in given])
 
     assert names(vms.page(limit=10)) == ["old"]
 
@@ -234,8 +234,8 @@ async def test_everything_outlives_the_process(tmp_path: Path) -> None:
     async with worlds.kept(before, path):
         vms = before.instances
         given: Any = {"labels": {"x": "1"}, "state": "error", "reason": "no host", "joins": False}
-        kept = vms.put(world.GivenInstance(name="a", **given))
-        vms.delete(vms.put(world.GivenInstance(name="b")).id)
+        kept = vms.put(world.Instance(name="a", **given))
+        vms.delete(vms.put(world.Instance(name="b")).id)
         listener = world_balancers.Listener(protocol="TCP", port=80, target_port=30080)
         balancer = before.balancers.create(
             world_balancers.NewBalancer(name="web", listeners=(listener,))
@@ -271,7 +271,7 @@ def test_a_window_chooses_the_calls_by_time(script: Script, hand: HandClock) -> 
 
 
 def fill(service: server.Service, number: int) -> None:
-    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(number)])
+    service.world.put_all([world.Instance(name=f"n{index}") for index in range(number)])
 
 
 async def arm(remote: Remote, **fault: object) -> None:

@@ -40,7 +40,7 @@ async def test_metadata_is_complete_and_in_kubernetes_words(
         ("hostname", "a"),
     )
     made = service.world.put(
-        world.GivenInstance(
+        world.Instance(
             name="a",
             type="2 vCPU, 4 GB",
             zone="z1",
@@ -73,7 +73,7 @@ async def test_metadata_is_complete_and_in_kubernetes_words(
 async def test_a_question_is_one_request_and_a_name_that_is_not_unique_decides_nothing(
     service: server.Service, instances: sim.instances.SimInstances
 ) -> None:
-    _, twin = (service.world.put(world.GivenInstance(name="a")).id for _ in range(2))
+    _, twin = (service.world.put(world.Instance(name="a")).id for _ in range(2))
     questions = (
         *(instances.instance_exists, instances.instance_state),
         *(instances.instance_shutdown, instances.instance_metadata),
@@ -133,7 +133,7 @@ def table(provider: cloud.Cloud) -> routes.SimRoutes:
 
 def put(service: server.Service, name: str, *ips: str) -> None:
     addresses = tuple(world.Address(kind="private", value=ip) for ip in ips)
-    service.world.put(world.GivenInstance(id=name, name=name, addresses=addresses))
+    service.world.put(world.Instance(id=name, name=name, addresses=addresses))
 
 
 def route(target: str, cidr: str = "10.120.0.0/24", *ips: str) -> cloud.Route:
@@ -231,7 +231,7 @@ async def api(url: str) -> AsyncIterator[client.Client]:
 
 @pytest.fixture
 def instance(service: server.Service) -> str:
-    return service.world.put(world.GivenInstance(name="a")).id
+    return service.world.put(world.Instance(name="a")).id
 
 
 def body(**fields: object) -> Fault:
