@@ -15,21 +15,24 @@ import contextlib
 import random
 import re
 import uuid
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import msgspec
 
 from ccm.base import clock, metrics, redact, tasks
 from ccm.base.log import Outage, logger
-from ccm.base.recent import Recent
 from ccm.base.throttle import Bucket
 from ccm.kube import errors
 from ccm.kube.client import Resource
 from ccm.model.meta import ObjectMeta, ObjectReference
 from ccm.model.objects import Event, EventSource
 from ccm.model.times import format_time
+
+V = TypeVar("V")
 
 COMBINED_PREFIX = "(combined from similar events): "
 """Begins the message of an event that stands for several similar ones (client-go)."""
@@ -86,31 +89,32 @@ class Correlator:
     """
 
     def __init__(self, *, memory: int = MEMORY) -> None:
-        self._similar: Recent[Hashable, _Similar] = Recent(memory)
-        self._seen: Recent[Hashable, _Seen] = Recent(memory)
-        self._buckets: Recent[Hashable, Bucket] = Recent(memory)
+        self._memory = memory
+        self._similar: OrderedDict[Hashable, _Similar] = OrderedDict()
+        self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
+        self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def judge(self, event: Event, now: datetime) -> Verdict | None:
         """Decide about an event with count 1; None leaves it out as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
-        bucket = self._buckets.of((origin, event.type)) or Bucket(qps=SPAM_QPS, burst=SPAM_BURST)
-        self._buckets.note((origin, event.type), bucket)
+        bucket = self._buckets.get((origin, event.type)) or Bucket(qps=SPAM_QPS, burst=SPAM_BURST)
+        self._remember(self._buckets, (origin, event.type), bucket)
         if not bucket.take(now.timestamp()):
             return None
         return Verdict(event=counted, repeated=repeated, key=key)
 
     def written(self, key: Hashable, event: Event) -> None:
         """Remember how the server has the event now."""
-        self._seen.note(key, _Seen(event.name, event.count, event.first_timestamp))
+        self._remember(self._seen, key, _Seen(event.name, event.count, event.first_timestamp))
 
     def _combine(
         self, event: Event, origin: tuple[str, ...], now: datetime
     ) -> tuple[Event, Hashable]:
         kin = (origin, event.type, event.reason)
-        similar = self._similar.of(kin) or _Similar(now)
-        self._similar.note(kin, similar)
+        similar = self._similar.get(kin) or _Similar(now)
+        self._remember(self._similar, kin, similar)
         if (now - similar.last).total_seconds() > SIMILAR_WINDOW_S:
             similar.messages.clear()
         similar.last = now
@@ -124,7 +128,7 @@ class Correlator:
         return combined, kin
 
     def _count(self, event: Event, key: Hashable) -> tuple[Event, bool]:
-        seen = self._seen.of(key)
+        seen = self._seen.get(key)
         if seen is not None:
             event = msgspec.structs.replace(
                 event,
@@ -132,8 +136,15 @@ class Correlator:
                 count=seen.count + 1,
                 first_timestamp=seen.first,
             )
-        self._seen.note(key, _Seen(event.name, event.count, event.first_timestamp))
+        self._remember(self._seen, key, _Seen(event.name, event.count, event.first_timestamp))
         return event, seen is not None
+
+    def _remember(self, values: OrderedDict[Hashable, V], key: Hashable, value: V) -> None:
+        """Keep a value as the one that was used last; the one used longest ago makes room."""
+        values[key] = value
+        values.move_to_end(key)
+        if len(values) > self._memory:
+            values.popitem(last=False)
 
 
 def stamped(event: Event, now: datetime) -> Event:

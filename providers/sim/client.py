@@ -219,9 +219,8 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def _page(table: str, kind: Any) -> Any:
+def _page(items: Any) -> Any:
     # One without a cursor is broken, lest a listing be cut short silently.
-    items: Any = (table, tuple.__class_getitem__((kind, ...)))
     return msgspec.defstruct("_Page", [items, ("next_cursor", str | None)], frozen=True)
 
 
@@ -319,7 +318,8 @@ class Client:
             return None if page.next_cursor is None else {"cursor": page.next_cursor}
 
         query = {"limit": str(PAGE_LIMIT), **query}
-        pages = await self._http.pages(f"/v1/{table}", _page(table, kind), query, after=after)
+        items: Any = (table, tuple.__class_getitem__((kind, ...)))
+        pages = await self._http.pages(f"/v1/{table}", _page(items), query, after=after)
         return [one for page in pages for one in getattr(page, table)], len(pages)
 
 

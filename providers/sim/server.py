@@ -16,7 +16,7 @@ import operator
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from aiohttp import hdrs, web
@@ -98,7 +98,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def _query(*filters: str) -> type[PageQuery]:
     """A page of those that a filter names: `name`, `cluster`, or `label` with `key=value`."""
-    return msgspec.defstruct(
+    made = msgspec.defstruct(
         "Query",
         [(one, str | None, None) for one in filters],
         bases=(PageQuery,),
@@ -106,6 +106,7 @@ def _query(*filters: str) -> type[PageQuery]:
         kw_only=True,
         forbid_unknown_fields=True,
     )
+    return cast("type[PageQuery]", made)
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -52,7 +52,7 @@ class InvalidResponse(Exception):
         super().__init__(f"{found}, not {wanted}")
 
 
-def verify(method: Callable[..., Any], answer: object) -> None:
+def verify(method: Callable[..., Any], answer: Any) -> None:
     """Raise where an answer is not what a method of an interface promises.
 
     Raises:

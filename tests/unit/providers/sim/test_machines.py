@@ -84,7 +84,7 @@ async def test_every_fault_of_a_spec_is_told(
 async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.Service) -> None:
     """A provider ID written by hand has another VM deleted."""
     await asking.create(provider_spec={"dataVolumes": [10, 20]})
-    other = service.world.put(world.GivenInstance(name="other"))
+    other = service.world.put(world.Instance(name="other"))
 
     request = asking.request(f"sim://{other.id}", is_imported=True)
     await asking.driver.delete_machine(request)

@@ -285,7 +285,7 @@ async def test_a_fault_arrives_as_its_class(
 async def test_a_fault_on_a_later_page_is_no_short_listing(
     service: server.Service, api: client.Client
 ) -> None:
-    service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(5)])
+    service.world.put_all([world.Instance(name=f"n{index}") for index in range(5)])
     service.change_settings(worlds.Settings(page_size=2))
     service.script.add(Fault(skip=2))
 
