@@ -16,7 +16,7 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from yarl import URL
 from ccm.base.log import logger
 from ccm.base.wire import aiohttp
 from ccm.kube import credentials, errors
+from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
 
 CONNECT_TIMEOUT_S = 10.0
@@ -209,33 +210,19 @@ class Sessions:
     """The sessions towards one server.
 
     Args:
-        opener: makes connections of a TLS context, None where the server speaks no TLS, and the
-            name expected in the server's certificate.
-        settings: of TLS; replaced by `adopt`.
-        secure: whether the server speaks TLS at all.
-        source: where the settings come from, for messages.
+        config: where the server is, and the TLS settings; replaced by `adopt`.
     """
 
-    def __init__(
-        self,
-        opener: Callable[[ssl.SSLContext | None, str], Connections],
-        settings: credentials.TlsSettings,
-        *,
-        secure: bool,
-        source: str,
-    ) -> None:
+    def __init__(self, config: ClusterConfig) -> None:
         self._log = logger("kube")
-        self._opener = opener
-        self._settings = settings
-        self._secure = secure
-        self._source = source
+        self._config = config
         self._newest: PooledSession | None = None
         self._open: set[PooledSession] = set()
         self._changing = asyncio.Lock()
 
-    def adopt(self, settings: credentials.TlsSettings) -> None:
+    def adopt(self, config: ClusterConfig) -> None:
         """Use other TLS settings from the next request on."""
-        self._settings = settings
+        self._config = config
 
     async def close(self) -> None:
         """Close every session, used or not."""
@@ -249,7 +236,7 @@ class Sessions:
         Raises:
             errors.Unreachable: nothing can be made of the TLS settings.
         """
-        wanted = self._settings
+        wanted = self._config.tls
         if credential.certificate is not None:
             wanted = replace(wanted, certificate=credential.certificate)
         newest = self._newest
@@ -268,14 +255,14 @@ class Sessions:
             old = self._newest
             if old is not None and old.settings == wanted:
                 return old
-            context = None
-            if self._secure:
+            server, context = self._config.server, None
+            if server.startswith("https:"):
                 try:
                     context = await asyncio.to_thread(credentials.build_context, wanted)
                 except (OSError, ValueError) as problem:
-                    text = f"TLS settings of {self._source} are unusable: {problem}"
+                    text = f"TLS settings of {self._config.source} are unusable: {problem}"
                     raise errors.Unreachable(text, kind="tls") from problem
-            opened = self._opener(context, wanted.server_name)
+            opened = Connections(server, context, wanted.server_name)
             newest = PooledSession(connections=opened, settings=wanted)
             self._open.add(newest)
             self._newest = newest

@@ -18,7 +18,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Self
 from urllib.parse import quote, urlencode
 
@@ -30,7 +29,7 @@ from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp, reason
 from ccm.kube import errors, metrics
 from ccm.kube.config import ClusterConfig
-from ccm.kube.connections import ConcurrencyLimiter, Connections, PooledSession, Response, Sessions
+from ccm.kube.connections import ConcurrencyLimiter, PooledSession, Response, Sessions
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
 
@@ -100,12 +99,7 @@ class Transport:
         self._root = server.raw_path.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
         self._concurrency = ConcurrencyLimiter()
-        self._sessions = Sessions(
-            partial(Connections, config.server),
-            config.tls,
-            secure=config.server.startswith("https:"),
-            source=config.source,
-        )
+        self._sessions = Sessions(config)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,7 +111,7 @@ class Transport:
         """Use other credentials and TLS material from the next request on; the server stays."""
         assert config.server == self.config.server
         self.config = config
-        self._sessions.adopt(config.tls)
+        self._sessions.adopt(config)
 
     async def do(
         self,

@@ -89,11 +89,14 @@ def wanted(
         raise cloud.InvalidArgument(
             f"{ann.USE_PRIVATE_IP.name} needs a network; set HCLOUD_NETWORK, or leave it out"
         )
+    disabled = first(
+        ann.DISABLE_PUBLIC_NETWORK.read(service), settings.balancers_disable_public_network
+    )
     dns = {"ipv4": ann.IPV4_RDNS.read(service), "ipv6": ann.IPV6_RDNS.read(service)}
     return Recipe(
         type=first(ann.TYPE.read(service), settings.balancers_type),
         algorithm=first(ann.ALGORITHM.read(service), settings.balancers_algorithm_type),
-        public=_public(service, settings),
+        public=None if disabled is None else not disabled,
         network=network,
         private_ip=ann.PRIVATE_IPV4.read(service),
         subnet=first(ann.PRIVATE_SUBNET.read(service), settings.balancers_private_subnet_ip_range),
@@ -101,13 +104,6 @@ def wanted(
         dns={family: name for family, name in dns.items() if name},
         ports=tuple(_port(service, one, settings, certificates) for one in service.ports),
     )
-
-
-def _public(service: cloud.Service, settings: config.Config) -> bool | None:
-    disabled = first(
-        ann.DISABLE_PUBLIC_NETWORK.read(service), settings.balancers_disable_public_network
-    )
-    return None if disabled is None else not disabled
 
 
 def _port(

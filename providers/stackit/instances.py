@@ -37,7 +37,7 @@ class StackitInstances(cloud.InstancesByPower):
 
     def __init__(self, api: iaas.Client, settings: config.Config) -> None:
         self._api = api
-        self._place = settings.global_
+        self._place = iaas.Place(settings.global_.project_id, settings.global_.region)
         self._settings = settings.instance
 
     async def instance_power(self, node: cloud.Node) -> cloud.Power:
@@ -53,7 +53,7 @@ class StackitInstances(cloud.InstancesByPower):
 
     async def list_instances(self) -> cloud.InstanceListing:
         """One request. What has no network card yet is left out, and asked about by itself."""
-        servers = await self._api.servers(self._place.project_id, self._place.region)
+        servers = await self._api.servers(self._place)
         return cloud.InstanceListing(
             instances=[
                 cloud.InstanceRecord(
@@ -65,7 +65,7 @@ class StackitInstances(cloud.InstancesByPower):
         )
 
     async def _server(self, node: cloud.Node) -> iaas.Server:
-        project, region = self._place.project_id, self._place.region
+        project, region = self._place
         if node.provider_id:
             found = parse_id(node.provider_id)
             if found.project not in ("", project) or found.region not in ("", region):
@@ -73,15 +73,15 @@ class StackitInstances(cloud.InstancesByPower):
                     f"provider ID {node.provider_id!r} is of another project or region than "
                     f"{project} in {region}, which the cloud config names"
                 )
-            return await self._api.server(project, region, found.server)
-        for server in await self._api.servers(project, region):
+            return await self._api.server(self._place, found.server)
+        for server in await self._api.servers(self._place):
             if server.name == node.name:
                 return server
         raise cloud.NotFound(f"no server is named {node.name}")
 
     def _metadata(self, server: iaas.Server) -> cloud.InstanceMetadata:
         whole = self._settings.provider_id_form == "project"
-        path = f"{self._place.project_id}/{server.id}" if whole else server.id
+        path = f"{self._place.project}/{server.id}" if whole else server.id
         return cloud.InstanceMetadata(
             provider_id=cloud.format_provider_id(StackitProviderName, path),
             instance_type=server.machine_type or "",

@@ -18,7 +18,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -30,6 +30,7 @@ from ccm.model.times import moment
 
 from . import auth, config, iaas, instances, refusals
 from .config import REGION, UUID
+from .iaas import Place
 from .marks import (
     CLUSTER,
     NAMESPACE,
@@ -321,13 +322,14 @@ def open_clients(given: config.Variables, url: str = config.IAAS_URL) -> Clients
 
     @contextlib.asynccontextmanager
     async def opener(_: str, credentials: cloud.Credentials) -> AsyncIterator[iaas.Client]:
-        async with contextlib.AsyncExitStack() as stack:
-            authorizer: auth.Nobody | auth.KeyFlow = auth.Nobody()
-            if not given.no_auth:
-                flow = auth.open_key_flow(_key(credentials), given.token_baseurl)
-                authorizer = await stack.enter_async_context(flow)
-            opened = iaas.open_client(given.iaas_endpoint or url, authorizer)
-            yield await stack.enter_async_context(opened)
+        flow: AbstractAsyncContextManager[auth.Nobody | auth.KeyFlow]
+        if given.no_auth:
+            flow = contextlib.nullcontext(auth.Nobody())
+        else:
+            flow = auth.open_key_flow(_key(credentials), given.token_baseurl)
+        place = given.iaas_endpoint or url
+        async with flow as authorizer, iaas.open_client(place, authorizer) as api:
+            yield api
 
     return cloud.Sessions(opener)
 
@@ -337,13 +339,6 @@ def _key(credentials: cloud.Credentials) -> auth.Key:
         return auth.Key(credentials[SERVICE_ACCOUNT])
     except (KeyError, ValueError) as error:
         raise cloud.InvalidArgument(f"{SERVICE_ACCOUNT} of the credentials {error}") from None
-
-
-class Place(NamedTuple):
-    """Where a server is."""
-
-    project: str
-    region: str
 
 
 class StackitMachines(cloud.Driver[Clients]):
@@ -361,7 +356,7 @@ class StackitMachines(cloud.Driver[Clients]):
         place = Place(project(req.credentials), spec.region)
         order = _order(req, spec)
         async with self._client(req.credentials, who.pool) as api:
-            every = await api.servers(*place)
+            every = await api.servers(place)
             server = await _adoptable(api, place, every, who)
             if server is None:
                 _check_cards(spec, every)
@@ -373,17 +368,17 @@ class StackitMachines(cloud.Driver[Clients]):
         spec = read(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
-            server = await api.wait_until_server_running(*place, server_id)
+            server = await api.wait_until_server_running(place, server_id)
             _check_owner(req, server)
             if server.status == "ERROR":
                 await _failed(api, place, server, req.identity)
             if not server.nics:
                 raise cloud.Unavailable(f"no NICs found for server {server_id}")
             if spec.allowed_addresses:
-                for nic in await api.nics(*place, server_id):
+                for nic in await api.nics(place, server_id):
                     wanted = _addresses_to_allow(spec, nic.network_id, nic.id, nic)
                     if wanted:
-                        await api.allow(*place, nic, wanted)
+                        await api.allow(place, nic, wanted)
         return _info(server, place)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
@@ -392,7 +387,7 @@ class StackitMachines(cloud.Driver[Clients]):
             raise cloud.NotFound(f"no server of machine {req.identity.name} was ever ordered")
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
-            server = await api.server(*place, server_id)
+            server = await api.server(place, server_id)
         _check_owner(req, server)
         info = _info(server, place)
         if server.status == "CREATING" or _lacks_addresses(req.provider_spec, server):
@@ -413,7 +408,7 @@ class StackitMachines(cloud.Driver[Clients]):
         """One request."""
         place = _place(req.provider_spec, req.credentials)
         async with self._client(req.credentials, req.pool) as api:
-            found = await api.servers(*place, {StackitMachineClassLabel: req.pool})
+            found = await api.servers(place, {StackitMachineClassLabel: req.pool})
         return [
             cloud.MachineRecord(
                 identity=MARKS.identity(one.labels, one.name),
@@ -455,7 +450,7 @@ class StackitMachines(cloud.Driver[Clients]):
             return [
                 cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
                 for field, table, word in named
-                if not await api.exists(*place, f"{table}/{word}")
+                if not await api.exists(place, f"{table}/{word}")
             ]
 
     def _client(
@@ -487,7 +482,7 @@ async def _adoptable(
         key=lambda one: (one.created_at or "", one.id),
     )
     for spare in own[1:]:
-        await api.delete_server(*place, spare.id)
+        await api.delete_server(place, spare.id)
     if not own and named:
         raise cloud.AlreadyExists(
             f"server {named[0].id} has the name {who.name} and is not this machine's; delete the "
@@ -525,7 +520,7 @@ def _check_cards(spec: Spec, every: Sequence[iaas.Server]) -> None:
 async def _ordered(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
     """Order a server; an error carries its place, as the order may have come through."""
     try:
-        return await api.create_server(*place, order)
+        return await api.create_server(place, order)
     except cloud.CloudError as error:
         error.carrying(cloud.MachineInfo(last_known_state=_state(place)))
         raise
@@ -596,7 +591,7 @@ async def _failed(
             "delete the machine if nothing in it is needed"
         )
     with contextlib.suppress(cloud.NotFound):
-        await api.delete_server(*place, server.id)
+        await api.delete_server(place, server.id)
     kind = cloud.ResourceExhausted if refusals.exhausted(why) else cloud.Aborted
     error = kind(f"server {server.id} never came up and was deleted: {why}")
     raise error.carrying(_info(server, place))
@@ -682,19 +677,19 @@ async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tu
     regions = {place.region, region_of(req.provider_spec) or place.region}
     places = [place._replace(region=one) for one in sorted(regions)]
     labels = {CLUSTER: who.cluster, UID: who.uid}
-    return [(one, server.id) for one in places for server in await api.servers(*one, labels)]
+    return [(one, server.id) for one in places for server in await api.servers(one, labels)]
 
 
 async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest) -> None:
     """Delete a server. Raises RetryAfter: it is not gone yet; NotOwned: it is not the machine's."""
     try:
-        server = await api.server(*place, server_id)
+        server = await api.server(place, server_id)
         _check_owner(req, server)
         if server.status not in GOING:
-            await api.delete_server(*place, server_id)
+            await api.delete_server(place, server_id)
     except cloud.NotFound:
         return
-    await api.wait_until_server_deleted(*place, server_id)
+    await api.wait_until_server_deleted(place, server_id)
 
 
 def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:

@@ -45,7 +45,10 @@ def make(cloud: Cloud, name: str, order: Thing) -> Thing:
     kind = catalog.find(catalog.SERVER_TYPES, str(order.get("server_type")))
     if kind is None:
         raise state.invalid("server_type", "server type not found")
-    image = _image(str(order.get("image")), kind["architecture"])
+    fits = [one for one in catalog.IMAGES if one["architecture"] == kind["architecture"]]
+    image = catalog.find(fits, str(order.get("image")))
+    if image is None:
+        raise state.invalid("image", f"image {order.get('image')} not found")
     place = str(order.get("location") or str(order.get("datacenter") or "fsn1").split("-")[0])
     location = catalog.find(catalog.LOCATIONS, place)
     if location is None:
@@ -86,14 +89,6 @@ def make(cloud: Cloud, name: str, order: Thing) -> Thing:
         "primary_disk_size": kind["disk"],
         "placement_group": None,
     }
-
-
-def _image(word: str, architecture: str) -> Thing:
-    fits = [one for one in catalog.IMAGES if one["architecture"] == architecture]
-    found = catalog.find(fits, word)
-    if found is None:
-        raise state.invalid("image", f"image {word} not found")
-    return found
 
 
 def _public_net(cloud: Cloud, number: int, public: Thing) -> Thing:
