@@ -24,7 +24,7 @@ from ccm.base.backoff import jittered
 from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, Inventory
-from ccm.cloud.lookup import Ownership, SharedInventory
+from ccm.cloud.lookup import NodeOwnership, SharedInventory
 from ccm.kube.client import Client
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
@@ -120,7 +120,7 @@ class Controllers:
         """
         nodes = self._nodes.store.list() if self._nodes is not None else []
         own_nodes = self._options.own_nodes
-        ownership = Ownership.at(cloud, own_nodes)
+        ownership = NodeOwnership.at(cloud, own_nodes)
         ours = (node for node in nodes if not ownership.is_foreign(node))
         await answers(cloud, next(ours, None))
         if self._handle is not None:

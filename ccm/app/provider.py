@@ -33,7 +33,7 @@ from ccm.cloud.calls.responses import incomplete
 from ccm.cloud.config import ClientBuilder, Context, EventSink
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.registry import Opener, ProviderError
 from ccm.cloud.settings import ConfigError
 from ccm.model import Node
@@ -284,8 +284,8 @@ async def knows_nodes(
     Raises:
         CloudError: the new provider does not know the nodes, or does not answer.
     """
-    before = Ownership.at(old.cloud, own_nodes)
-    after = Ownership.at(new, own_nodes)
+    before = NodeOwnership.at(old.cloud, own_nodes)
+    after = NodeOwnership.at(new, own_nodes)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
     # Those that are ready have an instance, whatever a cloud says.

@@ -42,7 +42,7 @@ from ccm.model.selectors import Requirement, parse_labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class NodeOwnership:
     """Which nodes are ours; about the others no cloud is asked, and nothing of them is changed.
 
     Attributes:
@@ -56,12 +56,12 @@ class Ownership:
     selector: tuple[Requirement, ...] = ()
 
     @classmethod
-    def of(cls, schemes: Collection[str], own_nodes: str) -> Ownership:
+    def of(cls, schemes: Collection[str], own_nodes: str) -> NodeOwnership:
         """By the text of `--own-nodes`. Raises BadSelectorError."""
         return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
 
     @classmethod
-    def at(cls, cloud: Cloud, own_nodes: str) -> Ownership:
+    def at(cls, cloud: Cloud, own_nodes: str) -> NodeOwnership:
         """With a provider, by the text of `--own-nodes`. Raises BadSelectorError."""
         return replace(cls.of(cloud.provider_schemes, own_nodes), others=cloud.foreign_ids)
 

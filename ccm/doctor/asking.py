@@ -17,7 +17,7 @@ import msgspec
 
 from ccm.app.options import Options
 from ccm.base.decoding import UNDECODABLE
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.controllers.service import plan
 from ccm.doctor import daemons
 from ccm.doctor.case import Case
@@ -95,7 +95,7 @@ def _foreign(found: Object | None, options: Options) -> str:
         return f"it asks for a load balancer of class {given}" if is_foreign else ""
     if not isinstance(found, Node):
         return ""
-    ours = Ownership.of((), options.own_nodes)
+    ours = NodeOwnership.of((), options.own_nodes)
     if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
         return f"its labels are not those of --own-nodes={options.own_nodes}"
     return ""

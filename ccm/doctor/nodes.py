@@ -9,7 +9,7 @@ from ccm.base import clock
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceListing
 from ccm.controllers.route import plan as route_plan
 from ccm.controllers.route.manifest import MANIFEST
@@ -152,7 +152,7 @@ def guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
 
 
 def _is_foreign(case: Case, node: Node) -> bool:
-    return Ownership.at(case.cloud, "").has_foreign_id(node)
+    return NodeOwnership.at(case.cloud, "").has_foreign_id(node)
 
 
 async def taints(case: Case) -> Finding:

@@ -14,7 +14,7 @@ import msgspec
 
 from ccm.base import redact
 from ccm.cloud.errors import CloudError
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.model import Node
 from ccm.model.meta import Wire
 from ccm.runtime.deletions import Held
@@ -125,7 +125,7 @@ def text_of(error: BaseException) -> str:
     return said if len(said) <= LONGEST else f"{said[: LONGEST - 3]}..."
 
 
-def foreign(node: Node, ownership: Ownership) -> str:
+def foreign(node: Node, ownership: NodeOwnership) -> str:
     """Why a node is another's; empty: it is not."""
     if prefix := next(filter(node.provider_id.startswith, ownership.others), ""):
         return (

@@ -21,7 +21,7 @@ import pytest
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import CloudError, address
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
@@ -253,7 +253,7 @@ class NodeEnvironment(Environment):
             nodes=self.informer,
             api=self.client("node-controller").resource(NODES),
             lookup=self._lookup(fake),
-            ownership=Ownership(schemes=fake.cloud().provider_schemes),
+            ownership=NodeOwnership(schemes=fake.cloud().provider_schemes),
             events=self.recorder(names.COMPONENT_NODE),
             rng=random.Random(1),
             **settings,
@@ -264,7 +264,7 @@ class NodeEnvironment(Environment):
     ) -> NodeLifecycleController:
         """A node lifecycle controller of its own for this cloud."""
         events = self.recorder(names.COMPONENT_NODE_LIFECYCLE)
-        ownership = Ownership(schemes=fake.cloud().provider_schemes)
+        ownership = NodeOwnership(schemes=fake.cloud().provider_schemes)
         record = self.client("deletions").resource(CONFIG_MAPS)
         slots = DeletionRecord(record, namespace="kube-system", owner="lease")
         return NodeLifecycleController(

@@ -13,7 +13,7 @@ from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node, Taint, names
@@ -122,7 +122,7 @@ class World:
             events=self.api,
             workers=16,
             rules=Rules(
-                ownership=Ownership.of(handle.cloud.provider_schemes, own_nodes),
+                ownership=NodeOwnership.of(handle.cloud.provider_schemes, own_nodes),
                 reference=self.reference,
                 **rules,
             ),

@@ -8,7 +8,7 @@ import pytest
 
 from ccm.base.throttle import TokenBucket, Unlimited
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import address
 from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import KubeError
@@ -100,7 +100,7 @@ async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(handle),
-        ownership=Ownership.of(("fake",), ""),
+        ownership=NodeOwnership.of(("fake",), ""),
         events=cluster,
         status_period_s=60.0,
     )

@@ -22,7 +22,7 @@ from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import THREADS, blocking
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node.controller import NodeController
 from ccm.kube import errors as kube_errors
@@ -317,7 +317,7 @@ async def initializing(fake: FakeCloud, *nodes: Node) -> AsyncIterator[Cluster]:
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(Handle(fake.cloud())),
-        ownership=Ownership.of(("fake",), ""),
+        ownership=NodeOwnership.of(("fake",), ""),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),

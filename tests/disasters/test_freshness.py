@@ -23,7 +23,7 @@ from ccm.cloud import (
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Inventory
-from ccm.cloud.lookup import InstanceLookup, Ownership, SharedInventory
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership, SharedInventory
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.service import controller as service_controller
 from ccm.controllers.service.members import LONGEST_WAVE_S
@@ -100,7 +100,7 @@ async def test_a_machine_replaced_during_a_slow_listing_gets_its_own_id() -> Non
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(handle, inventory),
-        ownership=Ownership.of(("fake",), ""),
+        ownership=NodeOwnership.of(("fake",), ""),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),

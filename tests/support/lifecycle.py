@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.model import Node
@@ -29,7 +29,7 @@ def ready(name: str) -> Node:
 @asynccontextmanager
 async def running(fake: FakeCloud, **rules: Any) -> AsyncIterator[Cluster]:
     cluster = Cluster()
-    rules = {"ownership": Ownership(schemes=("fake",)), "allow_mass": True, **rules}
+    rules = {"ownership": NodeOwnership(schemes=("fake",)), "allow_mass": True, **rules}
     made = NodeLifecycleController(
         nodes=cluster.informer,
         api=cluster,

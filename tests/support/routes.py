@@ -15,7 +15,7 @@ from ccm.base import clock
 from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.controllers.route.controller import RouteController
 from ccm.controllers.route.plan import Settings
 from ccm.model import ObjectReference
@@ -168,7 +168,7 @@ async def running(
         api=env,
         handle=env.handle,
         ranges=RANGES,
-        ownership=Ownership.of(("fake",), own_nodes),
+        ownership=NodeOwnership.of(("fake",), own_nodes),
         events=env,
         settings=Settings(**settings),
         record=record,

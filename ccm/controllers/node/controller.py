@@ -18,7 +18,7 @@ from ccm.base import clock, log
 from ccm.base.log import Outage
 from ccm.base.tasks import bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import metrics, plan
 from ccm.kube.errors import KubeError
@@ -68,7 +68,7 @@ class NodeController:
         nodes: Informer[Node],
         api: Writes[Node],
         lookup: InstanceLookup,
-        ownership: Ownership,
+        ownership: NodeOwnership,
         events: Recorder,
         workers: int = 1,
         status_workers: int = 1,

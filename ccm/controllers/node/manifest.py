@@ -50,7 +50,7 @@ class NodeFlags(OwnNodesFlags):
 
 
 def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
-    from ccm.cloud.lookup import InstanceLookup, Ownership
+    from ccm.cloud.lookup import InstanceLookup, NodeOwnership
     from ccm.controllers.node.controller import NodeController
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
@@ -58,7 +58,7 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.runtime.account import Facts, foreign
 
     nodes = context.informers.of(NODES)
-    ownership = Ownership.at(context.handle.cloud, flags.own_nodes)
+    ownership = NodeOwnership.at(context.handle.cloud, flags.own_nodes)
     controller = NodeController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),

@@ -83,7 +83,7 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
 
 
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
-    from ccm.cloud.lookup import InstanceLookup, Ownership
+    from ccm.cloud.lookup import InstanceLookup, NodeOwnership
     from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController
     from ccm.controllers.nodelifecycle.metrics import observe_call
     from ccm.controllers.nodelifecycle.plan import Action, Reason, Rules, is_suspect
@@ -95,7 +95,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
     nodes = context.informers.of(NODES)
     rules = Rules(
-        ownership=Ownership.at(context.handle.cloud, flags.own_nodes),
+        ownership=NodeOwnership.at(context.handle.cloud, flags.own_nodes),
         period_s=flags.node_monitor_period.total_seconds(),
         least_age_s=flags.node_deletion_least_age.total_seconds(),
         limit=flags.node_deletion_limit,

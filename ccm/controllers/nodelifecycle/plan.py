@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import InstanceState, Power
 from ccm.model import Node, Taint, names
 from ccm.model.node import has_shutdown_taint, is_uninitialized, taints_value
@@ -161,7 +161,7 @@ class Rules:
         reference: do as the Go reference does: one answer is enough, and nothing is held.
     """
 
-    ownership: Ownership
+    ownership: NodeOwnership
     period_s: float = 5.0
     least_age_s: float = 0.0
     limit: int | None = None
@@ -265,7 +265,7 @@ def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
     return Reason.UNWITNESSED if tally.unasked and not is_patient else None
 
 
-def is_suspect(node: Node, ownership: Ownership) -> bool:
+def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
     """Whether the node has to be looked at in every pass.
 
     A ready node is not, unless it still carries the shutdown taint; a foreign node never is.
@@ -363,7 +363,7 @@ class Census:
     """
 
     def __init__(
-        self, ownership: Ownership, *, is_claimed: Callable[[Node], bool], period_s: float
+        self, ownership: NodeOwnership, *, is_claimed: Callable[[Node], bool], period_s: float
     ) -> None:
         self._ownership = ownership
         self._is_claimed = is_claimed

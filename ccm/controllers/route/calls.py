@@ -19,7 +19,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Routes
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.kube.informer import Informer
@@ -87,7 +87,7 @@ class RouteChanges:
     concurrency: int
     schedule: plan.Schedule
     backoff: ItemBackoff[plan.Key]
-    ownership: Ownership
+    ownership: NodeOwnership
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
     _reports: FailureReports[plan.Key] = field(init=False, default_factory=FailureReports)
     _group: Group = field(init=False)
@@ -297,7 +297,7 @@ class Conditions:
         nodes: Informer[Node],
         api: Writes[Node],
         keep_foreign_reason: bool,
-        ownership: Ownership,
+        ownership: NodeOwnership,
     ) -> None:
         self._nodes = nodes
         self._ownership = ownership

@@ -25,7 +25,7 @@ from ccm.base.log import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.controllers.route.calls import BACKOFF, Change, Conditions, RouteChanges
@@ -70,7 +70,7 @@ class RouteController:
         api: Writes[Node],
         handle: Handle,
         ranges: Sequence[Network],
-        ownership: Ownership,
+        ownership: NodeOwnership,
         events: Recorder,
         settings: plan.Settings,
         record: DeletionRecord | None = None,

@@ -113,7 +113,7 @@ def _wrong(flags: RouteFlags) -> str:
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
-    from ccm.cloud.lookup import Ownership
+    from ccm.cloud.lookup import NodeOwnership
     from ccm.controllers.route.controller import COMPARISON, RouteController
     from ccm.controllers.route.metrics import observe_call
     from ccm.controllers.route.plan import Settings, has_no_pod_cidrs
@@ -130,7 +130,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.handle.observe(observe_call),
         ranges=ranges,
-        ownership=Ownership.at(context.handle.cloud, flags.own_nodes),
+        ownership=NodeOwnership.at(context.handle.cloud, flags.own_nodes),
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
         settings=Settings(

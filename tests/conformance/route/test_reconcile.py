@@ -14,7 +14,7 @@ import pytest
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.interface import Cloud
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route, address
 from ccm.controllers.route.controller import RouteController
 from ccm.controllers.route.plan import Settings
@@ -62,7 +62,7 @@ async def running(
         api=env.client("route-controller").resource(NODES),
         handle=Handle(Cloud(name="fake", routes=cloud), cluster_name="c1"),
         ranges=parse_ranges(ranges),
-        ownership=Ownership.of(("fake",), ""),
+        ownership=NodeOwnership.of(("fake",), ""),
         events=env.recorder(names.COMPONENT_ROUTE),
         settings=QUICK,
         rng=random.Random(1),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ccm.cloud import Cloud, InvalidArgument, Limits, parse_provider_id
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.model import Node
 from ccm.runtime import account
 from ccm.testing.builders import node
@@ -34,7 +34,7 @@ def test_a_deadline_is_a_time(seconds: float) -> None:
     ],
 )
 def test_another_manager_of_our_scheme_is_foreign(provider_id: str, said: str) -> None:
-    ownership = Ownership.at(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
+    ownership = NodeOwnership.at(Cloud(name="fake", foreign_ids=("fake://bm-",)), "")
     found = node(provider_id=provider_id)
 
     assert ownership.is_foreign(found) is bool(said)
@@ -78,7 +78,7 @@ def test_malformed_ids_are_refused_with_a_hint(provider_id: str) -> None:
     ],
 )
 def test_who_is_foreign(selector: str, of: Node, foreign: bool) -> None:
-    ownership = Ownership.of(("fake",), selector)
+    ownership = NodeOwnership.of(("fake",), selector)
 
     assert ownership.is_foreign(of) is foreign
     assert ownership.is_explicit is bool(selector)

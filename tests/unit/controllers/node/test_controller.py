@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.lookup import InstanceLookup, Ownership
+from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import Conflict
@@ -30,7 +30,7 @@ def controller(cluster: Cluster, fake: FakeCloud, own_nodes: str = "") -> NodeCo
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(Handle(fake.cloud())),
-        ownership=Ownership.of(("fake",), own_nodes),
+        ownership=NodeOwnership.of(("fake",), own_nodes),
         events=cluster,
         status_period_s=1e9,
         rng=random.Random(1),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.cloud.lookup import Ownership
+from ccm.cloud.lookup import NodeOwnership
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
@@ -31,8 +31,8 @@ from ccm.controllers.nodelifecycle.plan import (
 from ccm.model import Node, Taint, names
 from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
 
-OURS = Ownership(schemes=("fake",))
-SELECTED = Ownership.of(("fake",), "own")
+OURS = NodeOwnership(schemes=("fake",))
+SELECTED = NodeOwnership.of(("fake",), "own")
 RULES = Rules(ownership=OURS)
 DOWN, A, NEW = shutdown_taint(), Taint(key="a", effect="NoSchedule"), uninitialized_taint()
 
@@ -103,7 +103,9 @@ def test_a_node_is_deleted_in_one_case_only() -> None:
     ],
     ids=["scheme", "scheme of a selected one", "not selected"],
 )
-def test_a_foreign_node_is_never_deleted(foreign: Node, ownership: Ownership, rules: Rules) -> None:
+def test_a_foreign_node_is_never_deleted(
+    foreign: Node, ownership: NodeOwnership, rules: Rules
+) -> None:
     verdict = judge(foreign, foreign, facts(), replace(rules, ownership=ownership))
 
     assert (verdict.action, verdict.reason) == (Action.KEEP, Reason.FOREIGN)
@@ -178,7 +180,7 @@ SILENT = node("a", provider_id="fake://a", ready="False")
 
 def census(*nodes: Node, own_nodes: str = "", claimed: tuple[str, ...] = ()) -> Census:
     made = Census(
-        Ownership.of(("fake",), own_nodes),
+        NodeOwnership.of(("fake",), own_nodes),
         is_claimed=lambda node: node.name in claimed,
         period_s=5.0,
     )
