@@ -19,7 +19,7 @@ from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from providers.stackit import auth, balancers, config, machines, recipes
 from providers.stackit.testing import balancers as fake_balancers
-from providers.stackit.testing.server import NETWORK, PROJECT
+from providers.stackit.testing.server import NETWORK
 from tests.stackit.balancing import METRICS, NAME, OTHER_NETWORK, UID, only, service
 from tests.stackit.harness import StackitHarness
 from tests.stackit.test_machines import SERVER, of
@@ -408,13 +408,13 @@ async def test_an_answer_about_another_server(harness: StackitHarness) -> None:
     ((number, held),) = harness.service.cloud.servers.items()
     instances: Any = harness.project.instances
     held["status"] = "DELETED"
-    await instances._api.wait_until_server_deleted(PROJECT, "eu01", number)
+    await instances._api.wait_until_server_deleted(instances._place, number)
 
     held["id"] = SERVER
     with pytest.raises(cloud.Unknown, match=SERVER):
         await group.driver.get_machine_status(group.request(who, made.provider_id))
     with pytest.raises(cloud.Unknown):
-        await instances._api.wait_until_server_deleted(PROJECT, "eu01", number)
+        await instances._api.wait_until_server_deleted(instances._place, number)
 
 
 @pytest.mark.row("stackit-machine-05", "stackit-machine-06")

@@ -291,12 +291,12 @@ async def test_the_waits_are_steps(harness: StackitHarness) -> None:
     assert harness.service.writes == before  # it is being deleted, and not asked for again
     instances: Any = harness.project.instances
     with pytest.raises(cloud.RetryAfter):
-        await instances._api.wait_until_server_deleted(PROJECT, "eu01", server_id)
+        await instances._api.wait_until_server_deleted(instances._place, server_id)
     harness.service.cloud.settle(all_of_them=True)
     await group.driver.delete_machine(req)
-    await instances._api.wait_until_server_deleted(PROJECT, "eu01", server_id)
+    await instances._api.wait_until_server_deleted(instances._place, server_id)
     with pytest.raises(cloud.NotFound):
-        await instances._api.wait_until_server_running(PROJECT, "eu01", server_id)
+        await instances._api.wait_until_server_running(instances._place, server_id)
 
 
 # --- errors -------------------------------------------------------------------------------------
