@@ -4,7 +4,7 @@ Each function takes the decoded current object and the decoded patch and returns
 patched object. The current object may be changed on the way: hand in a fresh copy.
 
 A strategic merge patch merges lists by the merge keys of the schema and obeys the
-directives `$patch` of its elements (replace, delete), `$setElementOrder/<list>` and
+directives `$patch` of its elements (replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
 `$deleteFromPrimitiveList/<list>`. Where elements of the current list share a merge key
 (two addresses of one type), the first is the one that is merged, as in Kubernetes.
 """
@@ -53,6 +53,12 @@ def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]
     if patch.get("$patch", "merge") != "merge":
         raise BadPatchError(f"unknown directive {patch['$patch']!r}")
     plain = {key: value for key, value in patch.items() if not key.startswith("$")}
+    if "$retainKeys" in patch:  # kubectl sends it with volumes and with a Deployment's strategy
+        kept = patch["$retainKeys"]
+        given = [key for key, value in plain.items() if value is not None]
+        if not isinstance(kept, list) or any(key not in kept for key in given):
+            raise BadPatchError("the patch sets a key that $retainKeys does not list")
+        current = {key: value for key, value in current.items() if key in kept}
     for name, dropped in _lists(patch, "$deleteFromPrimitiveList/"):
         if isinstance(current.get(name), list):
             current[name] = [item for item in current[name] if item not in dropped]

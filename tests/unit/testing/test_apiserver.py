@@ -291,6 +291,7 @@ def test_a_strategic_patch_merges_lists_by_their_keys(
     ("patch", "labels"),
     [
         ({"b": None, "c": "3"}, {"a": "1", "c": "3"}),
+        ({"$retainKeys": ["b", "c"], "c": "3"}, {"b": "2", "c": "3"}),
     ],
 )
 def test_directives_of_an_object(server: Server, patch: Any, labels: Any) -> None:
@@ -353,6 +354,7 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":["x"]}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"conditions":[{"type":"a","$patch":"x"}]}}', 400),
         (api.STRATEGIC_PATCH, b'{"status":{"$setElementOrder/conditions":1}}', 400),
+        (api.STRATEGIC_PATCH, b'{"spec":{"$retainKeys":["a"],"podCIDR":"x"}}', 400),
         (api.STRATEGIC_PATCH, b"[]", 400),
         (api.APPLY_PATCH, b"{}", 400),
     ],
