@@ -65,7 +65,13 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
     opened = opener(options)
-    cluster = await asyncio.to_thread(_read_cluster, options, environ)
+    try:
+        cluster = await asyncio.to_thread(
+            kube_config.load, options.kubeconfig, options.master, environ=environ
+        )
+    except kube_config.ConfigError as error:
+        given = "--kubeconfig=" if options.kubeconfig else ""
+        raise provider.Misconfigured(f"{given}{error}") from error
     plan = migration_plan(options)
     async with (
         _told(options, cluster) as over,
@@ -125,14 +131,6 @@ async def _told(
     finally:
         logger.info("stopped", **metrics.summary())
         over.set()
-
-
-def _read_cluster(options: Options, environ: Mapping[str, str]) -> kube_config.ClusterConfig:
-    try:
-        return kube_config.load(options.kubeconfig, options.master, environ=environ)
-    except kube_config.ConfigError as error:
-        given = "--kubeconfig=" if options.kubeconfig else ""
-        raise provider.Misconfigured(f"{given}{error}") from error
 
 
 async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:

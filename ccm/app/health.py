@@ -32,7 +32,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.kube import errors, workqueue
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector
-from ccm.runtime.account import Answer, text_of
+from ccm.runtime.account import Answer
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
 from ccm.serving.health import PING, WELL, Check, Finding, wrong
@@ -303,7 +303,7 @@ def page(options: Options, vitals: Vitals) -> Handler:
 
 def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
     """All that is known about an object."""
-    handle = vitals.handle
+    electors = vitals.electors.values()
     accounts = [
         msgspec.structs.replace(account, controller=controller)
         for controller, work in vitals.at_work.items()
@@ -314,10 +314,10 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         kind=kind,
         name=name,
         provider=options.cloud_provider,
-        leads=_leads(vitals),
-        lease="; ".join(elector.trouble for elector in vitals.electors.values() if elector.trouble),
+        # Without an election the daemon leads as soon as it has caches.
+        leads=any(one.is_leader for one in electors) if electors else vitals.informers is not None,
+        lease="; ".join(elector.trouble for elector in electors if elector.trouble),
         opening=redact.words(vitals.opening),
-        trouble=text_of(handle.trouble.error) if handle and handle.trouble else "",
         api="; ".join(_unfollowed(vitals)),
         accounts=accounts,
         absent={
@@ -332,12 +332,6 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
             if each.key == name
         ],
     )
-
-
-def _leads(vitals: Vitals) -> bool:
-    if not vitals.electors:
-        return vitals.informers is not None
-    return any(elector.is_leader for elector in vitals.electors.values())
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:

@@ -15,7 +15,6 @@ from ccm.machines.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET, SharedFlags
 from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
-    from ccm.cloud.interface import Cloud
     from ccm.kube.resources import Kind
     from ccm.machines.crdguard import CRDGuard
     from ccm.machines.driver import Shared
@@ -65,15 +64,6 @@ def _roles(given: SharedFlags, resource: str, namespace: str) -> Collection[str]
 def _reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
     """Return the right of a controller that deletes objects of a kind."""
     return (("get", _CRDS, f"{plural}.{GROUP}"),)
-
-
-def _lacks_machines(cloud: Cloud) -> str:
-    return "" if cloud.machines is not None else "the provider offers no machines"
-
-
-def _lacks_nothing(_cloud: Cloud) -> str:
-    # Creating and deleting VMs is another controller's part: any provider will do.
-    return ""
 
 
 # --- how they are made --------------------------------------------------------------------------
@@ -137,7 +127,7 @@ class _Parts:
 
 
 def _lazily(
-    make: Callable[[_Parts, F], Runnable], *, fleet: bool = False
+    make: Callable[[_Parts, F], Runnable], *, fleet: bool
 ) -> Callable[[ControllerContext, F], Runnable]:
     """Return `Manifest.build` of a controller that is made once its kinds are served.
 
@@ -256,8 +246,17 @@ def _machine_overshoot(parts: _Parts, given: flags.MachineOvershootFlags) -> Run
 
 
 def _manifest(
-    name: str, alias: str, build: Callable[[ControllerContext, F], Runnable], **more: Any
+    name: str,
+    alias: str,
+    make: Callable[[_Parts, F], Runnable],
+    *,
+    fleet: bool = False,
+    **more: Any,
 ) -> Manifest[F]:
+    """`fleet`: it needs the kinds of sets and deployments, and no cloud."""
+    if fleet:
+        # Creating and deleting VMs is another controller's part: any provider will do.
+        more["lacks"] = lambda _cloud: ""
     common: dict[str, Any] = {
         "client": ACCOUNT,
         "metric": alias,
@@ -266,17 +265,18 @@ def _manifest(
         "acts": _acts("get namespaces"),
         # Another program may see to the same objects already: two of them would fight.
         "off_by_default": True,
-        "lacks": _lacks_machines,
+        "lacks": lambda cloud: "" if cloud.machines else "the provider offers no machines",
         "meters": "ccm.machines.metrics",
         "code": f"ccm.controllers.{alias}",
     }
+    build = _lazily(make, fleet=fleet)
     return Manifest(name=name, alias=alias, build=build, **(common | more))
 
 
 MACHINE = _manifest(
     "machine-controller",
     "machine",
-    _lazily(_machine),
+    _machine,
     code="ccm.controllers.machine.controller",
     groups={
         **_GROUPS,
@@ -307,21 +307,22 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
     flags.MachineClassFlags: _manifest(
         "machineclass-controller",
         "machineclass",
-        _lazily(_machine_class),
+        _machine_class,
         local=_local("get,patch machineclasses", "get,patch secrets"),
     ),
     flags.MachineFlags: MACHINE,
     flags.MachineSafetyFlags: _manifest(
         "machine-safety-controller",
         "machinesafety",
-        _lazily(_machine_safety),
+        _machine_safety,
         acts=_acts("get namespaces", "get,patch nodes"),
         local=_local(),
     ),
     flags.MachineSetFlags: _manifest(
         "machine-set-controller",
         "machineset",
-        _lazily(_machine_set, fleet=True),
+        _machine_set,
+        fleet=True,
         code="ccm.controllers.machineset.controller",
         named=_reads_crd("machinesets"),
         local=_local(
@@ -331,12 +332,12 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             # A change of a class, a Secret or a deployment ends the pause of a set.
             follows=("machines", "machinesets", "machinedeployments", "machineclasses", "secrets"),
         ),
-        lacks=_lacks_nothing,
     ),
     flags.MachineDeploymentFlags: _manifest(
         "machine-deployment-controller",
         "machinedeployment",
-        _lazily(_machine_deployment, fleet=True),
+        _machine_deployment,
+        fleet=True,
         code="ccm.controllers.machinedeployment.controller",
         acts=_acts("get namespaces", "get,patch nodes"),
         named=_reads_crd("machinedeployments"),
@@ -347,12 +348,12 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             "get,patch machines",
             follows=("machines", "machinesets", "machinedeployments"),
         ),
-        lacks=_lacks_nothing,
     ),
     flags.MachineOvershootFlags: _manifest(
         "machine-overshoot-controller",
         "machineovershoot",
-        _lazily(_machine_overshoot, fleet=True),
+        _machine_overshoot,
+        fleet=True,
         local=_local(
             "get,patch machinesets",
             "patch machinesets/status",
@@ -360,7 +361,6 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             "patch machinedeployments/status",
             follows=("machines", "machinesets", "machinedeployments"),
         ),
-        lacks=_lacks_nothing,
     ),
 }
 """Manifests by the class of their flags."""

@@ -268,18 +268,15 @@ class Kubeconfig:
         if found.server != self._wire.config.server:
             raise Refused(f"it names another server, {found.server}; restart to use it")
         try:
-            await self._try(found)
+            async with Transport(found, user_agent=self._wire.user_agent) as wire:
+                # Forbidden is an answer too: the server knows who we are.
+                with suppress(kube_errors.Forbidden):
+                    await Client(wire).raw("GET", "/api/v1", retry=False)
         except kube_errors.KubeError as error:
             raise Refused(str(error), final=False) from error
         self._wire.adopt(found)
         self._adopted()
         return "new credentials are in use"
-
-    async def _try(self, found: kube_config.ClusterConfig) -> None:
-        async with Transport(found, user_agent=self._wire.user_agent) as wire:
-            # Forbidden is an answer too: the server knows who we are.
-            with suppress(kube_errors.Forbidden):
-                await Client(wire).raw("GET", "/api/v1", retry=False)
 
 
 class Configuration:

@@ -169,29 +169,9 @@ def _parse_address(text: str) -> Address:
     return ip_address(text.strip())
 
 
-def _parse_numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(_INT32, text.split(","))) if text else ()
-
-
-def _write_float(value: float) -> str:
-    return repr(value).removesuffix(".0")
-
-
-def _write_gates(value: Mapping[str, bool]) -> str:
-    return ",".join(f"{name}={write_bool(value[name])}" for name in sorted(value))
-
-
-def _write_levels(value: tuple[tuple[str, int], ...]) -> str:
-    return ",".join(f"{pattern}={level}" for pattern, level in value)
-
-
 def _write_certificate(value: NamedCertificate) -> str:
     names = f":{','.join(value.names)}" if value.names else ""
     return f"{value.cert_file},{value.key_file}{names}"
-
-
-def _merge(earlier: Mapping[str, bool], later: Mapping[str, bool]) -> Mapping[str, bool]:
-    return MappingProxyType({**earlier, **later})
 
 
 _INT32 = _whole(-(2**31), 2**31 - 1)
@@ -223,7 +203,10 @@ LEVEL = Kind(
     write=str,
 )
 FLOAT = Kind(
-    word="float", wants="a number such as 20 or 0.5", parse=_parse_float, write=_write_float
+    word="float",
+    wants="a number such as 20 or 0.5",
+    parse=_parse_float,
+    write=lambda value: repr(value).removesuffix(".0"),
 )
 DURATION = Kind(
     word="duration",
@@ -244,7 +227,7 @@ STRINGS = Kind(
 NUMBERS = Kind(
     word="int32s",
     wants="whole numbers separated by commas",
-    parse=_parse_numbers,
+    parse=lambda text: tuple(map(_INT32, text.split(","))) if text else (),
     write=_write_list,
     join=lambda earlier, later: earlier + later,
 )
@@ -252,14 +235,14 @@ GATES = Kind(
     word="Name=bool,...",
     wants="pairs such as Name=true,Other=false",
     parse=parse_gates,
-    write=_write_gates,
-    join=_merge,
+    write=lambda value: ",".join(f"{name}={write_bool(value[name])}" for name in sorted(value)),
+    join=lambda earlier, later: MappingProxyType({**earlier, **later}),
 )
 LEVELS = Kind(
     word="pattern=N,...",
     wants="pairs such as node*=4 with a level above 0",
     parse=parse_levels,
-    write=_write_levels,
+    write=lambda value: ",".join(f"{pattern}={level}" for pattern, level in value),
 )
 QUANTITY = Kind(word="quantity", wants="a size such as 64Ki or 1M", parse=parse_quantity, write=str)
 CERTIFICATES = Kind(

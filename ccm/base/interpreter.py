@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import site
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -14,15 +13,9 @@ def command(module: str, *words: str) -> list[str]:
     Neither the folder we stand in nor a variable PYTHON... has a say in what code that is. What
     -X options we were started with hold there too.
     """
-    return [sys.executable, *_isolated(), *_options(), "-m", module, *words]
-
-
-def _isolated() -> tuple[str, ...]:
     # -I leaves out the packages in the user's home too: there we may be one of them.
-    home = site.getusersitepackages()
-    return ("-E", "-P") if Path(__file__).is_relative_to(home) else ("-I",)
-
-
-def _options() -> Iterator[str]:
+    is_at_home = Path(__file__).is_relative_to(site.getusersitepackages())
+    found = [sys.executable, *(("-E", "-P") if is_at_home else ("-I",))]
     for name, value in sys._xoptions.items():  # noqa: SLF001 - has no other name
-        yield f"-X{name}" if value is True else f"-X{name}={value}"
+        found.append(f"-X{name}" if value is True else f"-X{name}={value}")
+    return [*found, "-m", module, *words]

@@ -69,17 +69,15 @@ class Levels:
         return level <= self.verbosity or level <= self._of(module)
 
     def _of(self, module: str) -> int:
-        known = self._cache.get(module)
-        if known is None:
-            known = self._cache[module] = self._match(module.replace(".", "/"))
-        return known
-
-    def _match(self, path: str) -> int:
-        last = path.rpartition("/")[2]
-        for pattern, level in self.patterns:
-            if fnmatchcase(path if "/" in pattern else last, pattern):
-                return level
-        return 0
+        if module not in self._cache:
+            path, last = module.replace(".", "/"), module.rpartition(".")[2]
+            fitting = (
+                level
+                for pattern, level in self.patterns
+                if fnmatchcase(path if "/" in pattern else last, pattern)
+            )
+            self._cache[module] = next(fitting, 0)
+        return self._cache[module]
 
 
 class Stream(Protocol):
@@ -294,7 +292,12 @@ def setup(
     flush()
     target = stream if stream is not None else sys.stderr.buffer
     _STATE.out = Out(target, info_stream, buffer_bytes=buffer_bytes)
-    _STATE.render = _renderer(fmt, _is_terminal(target) if colours is None else colours)
+    if colours is None:
+        isatty = getattr(target, "isatty", None)
+        colours = isatty is not None and bool(isatty())
+    _STATE.render = log_render.json if fmt == "json" else log_render.text
+    if fmt == "dev":
+        _STATE.render = partial(log_render.development, colours=colours)
     _LEVELS.set(verbosity, vmodule)
     root = logging.getLogger()
     root.handlers = [_Forward()]
@@ -346,19 +349,6 @@ async def flush_every(period_s: float) -> None:
         flush()
 
 
-def _renderer(fmt: Format, colours: bool) -> log_render.Render:
-    if fmt == "json":
-        return log_render.json
-    if fmt == "text":
-        return log_render.text
-    return log_render.coloured if colours else log_render.plain
-
-
-def _is_terminal(stream: Stream) -> bool:
-    isatty = getattr(stream, "isatty", None)
-    return isatty is not None and bool(isatty())
-
-
 def _set_libraries(level: int) -> None:
     logging.getLogger().setLevel(logging.DEBUG if level >= LIBRARIES else logging.WARNING)
 
@@ -372,10 +362,6 @@ def _merge_bound(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMap
     for name, fact in _BOUND.get().items():
         event.setdefault(name, fact)
     return event
-
-
-def _render(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
-    return _STATE.render(method, event)
 
 
 def _write(level: str, line: bytes) -> None:
@@ -404,7 +390,7 @@ _FINISH = _Finish()
 _PROCESSORS: list[Any] = [
     _merge_bound,
     structlog.processors.format_exc_info,
-    _render,
+    lambda _, method, event: _STATE.render(method, event),
 ]
 structlog.configure(
     processors=_PROCESSORS,

@@ -72,17 +72,12 @@ def json(level: str, event: Event) -> bytes:
     return written
 
 
-def coloured(level: str, event: Event) -> bytes:
-    """Time, level, message, facts, and where the line comes from, in colours."""
-    return _development(level, event, _paint)
+def development(level: str, event: Event, *, colours: bool) -> bytes:
+    """Time, level, message, facts, and where the line comes from, for a developer's terminal."""
 
+    def paint(words: str, colour: str) -> str:
+        return f"\x1b[{colour}m{words}\x1b[0m" if colours else words
 
-def plain(level: str, event: Event) -> bytes:
-    """The same without colours, for a stream that is no terminal."""
-    return _development(level, event, lambda words, _: words)
-
-
-def _development(level: str, event: Event, paint: Callable[[str, str], str]) -> bytes:
     now = datetime.now()  # noqa: TID251, DTZ005 - a log line carries the real, local time
     caller = event.pop("_caller", "?")
     event.pop("v", None)
@@ -98,10 +93,6 @@ def _development(level: str, event: Event, paint: Callable[[str, str], str]) -> 
         paint(f"{name} {caller}", "2"),
     ]
     return _with_trace(" ".join(filter(None, parts)), trace)
-
-
-def _paint(words: str, colour: str) -> str:
-    return f"\x1b[{colour}m{words}\x1b[0m"
 
 
 def _with_trace(line: str, trace: str | None) -> bytes:
@@ -156,11 +147,9 @@ def visible(words: str) -> str:
     """The text with escapes for what would move a terminal's cursor or end its line."""
     if words.isprintable():
         return words
-    return "".join(each if each.isprintable() else _escaped(each) for each in words)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in words
+    )
 
 
 def _sound(words: str) -> str:

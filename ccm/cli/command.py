@@ -42,10 +42,6 @@ class Request:
     words: Sequence[str] = ()
 
 
-def _no_words(words: Sequence[str], _own: Mapping[str, Any]) -> Iterable[str]:
-    return (f"{word!r} is no flag" for word in words)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A command that takes the daemon's flags, in the daemon's syntax, and a few of its own.
@@ -69,7 +65,9 @@ class Command:
     act: Callable[[Request, TextIO], int]
     used: Collection[str] = ()
     needs_provider: bool = True
-    faults: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = _no_words
+    faults: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = lambda words, _own: (
+        f"{word!r} is no flag" for word in words
+    )
     exit_usage: int = EXIT_USAGE
 
     def own_flags(self) -> Mapping[str, Flag]:
@@ -142,6 +140,14 @@ class Command:
         listed = (*own.values(), *(known[name] for name in self.used))
         sections = dict.fromkeys(flag.section for flag in listed)
         return argv.explain({**own, **known}, (*sections, *(() if self.used else SECTIONS)))
+
+
+def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.ArgumentParser:
+    """Register a command with a parser of its own; `more`: description, epilog, usage."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, **more
+    )
+    return parser
 
 
 def output(section: Section, for_people: str) -> str:

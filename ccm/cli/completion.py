@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ccm.base import interpreter
-from ccm.cli import doctor, explain, orphans, plan, rollout
+from ccm.cli import command, doctor, explain, orphans, plan, rollout
 
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
@@ -122,12 +122,9 @@ _FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "completion",
-        help="print a script with which your shell completes all of this",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    summary = "print a script with which your shell completes all of this"
+    parser = command.add_parser(
+        commands, "completion", summary, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="the shell to write it for")
     parser.set_defaults(run=_run)

@@ -29,8 +29,7 @@ The daemon that holds the Lease is asked, through a port-forward to its Pod, wit
 credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
 get the object; to `get` the path /explain of the daemon; and in its namespace to list Pods, to get
 the Lease, and to `create` and `get` pods/portforward. Nothing is asked of the cloud, and nothing is
-written. What no daemon tells is said from the cluster alone: that none leads, or that the object is
-another's.
+written. Where none leads, that is said from the cluster alone.
 
 A token is shown to the daemon. To hand no administrator's token around, use an account that may do
 no more than the above.
@@ -176,8 +175,6 @@ COMMAND = command.Command(
         "leader-elect-resource-name",
         "leader-elect-resource-namespace",
         "secure-port",
-        "load-balancer-classes",
-        "own-nodes",
         "config",
     ),
     needs_provider=False,

@@ -45,12 +45,9 @@ Document = Mapping[str, Any]
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "providers",
-        help="list the installed providers, or describe one: what it offers, its settings",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    summary = "list the installed providers, or describe one: what it offers, its settings"
+    parser = command.add_parser(
+        commands, "providers", summary, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
     option = parser.add_argument

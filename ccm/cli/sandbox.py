@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ccm import sandbox as settings
 from ccm.base import parsing
 from ccm.base.parsing import parse_digits
+from ccm.cli import command
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """Names a folder with real kube-apiserver and etcd programs (kubebuilder's convention)."""
@@ -72,13 +73,9 @@ _ACTS = {
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "sandbox",
-        usage="kube-ccm sandbox [OPTION...]\n       kube-ccm sandbox ACT NODE [--folder FOLDER]",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    usage = "kube-ccm sandbox [OPTION...]\n       kube-ccm sandbox ACT NODE [--folder FOLDER]"
+    parser = command.add_parser(
+        commands, "sandbox", _SUMMARY, usage=usage, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
     option = parser.add_argument

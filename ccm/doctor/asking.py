@@ -15,10 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.app.options import Options
 from ccm.base.decoding import UNDECODABLE
-from ccm.cloud.lookup import NodeOwnership
-from ccm.controllers.service import plan
 from ccm.doctor import daemons
 from ccm.doctor.case import Case
 from ccm.doctor.explain import NODE, SERVICE, Object, Silence, Subject
@@ -31,7 +28,6 @@ from ccm.kube.portforward import LOOPBACK, forwarded
 from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.transport import Transport
 from ccm.machines import served
-from ccm.model import Node, Service
 from ccm.runtime.account import PATH, Answer
 
 _RIGHT = (
@@ -82,23 +78,8 @@ async def subject(case: Case, kind: str, name: str, address: str, trust: TlsSett
         is_served=is_served,
         answer=None if isinstance(answer, Silence) else answer,
         silence=answer if isinstance(answer, Silence) else None,
-        foreign=_foreign(found, case.options),
         warnings=sorted(warnings, key=lambda each: each.last_timestamp or ""),
     )
-
-
-def _foreign(found: Object | None, options: Options) -> str:
-    """Return why it is another's by the flags that were given, where no daemon says it."""
-    if isinstance(found, Service):
-        given = found.spec.load_balancer_class
-        is_foreign = plan.is_foreign(found, options.load_balancer_classes)
-        return f"it asks for a load balancer of class {given}" if is_foreign else ""
-    if not isinstance(found, Node):
-        return ""
-    ours = NodeOwnership.of((), options.own_nodes)
-    if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
-        return f"its labels are not those of --own-nodes={options.own_nodes}"
-    return ""
 
 
 async def ask(

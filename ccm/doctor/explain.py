@@ -14,7 +14,6 @@ from ccm.gardener import rolloutstatus
 from ccm.machines import reasons
 from ccm.model import Event, Node, Service, names
 from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState
-from ccm.model.meta import Wire
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime.account import Account, Answer
@@ -118,7 +117,6 @@ class Subject:
         is_served: whether the API server knows such objects.
         answer: of the daemon; None = none answered.
         silence: why none did.
-        foreign: why it is another's by the flags given, where no daemon answers.
         warnings: its Warning events, the newest last.
     """
 
@@ -128,7 +126,6 @@ class Subject:
     is_served: bool = True
     answer: Answer | None = None
     silence: Silence | None = None
-    foreign: str = ""
     warnings: Sequence[Event] = ()
 
 
@@ -163,8 +160,8 @@ def _hindrances(subject: Subject) -> Iterator[tuple[str, str]]:
             f"the API server knows no {subject.kind}s, their definitions are missing",
             "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
         )
-    told = [account.foreign for account in _accounts(subject) if account.foreign]
-    if (why := next(iter(told), "" if answer else subject.foreign)) and subject.found is not None:
+    why = next((each.foreign for each in _accounts(subject) if each.foreign), "")
+    if why and subject.found is not None:
         advice = "nothing, if another daemon looks after that namespace; else give --namespace"
         yield f"it is not this daemon's: {why}", _FOREIGN.get(subject.kind, advice)
     if answer is None:
@@ -305,39 +302,18 @@ def _accounts(subject: Subject) -> Sequence[Account]:
 # --- rendering ----------------------------------------------------------------------------------
 
 
-class Document(Wire, frozen=True, kw_only=True, omit_defaults=False):
-    """An explanation for programs.
-
-    Attributes:
-        cause: the first line of the table.
-        is_well: whether nothing is to be done.
-        advice: what to do.
-        daemon: its whole answer; None = it was not asked.
-        silence: why not.
-    """
-
-    kind: str
-    name: str
-    cause: str
-    is_well: bool = False
-    exists: bool = True
-    advice: tuple[str, ...] = ()
-    daemon: Answer | None = None
-    silence: str = ""
-
-
-def document(subject: Subject, verdict: Verdict) -> Document:
+def document(subject: Subject, verdict: Verdict) -> dict[str, object]:
     """Return everything, for programs."""
-    return Document(
-        kind=subject.kind,
-        name=subject.name,
-        cause=verdict.said,
-        is_well=verdict.is_well,
-        exists=subject.found is not None,
-        advice=verdict.advice,
-        daemon=subject.answer,
-        silence=subject.silence.why if subject.silence is not None else "",
-    )
+    return {
+        "kind": subject.kind,
+        "name": subject.name,
+        "cause": verdict.said,
+        "isWell": verdict.is_well,
+        "exists": subject.found is not None,
+        "advice": verdict.advice,
+        "daemon": subject.answer,
+        "silence": subject.silence.why if subject.silence is not None else "",
+    }
 
 
 def lines(subject: Subject, verdict: Verdict) -> Iterator[str]:

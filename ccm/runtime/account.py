@@ -92,7 +92,6 @@ class Answer(Wire, frozen=True, kw_only=True):
         leads: whether this daemon works; else it stands by.
         lease: what is wrong with its lease; empty: nothing.
         opening: why the provider is not open; empty: it is.
-        trouble: why the cloud cannot be used for anything; empty: it can.
         api: what of the cluster cannot be followed; empty: nothing.
         accounts: of the controllers that run and have to do with such objects.
         absent: controllers that do not run -> why.
@@ -105,7 +104,6 @@ class Answer(Wire, frozen=True, kw_only=True):
     leads: bool = False
     lease: str = ""
     opening: str = ""
-    trouble: str = ""
     api: str = ""
     accounts: list[Account] = msgspec.field(default_factory=list)
     absent: dict[str, str] = msgspec.field(default_factory=dict)

@@ -94,7 +94,12 @@ class RetryDecision:
 def classify(error: Exception) -> RetryDecision:
     """What follows from an error of a reconcile."""
     if isinstance(error, cloud.CloudError):
-        return _of_cloud(error)
+        retry = cloud.policy_for(error)
+        after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
+        # Refused credentials stop every key alike, and one success means all may go on.
+        passing = cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated
+        outage = isinstance(error, passing)
+        return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
     if isinstance(error, kube.KubeError):
         return _of_api_server(error)
     return RetryDecision(retry=Retry.BACK_OFF, defect=True)
@@ -255,14 +260,6 @@ def default_backoff(
     """client-go's default for controllers: `DEFAULT`, and a bucket that all keys share."""
     policy = Exponential(base_s=DEFAULT.base_s, cap_s=cap_s)
     return ItemBackoff(policy, rng=rng, turns=FairTurns(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
-
-
-def _of_cloud(error: cloud.CloudError) -> RetryDecision:
-    retry = cloud.policy_for(error)
-    after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
-    # Refused credentials stop every key alike, and one success means all may go on.
-    outage = isinstance(error, cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated)
-    return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
 
 
 def _of_api_server(error: kube.KubeError) -> RetryDecision:

@@ -302,6 +302,9 @@ class Controller:
             return None
         facts = self.explains[kind](name)
         key = facts.key or name
+        known = [
+            round(each, 3) for each in (self.queue.due_s(key), facts.next_s) if each is not None
+        ]
         return Account(
             controller=self._name,
             plan=facts.plan,
@@ -309,7 +312,7 @@ class Controller:
             blocked=facts.blocked,
             last=self._last(key),
             in_work_s=self._workers.busy_s(key),
-            next_s=self._next_s(key, facts.next_s),
+            next_s=0.0 if self.queue.is_queued(key) else min(known, default=None),
             failures=self.backoff.failures(key),
         )
 
@@ -324,12 +327,6 @@ class Controller:
             since_s=round(now - found.since, 3),
             not_yet=found.not_yet,
         )
-
-    def _next_s(self, key: str, own_s: float | None) -> float | None:
-        if self.queue.is_queued(key):
-            return 0.0
-        known = [each for each in (self.queue.due_s(key), own_s) if each is not None]
-        return round(min(known), 3) if known else None
 
     def _follow(self, watch: Watch[T]) -> Handler[T]:
         def note(old: T | None, new: T | None, initial: bool = False) -> None:

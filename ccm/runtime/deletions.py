@@ -354,7 +354,10 @@ class DeletionRecord:
         for request in asked:
             taken = moments[request.kind]
             if len(taken) < request.limit:
-                slots[request] = slot = _unused(wall, taken | self._moments.get(request.kind, {}))
+                known, at = taken | self._moments.get(request.kind, {}), wall
+                while (slot := format_micro_time(at)) in known:
+                    at += timedelta(microseconds=1)
+                slots[request] = slot
                 taken[slot] = now
         return moments, slots
 
@@ -447,13 +450,6 @@ def _garbled(where: str, error: Exception) -> GarbledRecord:
 
 def _encoded(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _unused(wall: datetime, taken: Mapping[str, float]) -> str:
-    """This moment as text; a moment later where a deletion has that text already."""
-    while (text := format_micro_time(wall)) in taken:
-        wall += timedelta(microseconds=1)
-    return text
 
 
 def _now() -> float:

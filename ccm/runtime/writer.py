@@ -137,7 +137,11 @@ class Writer(Generic[T]):
             except NotFound:
                 return Written(None, changed)
             except (Conflict, Invalid) as error:
-                if attempt == self._attempts or not _has_moved_on(error):
+                if attempt == self._attempts or not (
+                    isinstance(error, Conflict)
+                    # Another object has the name by now.
+                    or any(cause.field == "metadata.uid" for cause in error.causes)
+                ):
                     raise
             if attempt > 1:
                 await asyncio.sleep(jittered(self._pause_s, 1.0, self._rng))
@@ -183,13 +187,6 @@ async def delete(api: Deletes[T], obj: T) -> bool:
     except Conflict as error:
         raise StaleObject from error
     return True
-
-
-def _has_moved_on(error: Conflict | Invalid) -> bool:
-    """Whether a write was refused because the object is another, or in another state."""
-    return isinstance(error, Conflict) or any(
-        cause.field == "metadata.uid" for cause in error.causes
-    )
 
 
 class Recorder(Protocol):

@@ -261,7 +261,8 @@ class Authenticator:
         finally:
             _attempts.labels(result).inc()
             _duration.labels(result).observe(clock.monotonic() - started)
-        _users.labels(_compressed(user.name)).inc()
+        other = "email_id" if "@" in user.name else "other"
+        _users.labels(user.name if user.name in _KNOWN_NAMES else other).inc()
         return user
 
     async def close(self) -> None:
@@ -365,9 +366,3 @@ def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:
 
 def _first(request: Request, headers: Sequence[str]) -> str:
     return next((found for name in headers if (found := request.headers.get(name))), "")
-
-
-def _compressed(name: str) -> str:
-    if name in _KNOWN_NAMES:
-        return name
-    return "email_id" if "@" in name else "other"

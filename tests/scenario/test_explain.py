@@ -71,10 +71,6 @@ ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
         *(without_pod, ["node", "n1"]),
         *("n1 is not initialised: the daemon that leads cannot be asked: ", "--address=HOST:10258"),
     ),
-    "labels tell whose a node is": (
-        *(lambda env: env.cluster.register("n1"), ["node", "n1", "--own-nodes=cloud=ours"]),
-        *("n1 is ", "it is not this daemon's: "),
-    ),
     "what does not exist": (
         *(lambda env: env.cluster.register("n1"), ["node", "n404"]),
         *("node n404 does not exist: no daemon leads", ""),
@@ -96,14 +92,12 @@ async def test_what_the_cluster_alone_shows(env: Environment, name: str) -> None
 
 
 @pytest.mark.both_servers
-async def test_the_class_tells_whose_a_service_is_without_a_daemon(env: Environment) -> None:
-    await load.create(env, load.web("web", loadBalancerClass="metallb.io/metallb"))
+async def test_a_service_without_a_daemon_in_json(env: Environment) -> None:
+    await load.create(env, load.web("web"))
 
     found = json.loads((await told(env, "service", "default/web", "-o", "json"))[1])
-    claimed = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
     with pytest.raises(Refused, match=r"^http://127\.0\.0\.1:1: "):
         await told(env, "node", "n1", "--master=http://127.0.0.1:1")
 
-    assert "class metallb.io/metallb" in found["cause"]
+    assert found["cause"].startswith("default/web has no load balancer: no daemon leads")
     assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
-    assert claimed[1].startswith("default/web has no load balancer: no daemon leads")

@@ -198,7 +198,7 @@ class Command:
         parsed = argv.parse(self.flags, words, self.idle)
         given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
         if given["help"]:
-            return f"{self._usage()}\n{argv.explain(self.flags, self._sections())}"
+            return self._help()
         if given["version"] != "false":
             return f"{self.name} {ccm.__version__}\n"
         options = self._options(given, parsed)
@@ -254,16 +254,13 @@ class Command:
         yield from (fault for fault in elections if fault[0] not in implied)
         yield from generic.log_faults(options, alpha=False)
 
-    def _sections(self) -> list[Section]:
-        """Return the sections of its flags in the order of help."""
+    def _help(self) -> str:
         used = {flag.section for flag in self.flags.values()}
         last = (SERVING, generic.GLOBAL)
         between = [each for each in SECTIONS if each in used and each not in last]
-        return [CLUSTERS, WORK, *between, *last]
-
-    def _usage(self) -> str:
         needs = " --cloud-provider=NAME" if self.has_cloud else ""
-        return f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
+        usage = f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
+        return f"{usage}\n{argv.explain(self.flags, [CLUSTERS, WORK, *between, *last])}"
 
 
 def _of_controllers(aliases: Iterable[str]) -> set[str]:

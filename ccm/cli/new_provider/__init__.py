@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import ccm
-
-EXIT_OK = 0
-EXIT_FAILED = 1
+from ccm.cli import command
+from ccm.cli.command import EXIT_FAILED, EXIT_OK
+from ccm.doctor import Refused
 
 NAME_LENGTH = 24
 """Longest name of a provider; lines of the template hold it."""
@@ -48,18 +48,10 @@ exit status: 0, 1 when the folder cannot be written, 2 when the command line is 
 """
 
 
-class Refused(Exception):
-    """It cannot be written; the message says why, and what to do."""
-
-
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "new-provider",
-        help=_SUMMARY,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command.add_parser(
+        commands, "new-provider", _SUMMARY, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
     # Not `name`: that is completed with the providers that there are.
@@ -83,7 +75,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     try:
         write(name, folder, load_balancer=options.load_balancer, routes=options.routes)
     except Refused as error:
-        sys.stderr.write(f"kube-ccm new-provider: {error}\n")
+        command.fail("new-provider", str(error))
         return EXIT_FAILED
     sys.stdout.write(
         f"{folder} holds the provider {name}. Next:\n"

@@ -10,7 +10,7 @@ import pytest
 
 import ccm
 from ccm import cli
-from ccm.cli import new_provider
+from ccm.cli import command, new_provider
 from ccm.cloud import SDK_VERSION
 
 
@@ -73,7 +73,7 @@ def test_what_is_there_is_left_alone(
     there = Path("ccm-nimbus")
     there.mkdir() if kind == "folder" else there.write_text("mine")
 
-    assert cli.main(["new-provider", "nimbus"]) == new_provider.EXIT_FAILED
+    assert cli.main(["new-provider", "nimbus"]) == command.EXIT_FAILED
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_made_is_one_message(
     (tmp_path / "file").write_text("")
 
     words = ["new-provider", "nimbus", f"--folder={tmp_path / 'file' / 'new'}"]
-    assert cli.main(words) == new_provider.EXIT_FAILED
+    assert cli.main(words) == command.EXIT_FAILED
 
     assert "new cannot be written: Not a directory\n" in capsys.readouterr().err
 
@@ -100,7 +100,7 @@ def test_the_package_has_the_name_everywhere(
 ) -> None:
     folder = tmp_path / "some" / "where"
 
-    assert cli.main(["new-provider", "blue-sky", f"--folder={folder}"]) == new_provider.EXIT_OK
+    assert cli.main(["new-provider", "blue-sky", f"--folder={folder}"]) == command.EXIT_OK
 
     assert f"cd {folder}\n" in capsys.readouterr().out
     written = files_of(folder)

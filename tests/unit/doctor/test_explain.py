@@ -78,7 +78,7 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
     assert "cannot be asked: 403" in judge(subject).said
     assert judge(subject).advice == ("do it",)
     assert "no daemon leads: 403" in judge(leaderless).said
-    assert document(subject, judge(subject)).silence == "403"
+    assert document(subject, judge(subject))["silence"] == "403"
     unserved = Subject(kind=SET, name=WEB, found=None, is_served=False, silence=silence)
     assert "definitions are missing" in judge(unserved).said
 
@@ -150,7 +150,7 @@ def test_the_table_has_the_last_look_and_the_newest_warning() -> None:
         "Failed: b",
     ):
         assert part in said
-    assert document(subject, judge(subject)).daemon is answer
+    assert document(subject, judge(subject))["daemon"] is answer
 
 
 # --- which daemon is asked ----------------------------------------------------------------------
