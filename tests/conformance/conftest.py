@@ -9,6 +9,9 @@ import pytest_asyncio
 
 from tests import servers
 from tests.conformance.environment import NodeEnvironment
+from tests.unit.controllers.machines import world
+
+__all__ = ["PROOFS", "world"]
 
 PROOFS = pytest.StashKey[dict[str, list[str]]]()
 """Row -> tests, of everything that was collected, whatever of it runs."""

@@ -16,7 +16,7 @@ from ccm.machines.deletion import DENIAL_S
 from ccm.model import NodeAddress
 from ccm.testing.clock import advance
 from tests.conformance.table import case
-from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, World, ready
+from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -47,8 +47,7 @@ def without(field: str) -> dict[str, Any]:
     ],
     ids=["class", "secret"],
 )
-async def test_what_a_machine_is_made_of_is_missing(lacks: str) -> None:
-    world = World()
+async def test_what_a_machine_is_made_of_is_missing(world: World, lacks: str) -> None:
     if "Secret" in lacks:
         world.machine_class()
     async with world.running():
@@ -76,8 +75,7 @@ async def test_what_a_machine_is_made_of_is_missing(lacks: str) -> None:
     ],
     ids=["complete", "cpu", "gpu", "memory", "instanceType", "region", "zone"],
 )
-async def test_a_node_template(template: dict[str, Any], said: str) -> None:
-    world = World()
+async def test_a_node_template(world: World, template: dict[str, Any], said: str) -> None:
     world.secret()
     world.machine_class(nodeTemplate=template)
     async with world.running():
@@ -89,8 +87,7 @@ async def test_a_node_template(template: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.row("machine-class-04")
-async def test_a_class_that_is_not_held() -> None:
-    world = ready()
+async def test_a_class_that_is_not_held(world: Ready) -> None:
     world.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
     async with world.running("machine"):
         world.machine()
@@ -115,9 +112,8 @@ async def test_a_class_that_is_not_held() -> None:
     ],
 )
 async def test_the_provider_of_a_class(
-    declared: tuple[str, ...], provider: str, is_served: bool
+    world: World, declared: tuple[str, ...], provider: str, is_served: bool
 ) -> None:
-    world = World()
     world.driver.provider_names = declared
     world.secret()
     world.machine_class(provider=provider)
@@ -140,8 +136,7 @@ async def test_the_provider_of_a_class(
 
 
 @pytest.mark.row("machine-create-01")
-async def test_a_new_machine() -> None:
-    world = ready()
+async def test_a_new_machine(world: Ready) -> None:
     async with world.running():
         world.machine()
         await advance(1)
@@ -157,8 +152,7 @@ async def test_a_new_machine() -> None:
 
 @pytest.mark.row("machine-create-02", "machine-create-09")
 @pytest.mark.parametrize("phase", ["", "CrashLoopBackOff"])
-async def test_a_machine_whose_vm_is_there(phase: str) -> None:
-    world = ready()
+async def test_a_machine_whose_vm_is_there(world: Ready, phase: str) -> None:
     labels = {"labels": {"node": "m0"}, **HELD}
     status = {"currentStatus": {"phase": phase}}
     world.machine(metadata=labels, providerID="fake:///m0", status=status)
@@ -177,8 +171,7 @@ async def test_a_machine_whose_vm_is_there(phase: str) -> None:
 
 
 @pytest.mark.row("machine-create-03")
-async def test_a_pending_machine() -> None:
-    world = ready()
+async def test_a_pending_machine(world: Ready) -> None:
     status = {"currentStatus": {"phase": "Pending"}}
     metadata = {"labels": {"node": "m0"}, **HELD}
     world.machine(metadata=metadata, providerID="fake:///m0", status=status)
@@ -235,7 +228,7 @@ async def test_a_pending_machine() -> None:
 async def test_a_creation_that_fails(
     error: errors.CloudError, flag_s: float, age_s: float, phase: str, after_s: float
 ) -> None:
-    world = ready(exhausted_retry_s=flag_s)
+    world = Ready(exhausted_retry_s=flag_s)
     world.machine()
     await advance(age_s)
     world.driver.faults["create_machine"] = error
@@ -266,8 +259,9 @@ async def test_a_creation_that_fails(
     ],
     ids=["kept", "kept-exhausted", "cleared", "carried", "carried-passing", "again", "again-kept"],
 )
-async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state: str) -> None:
-    world = ready()
+async def test_what_the_driver_wants_to_remember(
+    world: Ready, error: errors.CloudError, state: str
+) -> None:
     world.machine(status={"lastKnownState": "old"})
     world.driver.faults["create_machine"] = error
     await world.run(1, "machine", "machineclass")
@@ -277,8 +271,9 @@ async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state
 
 
 @pytest.mark.row("machine-create-16")
-async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again() -> None:
-    world = ready()
+async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again(
+    world: Ready,
+) -> None:
     seen = []
     make, initialize = world.driver.create_machine, world.driver.initialize_machine
 
@@ -301,9 +296,8 @@ async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_ag
 
 @pytest.mark.row("machine-create-08")
 @pytest.mark.parametrize(("is_old", "is_own"), [(True, False), (False, False), (True, True)])
-async def test_a_node_that_has_the_name_already(is_old: bool, is_own: bool) -> None:
+async def test_a_node_that_has_the_name_already(world: World, is_old: bool, is_own: bool) -> None:
     """Its own may seem to be older, by the clock of another cluster."""
-    world = World()
     provider_id = "fake:///0" if is_own else "fake:///taken"
     world.ready_class()
     world.driver.node_name = lambda _req: "taken"
@@ -325,8 +319,7 @@ async def test_a_node_that_has_the_name_already(is_old: bool, is_own: bool) -> N
 
 
 @pytest.mark.row("machine-create-10")
-async def test_an_initialisation_that_fails() -> None:
-    world = ready()
+async def test_an_initialisation_that_fails(world: Ready) -> None:
     world.driver.faults["initialize_machine"] = [errors.Uninitialized("x")]
     async with world.running("machine", "machineclass"):
         world.machine()
@@ -344,7 +337,7 @@ async def test_an_initialisation_that_fails() -> None:
 
 @pytest.mark.row("machine-create-12", "machine-create-13", "machine-create-14")
 async def test_without_a_target_cluster() -> None:
-    world = ready(has_target=False)
+    world = Ready(has_target=False)
     async with world.running("machine", "machineclass"):
         world.machine()
         await advance(1)
@@ -364,7 +357,7 @@ async def test_without_a_target_cluster() -> None:
 
 @pytest.mark.row("machine-create-13")
 async def test_without_a_target_cluster_addresses_come_together() -> None:
-    world = ready(has_target=False)
+    world = Ready(has_target=False)
     known = {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}]}
     world.machine(metadata=HELD, providerID="fake:///m0", status=known)
     info = MachineInfo(
@@ -414,8 +407,7 @@ async def test_placeholders(given: str, wanted: str, has_target: bool) -> None:
 
 
 @pytest.mark.row("machine-userdata-03")
-async def test_a_secret_without_user_data() -> None:
-    world = World()
+async def test_a_secret_without_user_data(world: World) -> None:
     world.server.put(SECRETS_PATH, {"metadata": {"name": "small"}, "stringData": {"key": "k"}})
     world.machine_class()
     async with world.running("machine", "machineclass"):
@@ -438,8 +430,7 @@ def token_of(secret: dict[str, Any]) -> str:
 
 @pytest.mark.row("machine-create-17", "machine-delete-token-01")
 @pytest.mark.parametrize("fault", [None, errors.Internal("x"), errors.ResourceExhausted("x")])
-async def test_a_deletion_after_a_creation(fault: errors.CloudError | None) -> None:
-    world = ready()
+async def test_a_deletion_after_a_creation(world: Ready, fault: errors.CloudError | None) -> None:
     world.driver.faults["create_machine"] = [fault]
     async with world.running("machine", "machineclass"):
         path = world.machine()
@@ -456,9 +447,8 @@ async def test_a_deletion_after_a_creation(fault: errors.CloudError | None) -> N
 
 @pytest.mark.row("machine-create-18")
 @pytest.mark.parametrize("kind", [errors.ResourceExhausted, errors.Aborted])
-async def test_a_vm_that_never_comes_up(kind: type[errors.CloudError]) -> None:
+async def test_a_vm_that_never_comes_up(world: Ready, kind: type[errors.CloudError]) -> None:
     """The answer is final: who waited for the timeout would wait for nothing."""
-    world = ready()
     lost = kind("no room for it").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["initialize_machine"] = [errors.RetryAfter("boots", seconds=2.0), lost]
     async with world.running("machine", "machineclass"):
@@ -476,9 +466,8 @@ async def test_a_vm_that_never_comes_up(kind: type[errors.CloudError]) -> None:
 
 
 @pytest.mark.row("machine-create-18")
-async def test_a_vm_that_never_came_up_and_is_not_stored_is_made_anew() -> None:
+async def test_a_vm_that_never_came_up_and_is_not_stored_is_made_anew(world: Ready) -> None:
     """As long as no provider ID is written down the machine itself tries again."""
-    world = ready()
     lost = errors.Aborted("the host died").carrying(MachineInfo(phase=Phase.FAILED))
     world.driver.faults["create_machine"] = [lost]
     async with world.running("machine", "machineclass"):

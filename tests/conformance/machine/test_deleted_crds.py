@@ -86,8 +86,7 @@ async def test_no_vm_is_deleted_until_the_crd_asks_for_it() -> None:
     assert (world.driver.vms, world.get("m0"), blocked()) == ({}, {}, before)
 
 
-async def test_fifty_deletions_read_the_crd_once() -> None:
-    world = World()
+async def test_fifty_deletions_read_the_crd_once(world: World) -> None:
     paths = lived(world, 50)
     async with world.running(*WORK):
         await advance(5)
@@ -99,8 +98,7 @@ async def test_fifty_deletions_read_the_crd_once() -> None:
     assert (world.driver.vms, reads(world)) == ({}, 1)
 
 
-async def test_blocked_deletions_are_looked_at_again_with_few_reads() -> None:
-    world = World()
+async def test_blocked_deletions_are_looked_at_again_with_few_reads(world: World) -> None:
     lived(world, 50)
     async with world.running(*WORK):
         await advance(5)
@@ -111,8 +109,7 @@ async def test_blocked_deletions_are_looked_at_again_with_few_reads() -> None:
     assert reads(world) <= 600 / crdguard.BLOCKED_S + 1
 
 
-async def test_a_read_from_before_a_deletion_proves_nothing() -> None:
-    world = World()
+async def test_a_read_from_before_a_deletion_proves_nothing(world: World) -> None:
     paths = lived(world, 2)
     async with world.running(*WORK):
         await advance(5)
@@ -127,10 +124,9 @@ async def test_a_read_from_before_a_deletion_proves_nothing() -> None:
 
 @pytest.mark.parametrize(("earlier_s", "left"), [(0.0, 1), (1.0, 1), (2.0, 0)])
 async def test_what_was_deleted_while_no_daemon_ran_goes_by_its_time(
-    earlier_s: float, left: int
+    world: World, earlier_s: float, left: int
 ) -> None:
     """One second may be the difference between the clocks of two API servers."""
-    world = World()
     (path,) = lived(world)
     await advance(10)
     world.server.drop(path)
@@ -141,8 +137,7 @@ async def test_what_was_deleted_while_no_daemon_ran_goes_by_its_time(
     assert len(world.driver.vms) == left
 
 
-async def test_a_deletion_that_began_before_that_of_the_crd_goes_on() -> None:
-    world = World()
+async def test_a_deletion_that_began_before_that_of_the_crd_goes_on(world: World) -> None:
     world.drains.seconds = 300.0
     (path,) = lived(world)
     async with world.running(*WORK):
@@ -155,9 +150,8 @@ async def test_a_deletion_that_began_before_that_of_the_crd_goes_on() -> None:
     assert world.driver.vms == {}
 
 
-async def test_an_object_that_outlived_a_former_crd_stays() -> None:
+async def test_an_object_that_outlived_a_former_crd_stays(world: World) -> None:
     """Without its finalizer a CRD goes at once, and its objects come back with the next one."""
-    world = World()
     lived(world)
     await advance(10)
     world.server.drop(CRD)
@@ -180,8 +174,7 @@ async def test_an_object_that_outlived_a_former_crd_stays() -> None:
     assert world.driver.vms == {}
 
 
-async def test_without_the_right_vms_go_and_one_warning_says_so() -> None:
-    world = World()
+async def test_without_the_right_vms_go_and_one_warning_says_so(world: World) -> None:
     lived(world, 3)
     forbid(world)
     with capture_logs() as lines:
@@ -196,9 +189,8 @@ async def test_without_the_right_vms_go_and_one_warning_says_so() -> None:
     ]
 
 
-async def test_a_refusal_of_an_api_server_that_starts_is_not_believed() -> None:
+async def test_a_refusal_of_an_api_server_that_starts_is_not_believed(world: World) -> None:
     """It refuses every request until it has read the roles."""
-    world = World()
     lived(world)
     async with world.running(*WORK):
         await advance(5)
@@ -211,9 +203,8 @@ async def test_a_refusal_of_an_api_server_that_starts_is_not_believed() -> None:
     assert len(world.driver.vms) == 1
 
 
-async def test_a_right_that_was_taken_away_allows_nothing() -> None:
+async def test_a_right_that_was_taken_away_allows_nothing(world: World) -> None:
     """`helm upgrade` may delete the roles before the CRDs."""
-    world = World()
     paths = lived(world, 2)
     async with world.running(*WORK):
         await advance(5)
@@ -247,8 +238,7 @@ async def test_the_machines_of_sets_and_deployments_stay(plural: str, kind: str)
     assert world.driver.deleted
 
 
-async def test_all_crds_of_a_chart_go() -> None:
-    world = Rolling()
+async def test_all_crds_of_a_chart_go(world: Rolling) -> None:
     world.deployment(replicas=3)
     async with world.at_work():
         await advance(60)

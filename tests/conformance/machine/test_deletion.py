@@ -23,7 +23,7 @@ from ccm.testing.clock import advance
 from tests.conformance.machine.going import ALL, LONG_S, NONE, SHORT_S, M, attached, goes, left
 from tests.conformance.table import case
 from tests.unit.controllers.drains import Drains
-from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, ready
+from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, Ready
 
 pytestmark = pytest.mark.virtual_time
 
@@ -108,8 +108,7 @@ def test_what_is_said(stage: Stage, cause: Cause, word: str, text: str) -> None:
 
 
 @pytest.mark.row("machine-delete-01")
-async def test_without_finalizer_nothing_is_done() -> None:
-    world = ready()
+async def test_without_finalizer_nothing_is_done(world: Ready) -> None:
     goes(world, "hands off", phase="Running", finalizers=["example.com/other"])
     await world.run(60)
 
@@ -119,8 +118,7 @@ async def test_without_finalizer_nothing_is_done() -> None:
 
 
 @pytest.mark.row("machine-delete-02")
-async def test_the_phase_is_written_before_anything_is_done() -> None:
-    world = ready()
+async def test_the_phase_is_written_before_anything_is_done(world: Ready) -> None:
     world.drains.seconds = 60
     goes(world, "Machine machine-0 successfully joined the cluster", phase="Running")
     async with world.running():
@@ -136,8 +134,7 @@ async def test_the_phase_is_written_before_anything_is_done() -> None:
 
 
 @pytest.mark.row("machine-delete-02")
-async def test_a_phase_that_cannot_be_written_stops_everything() -> None:
-    world = ready()
+async def test_a_phase_that_cannot_be_written_stops_everything(world: Ready) -> None:
     goes(world, phase="Running")
     world.server.fails(Forbidden(status=403, reason="Forbidden", message="no"), "PATCH", "/status")
     await world.run(60)
@@ -159,8 +156,9 @@ FROM: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize(("text", "drains", "deletions"), [case(*each) for each in FROM])
-async def test_a_deletion_goes_on_from_its_text(text: str, drains: int, deletions: int) -> None:
-    world = ready()
+async def test_a_deletion_goes_on_from_its_text(
+    world: Ready, text: str, drains: int, deletions: int
+) -> None:
     goes(world, text)
     await world.run(1, "machine", "machineclass")
 
@@ -172,8 +170,7 @@ async def test_a_deletion_goes_on_from_its_text(text: str, drains: int, deletion
 
 
 @pytest.mark.row("machine-delete-15")
-async def test_our_annotation_counts_where_the_text_was_written_over() -> None:
-    world = ready()
+async def test_our_annotation_counts_where_the_text_was_written_over(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     path = goes(world)
     async with world.running():
@@ -186,8 +183,7 @@ async def test_our_annotation_counts_where_the_text_was_written_over() -> None:
     assert (left(world), len(world.drains.tasks)) == (NONE, 1)
 
 
-async def test_the_annotation_of_another_machine_says_nothing() -> None:
-    world = ready()
+async def test_the_annotation_of_another_machine_says_nothing(world: Ready) -> None:
     note = '{"uid":"another","stage":"finalizer"}'
     goes(world, metadata={"annotations": {names.ANNOTATION_DELETION: note}})
     await world.run(1)
@@ -197,8 +193,7 @@ async def test_the_annotation_of_another_machine_says_nothing() -> None:
 
 @pytest.mark.row("machine-delete-05")
 @pytest.mark.parametrize("label", [M, ""], ids=["node-gone", "never-known"])
-async def test_without_node_there_is_nothing_to_drain(label: str) -> None:
-    world = ready()
+async def test_without_node_there_is_nothing_to_drain(world: Ready, label: str) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     world.driver.faults["get_machine_status"] = errors.NotFound("x")
     goes(world, labels={"node": label})
@@ -214,8 +209,9 @@ async def test_without_node_there_is_nothing_to_drain(label: str) -> None:
     [({"labels": {"force-deletion": "True"}}, 0), ({"drainTimeout": "5m"}, 400)],
     ids=["label", "drain-timeout"],
 )
-async def test_force_goes_on_where_the_drain_fails(more: dict[str, Any], old_s: float) -> None:
-    world = ready()
+async def test_force_goes_on_where_the_drain_fails(
+    world: Ready, more: dict[str, Any], old_s: float
+) -> None:
     world.drains.fails = ["- Failed to update node"]
     goes(world, MARKERS[Stage.DRAIN], **more)
     await advance(old_s)
@@ -227,8 +223,7 @@ async def test_force_goes_on_where_the_drain_fails(more: dict[str, Any], old_s: 
 
 
 @pytest.mark.row("machine-delete-10")
-async def test_a_drain_that_fails_begins_anew() -> None:
-    world = ready()
+async def test_a_drain_that_fails_begins_anew(world: Ready) -> None:
     world.drains.fails = ["failure in update of node conditions - x"]
     goes(world, MARKERS[Stage.DRAIN])
     await advance(180)
@@ -244,8 +239,7 @@ async def test_a_drain_that_fails_begins_anew() -> None:
     assert (left(world), len(world.drains.tasks)) == (NONE, 2)
 
 
-async def test_time_that_runs_out_in_the_middle_of_a_drain() -> None:
-    world = ready()
+async def test_time_that_runs_out_in_the_middle_of_a_drain(world: Ready) -> None:
     world.drains.seconds = 3600
     goes(world, drainTimeout="5m")
     await world.run(400)
@@ -258,7 +252,7 @@ async def test_time_that_runs_out_in_the_middle_of_a_drain() -> None:
 
 @pytest.mark.row("machine-delete-16", "machine-delete-17")
 async def test_without_target_only_the_vm_goes() -> None:
-    world = ready(has_target=False)
+    world = Ready(has_target=False)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
     await world.run(20)
@@ -286,9 +280,8 @@ async def test_without_target_only_the_vm_goes() -> None:
     ],
 )
 async def test_a_vm_that_the_cloud_does_not_delete(
-    fault: errors.CloudError, after_s: float
+    world: Ready, fault: errors.CloudError, after_s: float
 ) -> None:
-    world = ready()
     world.driver.faults["delete_machine"] = [fault]
     goes(world)
     async with world.running():
@@ -303,8 +296,7 @@ async def test_a_vm_that_the_cloud_does_not_delete(
 
 
 @pytest.mark.row("machine-delete-vm-02")
-async def test_what_was_refused_is_tried_at_once_with_other_credentials() -> None:
-    world = ready()
+async def test_what_was_refused_is_tried_at_once_with_other_credentials(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.PermissionDenied("x")]
     goes(world)
     async with world.running():
@@ -318,8 +310,7 @@ async def test_what_was_refused_is_tried_at_once_with_other_credentials() -> Non
 
 
 @pytest.mark.row("machine-delete-vm-03")
-async def test_a_vm_that_was_deleted_behind_our_back() -> None:
-    world = ready()
+async def test_a_vm_that_was_deleted_behind_our_back(world: Ready) -> None:
     goes(world)
     world.driver.vms.clear()
     world.driver.faults["delete_machine"] = errors.NotFound("x")
@@ -329,8 +320,7 @@ async def test_a_vm_that_was_deleted_behind_our_back() -> None:
 
 
 @pytest.mark.row("machine-delete-vm-04")
-async def test_a_deletion_that_was_accepted_and_then_failed() -> None:
-    world = ready()
+async def test_a_deletion_that_was_accepted_and_then_failed(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [
         errors.RetryAfter("x", seconds=3),
         errors.Internal("x"),
@@ -348,9 +338,8 @@ async def test_a_deletion_that_was_accepted_and_then_failed() -> None:
     assert (left(world), len(world.drains.tasks)) == (NONE, 1)
 
 
-async def test_a_machine_that_is_set_free_in_the_middle_of_its_drain() -> None:
+async def test_a_machine_that_is_set_free_in_the_middle_of_its_drain(world: Ready) -> None:
     """Somebody removes the finalizer: the machine is gone, and its drain ends."""
-    world = ready()
     world.drains.seconds = 3600
     path = goes(world)
     async with world.running("machine", "machineclass"):
@@ -378,8 +367,7 @@ TEXTS = {
 
 @pytest.mark.row("machine-delete-taken-over-01")
 @pytest.mark.parametrize("phase", TEXTS)
-async def test_a_machine_of_the_reference_goes(phase: str) -> None:
-    world = ready()
+async def test_a_machine_of_the_reference_goes(world: Ready, phase: str) -> None:
     goes(world, TEXTS[phase], phase=phase)
     await world.run(5)
 
@@ -391,8 +379,7 @@ async def test_a_machine_of_the_reference_goes(phase: str) -> None:
 
 @pytest.mark.row("machine-delete-handed-back-01", "machine-delete-leader-01")
 @pytest.mark.parametrize("stage", [Stage.DRAIN, Stage.VOLUMES, Stage.VM, Stage.NODE])
-async def test_where_we_rest_others_can_go_on(stage: Stage) -> None:
-    world = ready()
+async def test_where_we_rest_others_can_go_on(world: Ready, stage: Stage) -> None:
     goes(world, phase="Running", labels={"force-deletion": "true"})
     if stage is Stage.DRAIN:
         world.drains.seconds = 3600
@@ -427,8 +414,7 @@ async def test_where_we_rest_others_can_go_on(stage: Stage) -> None:
     assert (world.driver.calls["delete_machine"] == deleted) is (stage is Stage.NODE)
 
 
-async def test_a_preserved_machine_that_goes_is_preserved_no_longer() -> None:
-    world = ready()
+async def test_a_preserved_machine_that_goes_is_preserved_no_longer(world: Ready) -> None:
     world.drains.seconds = 60
     path = goes(world, phase="Failed")
     until = format_time(clock.now() + timedelta(hours=1))

@@ -27,7 +27,7 @@ from tests.conformance.machine.going import (
     unmake,
 )
 from tests.conformance.table import case
-from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, TOKENS, World, ready
+from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, TOKENS, Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -36,8 +36,7 @@ pytestmark = pytest.mark.virtual_time
 
 @pytest.mark.row("machine-delete-status-01")
 @pytest.mark.parametrize("labelled", [True, False], ids=["the-node-says-so", "the-cloud-says-so"])
-async def test_the_node_of_a_machine_without_label(labelled: bool) -> None:
-    world = ready()
+async def test_the_node_of_a_machine_without_label(world: Ready, labelled: bool) -> None:
     world.drains.seconds = 30
     goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
     if labelled:
@@ -64,8 +63,9 @@ async def test_the_node_of_a_machine_without_label(labelled: bool) -> None:
     ],
     ids=["not-found", "unimplemented", "uninitialized", "uninitialized-with-name"],
 )
-async def test_a_cloud_that_knows_no_node(fault: errors.CloudError, drains: int) -> None:
-    world = ready()
+async def test_a_cloud_that_knows_no_node(
+    world: Ready, fault: errors.CloudError, drains: int
+) -> None:
     world.driver.faults["get_machine_status"] = fault
     goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
     await world.run(1)
@@ -82,9 +82,8 @@ async def test_a_cloud_that_knows_no_node(fault: errors.CloudError, drains: int)
     ],
 )
 async def test_a_cloud_that_does_not_say_which_node(
-    fault: errors.CloudError, after_s: float
+    world: Ready, fault: errors.CloudError, after_s: float
 ) -> None:
-    world = ready()
     world.driver.faults["get_machine_status"] = [fault]
     goes(world, labels={"node": ""}, phase="Running")
     async with world.running():
@@ -104,8 +103,7 @@ CLASS, SECRET = f"{BASE}/machineclasses/small", f"{SECRETS_PATH}/small"
 
 @pytest.mark.row("machine-delete-class-01", "machine-delete-secret-01")
 @pytest.mark.parametrize("gone", [CLASS, SECRET], ids=["class", "secret"])
-async def test_what_a_machine_was_made_of_is_deleted_under_it(gone: str) -> None:
-    world = World()
+async def test_what_a_machine_was_made_of_is_deleted_under_it(world: World, gone: str) -> None:
     world.secret(key="token")
     world.machine_class()
     async with world.running("machine", "machineclass"):
@@ -128,8 +126,7 @@ async def test_what_a_machine_was_made_of_is_deleted_under_it(gone: str) -> None
 
 
 @pytest.mark.row("machine-delete-class-02")
-async def test_a_class_that_was_gone_before_we_came() -> None:
-    world = World()
+async def test_a_class_that_was_gone_before_we_came(world: World) -> None:
     goes(world)
     async with world.running():
         await advance(60)
@@ -145,8 +142,7 @@ async def test_a_class_that_was_gone_before_we_came() -> None:
 
 @pytest.mark.row("machine-delete-class-03")
 @pytest.mark.parametrize(("provider_id", "goes_away"), [("", True), (f"fake:///{M}", False)])
-async def test_force_without_class(provider_id: str, goes_away: bool) -> None:
-    world = World()
+async def test_force_without_class(world: World, provider_id: str, goes_away: bool) -> None:
     goes(world, labels={"force-deletion": "true", "node": ""}, providerID=provider_id)
     await world.run(60)
 
@@ -161,8 +157,7 @@ async def test_force_without_class(provider_id: str, goes_away: bool) -> None:
     ],
     ids=["template", "provider"],
 )
-async def test_a_faulty_class_holds_up_no_deletion(fault: dict[str, Any]) -> None:
-    world = World()
+async def test_a_faulty_class_holds_up_no_deletion(world: World, fault: dict[str, Any]) -> None:
     world.secret()
     world.machine_class(**fault)
     goes(world)
@@ -208,9 +203,8 @@ async def lost(world: World, *others: str) -> None:
 
 
 @pytest.mark.row("machine-delete-project-01")
-async def test_another_project_knows_nothing_of_the_vm() -> None:
+async def test_another_project_knows_nothing_of_the_vm(world: World) -> None:
     """It has VMs of this cluster too: those that were made since."""
-    world = World()
     path = await made(world)
     vms, world.driver.deleted = dict(world.driver.vms), ["counts on"]
     world.driver.vms.clear()
@@ -232,8 +226,7 @@ async def test_another_project_knows_nothing_of_the_vm() -> None:
 
 
 @pytest.mark.row("machine-delete-project-02")
-async def test_other_credentials_of_the_same_project() -> None:
-    world = World()
+async def test_other_credentials_of_the_same_project(world: World) -> None:
     await lost(world, "other")
     await world.run(5, "machine", "machineclass")
 
@@ -241,8 +234,7 @@ async def test_other_credentials_of_the_same_project() -> None:
 
 
 @pytest.mark.row("machine-delete-project-03")
-async def test_other_credentials_that_know_the_vm() -> None:
-    world = World()
+async def test_other_credentials_that_know_the_vm(world: World) -> None:
     path = await made(world)
     world.driver.faults["delete_machine"] = [errors.RetryAfter("x", seconds=3)]
     world.server.drop(path)
@@ -256,8 +248,7 @@ async def test_other_credentials_that_know_the_vm() -> None:
 
 
 @pytest.mark.row("machine-delete-project-04")
-async def test_force_takes_the_word_of_another_project() -> None:
-    world = World()
+async def test_force_takes_the_word_of_another_project(world: World) -> None:
     path = await made(world)
     world.driver.vms.clear()
     world.server.drop(path)
@@ -278,8 +269,7 @@ def recorded(world: World, name: str = M) -> int:
 
 @pytest.mark.row("machine-delete-project-05")
 @pytest.mark.parametrize("listed_by", ["machinesafety", "creation"])
-async def test_a_vm_that_the_new_credentials_have_shown(listed_by: str) -> None:
-    world = World()
+async def test_a_vm_that_the_new_credentials_have_shown(world: World, listed_by: str) -> None:
     path = await made(world, "other")
     controllers = ["machine", "machineclass"]
     if listed_by == "machinesafety":
@@ -297,9 +287,8 @@ async def test_a_vm_that_the_new_credentials_have_shown(listed_by: str) -> None:
 
 
 @pytest.mark.row("machine-delete-project-05")
-async def test_what_a_rotation_writes() -> None:
+async def test_what_a_rotation_writes(world: World) -> None:
     """One patch of each machine, and none while the credentials stay."""
-    world = World()
     world.secret(key="first")
     world.machine_class()
     async with world.running():
@@ -321,9 +310,8 @@ async def test_what_a_rotation_writes() -> None:
 
 
 @pytest.mark.row("machine-delete-project-05")
-async def test_a_vm_that_was_not_seen_beside_others_that_were() -> None:
+async def test_a_vm_that_was_not_seen_beside_others_that_were(world: World) -> None:
     """That the new credentials show another VM of the former project is not forgotten with it."""
-    world = World()
     path = await made(world, "other")
     lose(world)
     async with world.running():
@@ -336,9 +324,8 @@ async def test_a_vm_that_was_not_seen_beside_others_that_were() -> None:
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_the_wait_for_the_former_credentials_ends() -> None:
+async def test_the_wait_for_the_former_credentials_ends(world: World) -> None:
     """Under another controller too; each look at the cloud confirms that the VM is not there."""
-    world = World()
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(400)
@@ -357,8 +344,7 @@ async def test_the_wait_for_the_former_credentials_ends() -> None:
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_other_credentials_begin_another_wait() -> None:
-    world = World()
+async def test_other_credentials_begin_another_wait(world: World) -> None:
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
@@ -371,9 +357,8 @@ async def test_other_credentials_begin_another_wait() -> None:
 
 
 @pytest.mark.row("machine-delete-project-06")
-async def test_former_credentials_end_the_wait() -> None:
+async def test_former_credentials_end_the_wait(world: World) -> None:
     """The same wrong ones begin it anew, also under another controller."""
-    world = World()
     await lost(world)
     async with world.running("machine", "machineclass"):
         await advance(500)
@@ -395,8 +380,7 @@ async def test_former_credentials_end_the_wait() -> None:
 
 
 @pytest.mark.row("machine-delete-node-01")
-async def test_the_node_of_another_vm_is_left_alone() -> None:
-    world = ready()
+async def test_the_node_of_another_vm_is_left_alone(world: Ready) -> None:
     goes(world, providerID="fake:///older")
     await world.run(5)
 
@@ -405,8 +389,7 @@ async def test_the_node_of_another_vm_is_left_alone() -> None:
 
 
 @pytest.mark.row("machine-delete-node-02")
-async def test_a_node_that_cannot_be_deleted() -> None:
-    world = ready()
+async def test_a_node_that_cannot_be_deleted(world: Ready) -> None:
     goes(world)
     denied = [True]
     world.server.refuse = lambda method, path: (
@@ -428,8 +411,7 @@ async def test_a_node_that_cannot_be_deleted() -> None:
 
 
 @pytest.mark.row("machine-delete-node-03")
-async def test_a_node_that_vanishes_while_it_is_drained() -> None:
-    world = ready()
+async def test_a_node_that_vanishes_while_it_is_drained(world: Ready) -> None:
     world.drains.seconds = 3600
     goes(world)
     async with world.running():
@@ -443,8 +425,7 @@ async def test_a_node_that_vanishes_while_it_is_drained() -> None:
 
 
 @pytest.mark.row("machine-delete-volumes-01")
-async def test_volumes_that_a_drain_by_force_left() -> None:
-    world = ready()
+async def test_volumes_that_a_drain_by_force_left(world: Ready) -> None:
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0", "v1")
     async with world.running():
@@ -458,8 +439,7 @@ async def test_volumes_that_a_drain_by_force_left() -> None:
 
 
 @pytest.mark.row("machine-delete-volumes-02")
-async def test_a_volume_that_never_detaches() -> None:
-    world = ready()
+async def test_a_volume_that_never_detaches(world: Ready) -> None:
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     goes(world, labels={"force-deletion": "true"})
     attached(world, "v0")
@@ -474,8 +454,7 @@ async def test_a_volume_that_never_detaches() -> None:
 
 
 @pytest.mark.row("machine-delete-creation-01", "machine-create-15")
-async def test_a_deletion_while_the_vm_is_made() -> None:
-    world = ready()
+async def test_a_deletion_while_the_vm_is_made(world: Ready) -> None:
     world.driver.seconds = 10
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
@@ -491,9 +470,8 @@ async def test_a_deletion_while_the_vm_is_made() -> None:
 
 
 @pytest.mark.row("machine-delete-creation-01")
-async def test_a_deletion_while_the_vm_is_made_in_vain() -> None:
+async def test_a_deletion_while_the_vm_is_made_in_vain(world: Ready) -> None:
     """Nothing is written of that pass, so that no change brings the machine back."""
-    world = ready()
     world.driver.seconds = 10
     world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]
     path = world.machine(M)

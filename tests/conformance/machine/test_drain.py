@@ -134,8 +134,7 @@ async def test_pods_leave(
 
 @pytest.mark.row("machine-drain-09")
 @pytest.mark.parametrize("evicts", ["yes", "no", "failing"])
-async def test_force_has_regard_for_nothing(evicts: str) -> None:
-    world = Drains()
+async def test_force_has_regard_for_nothing(world: Drains, evicts: str) -> None:
     world.server.evicts = evicts != "no"
     if evicts == "failing":
         trouble = ServerError(status=500, reason="InternalError", message="x")
@@ -155,8 +154,7 @@ async def test_force_has_regard_for_nothing(evicts: str) -> None:
 
 @pytest.mark.row("machine-drain-11")
 @pytest.mark.parametrize("case", ["foreign", "no-claim", "no-volume", "unbound", "unknown"])
-async def test_volumes_that_are_not_waited_for(case: str) -> None:
-    world = Drains()
+async def test_volumes_that_are_not_waited_for(world: Drains, case: str) -> None:
     world.volume("a", driver="theirs" if case == "foreign" else "ours")
     if case == "no-claim":
         world.server.drop("/api/v1/namespaces/default/persistentvolumeclaims/a")
@@ -192,8 +190,9 @@ async def test_volumes_that_are_not_waited_for(case: str) -> None:
     ],
     ids=["healthy", "empty", "not-seen", "disrupted", "unhealthy", "nothing-allowed"],
 )
-async def test_a_misconfigured_budget(status: dict[str, Any], misconfigured: bool) -> None:
-    world = Drains()
+async def test_a_misconfigured_budget(
+    world: Drains, status: dict[str, Any], misconfigured: bool
+) -> None:
     plain(world, 1)
     world.budget(minAvailable=3)
     counted = {
@@ -215,15 +214,12 @@ async def test_a_misconfigured_budget(status: dict[str, Any], misconfigured: boo
 
 
 @pytest.mark.row("machine-drain-12")
-async def test_a_budget_that_looks_misconfigured_for_a_moment() -> None:
+async def test_a_budget_that_looks_misconfigured_for_a_moment(world: Drains) -> None:
     """A Pod is gone, and the one that replaces it is yet to be made."""
-    world = Drains()
     plain(world, 2, grace_s=1)
     world.budget(minAvailable=1)
     world.node("m1")
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(2.5)
         assert (world.state(), world.pods()) == (DrainState.RUNNING, ["p1"])
         world.pod("replacement", node="m1")
@@ -232,8 +228,7 @@ async def test_a_budget_that_looks_misconfigured_for_a_moment() -> None:
 
 
 @pytest.mark.row("machine-drain-13")
-async def test_pods_that_stay() -> None:
-    world = Drains()
+async def test_pods_that_stay(world: Drains) -> None:
     world.pod("mirror", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
     world.pod("daemon", owner="DaemonSet")
     world.pod("elsewhere", node="m1")
@@ -247,16 +242,13 @@ async def test_pods_that_stay() -> None:
 
 
 @pytest.mark.row("machine-drain-14")
-async def test_a_budget_that_is_freed_later() -> None:
-    world = Drains()
+async def test_a_budget_that_is_freed_later(world: Drains) -> None:
     plain(world, 2, grace_s=1)
     unhealthy(world)
     world.node("m1")
     world.budget(minAvailable=2)
     world.pod("new", node="m1", metadata={"labels": {"app": "web"}})
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(60)
         assert (world.state(), world.pods()) == (DrainState.RUNNING, ["new", "p1", "unhealthy"])
         assert "Pod default/p1 waits for its disruption budget" in world.progress().said
@@ -275,14 +267,11 @@ async def test_a_budget_that_is_freed_later() -> None:
 
 
 @pytest.mark.row("machine-drain-14")
-async def test_a_budget_that_is_deleted() -> None:
-    world = Drains()
+async def test_a_budget_that_is_deleted(world: Drains) -> None:
     plain(world, 2)
     unhealthy(world)
     world.budget(minAvailable=2)
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(2)
         assert world.pods() == ["p0", "p1", "unhealthy"]
         world.server.drop(f"{BUDGETS}/web")
@@ -292,17 +281,14 @@ async def test_a_budget_that_is_deleted() -> None:
 
 @pytest.mark.row("machine-drain-15")
 @pytest.mark.parametrize("claims", [(), ("a",)], ids=["without-volume", "with-volume"])
-async def test_patience_ends(claims: tuple[str, ...]) -> None:
-    world = Drains()
+async def test_patience_ends(world: Drains, claims: tuple[str, ...]) -> None:
     for one in claims:
         world.volume(one)
     world.moves = 0.5
     world.pod("p0", claims=claims)
     unhealthy(world)
     world.budget(minAvailable=5)
-    async with world.draining():
-        await advance(1)
-        world.start(retries=3)
+    async with world.started(retries=3):
         await advance(59)
         assert (world.pods(), world.evictions()) == (["p0", "unhealthy"], 3)
         await advance(6)
@@ -312,14 +298,11 @@ async def test_patience_ends(claims: tuple[str, ...]) -> None:
 
 
 @pytest.mark.row("machine-drain-16")
-async def test_a_short_timeout_has_its_retries() -> None:
-    world = Drains()
+async def test_a_short_timeout_has_its_retries(world: Drains) -> None:
     world.pod("p0")
     unhealthy(world)
     world.budget(minAvailable=5)
-    async with world.draining():
-        await advance(1)
-        world.start(timeout_s=9)
+    async with world.started(timeout_s=9):
         await advance(8.5)
         assert (world.pods(), world.evictions()) == (["p0", "unhealthy"], 3)
         await advance(1)
@@ -329,14 +312,11 @@ async def test_a_short_timeout_has_its_retries() -> None:
 
 
 @pytest.mark.row("machine-drain-17")
-async def test_several_budgets_over_one_pod() -> None:
-    world = Drains()
+async def test_several_budgets_over_one_pod(world: Drains) -> None:
     world.pod("p0")
     world.budget("one", minAvailable=0)
     world.budget("two", minAvailable=0)
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(2.5)
 
         assert world.state() is DrainState.FAILED

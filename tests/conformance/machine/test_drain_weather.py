@@ -37,9 +37,8 @@ pytestmark = pytest.mark.virtual_time
     ],
 )
 async def test_a_node_that_is_sick(
-    conditions: dict[str, str], since_s: float, forced: bool
+    world: Drains, conditions: dict[str, str], since_s: float, forced: bool
 ) -> None:
-    world = Drains()
     world.pod("p0")
     world.sick(since_s=since_s, **conditions)
     async with world.draining():
@@ -52,13 +51,10 @@ async def test_a_node_that_is_sick(
 
 
 @pytest.mark.row("machine-drain-18")
-async def test_a_node_that_falls_ill_in_mid_drain() -> None:
+async def test_a_node_that_falls_ill_in_mid_drain(world: Drains) -> None:
     """Its kubelet ends nothing any more; five minutes later force is used, and not before."""
-    world = Drains()
     plain(world, 2, grace_s=600)
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(2)
         world.sick(Ready="Unknown")
         await advance(290)
@@ -69,9 +65,8 @@ async def test_a_node_that_falls_ill_in_mid_drain() -> None:
 
 
 @pytest.mark.row("machine-drain-18")
-async def test_a_node_that_is_well_again_is_asked_before_force() -> None:
+async def test_a_node_that_is_well_again_is_asked_before_force(world: Drains) -> None:
     """The cache may be of before: what it says is confirmed."""
-    world = Drains()
     world.pod("p0", grace_s=60)
     well = world.node_object()
     async with world.draining():
@@ -87,14 +82,11 @@ async def test_a_node_that_is_well_again_is_asked_before_force() -> None:
 
 
 @pytest.mark.row("machine-drain-19")
-async def test_time_is_up() -> None:
-    world = Drains()
+async def test_time_is_up(world: Drains) -> None:
     plain(world, 2)
     with_volumes(world, ("a",), ("b",), grace_s=3000)
     world.moves = None
-    async with world.draining():
-        await advance(1)
-        world.start(timeout_s=120)
+    async with world.started(timeout_s=120):
         await advance(119)
         assert (world.state(), world.pods()) == (DrainState.RUNNING, ["v0", "v1"])
         await advance(2)
@@ -104,12 +96,9 @@ async def test_time_is_up() -> None:
 
 
 @pytest.mark.row("machine-drain-19")
-async def test_force_that_is_asked_for_in_mid_drain() -> None:
-    world = Drains()
+async def test_force_that_is_asked_for_in_mid_drain(world: Drains) -> None:
     world.pod("p0", grace_s=3000)
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(5)
         world.start(force=True)
         await advance(1)
@@ -124,9 +113,7 @@ async def test_force_that_is_asked_for_in_mid_drain() -> None:
 async def test_a_volume_that_never_detaches() -> None:
     world = Drains(detach_timeout_s=60.0)
     with_volumes(world, ("a",), ("b",))
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(60)
         assert world.pods() == ["v1"]
         assert "Pod default/v0 waits for pv-a to be detached" in world.progress().said
@@ -151,9 +138,7 @@ async def test_a_volume_is_wanted_elsewhere(
     world.pod("v0", claims=("a",), owner=owner)
     if attaches:
         world.moves = 2.0
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         if not attaches:
             await advance(6)
             world.detach("a")
@@ -165,8 +150,7 @@ async def test_a_volume_is_wanted_elsewhere(
 
 
 @pytest.mark.row("machine-drain-22")
-async def test_the_most_important_goes_first() -> None:
-    world = Drains()
+async def test_the_most_important_goes_first(world: Drains) -> None:
     for name in ("a", "b", "c"):
         world.volume(name)
     world.pod("low", claims=("a",), priority=-5)
@@ -174,9 +158,7 @@ async def test_the_most_important_goes_first() -> None:
     world.pod("high", claims=("c",), priority=1000)
     world.moves = 0.5
     gone: list[str] = []
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         for _ in range(60):
             left = world.pods()
             gone += [one for one in ("high", "low", "none") if one not in left + gone]
@@ -187,8 +169,9 @@ async def test_the_most_important_goes_first() -> None:
 
 @pytest.mark.row("machine-drain-23")
 @pytest.mark.parametrize(("grace_s", "ends_s"), [(0, 1), (None, 30)])
-async def test_a_pod_that_states_no_grace(grace_s: int | None, ends_s: float) -> None:
-    world = Drains()
+async def test_a_pod_that_states_no_grace(
+    world: Drains, grace_s: int | None, ends_s: float
+) -> None:
     world.pod("p0", grace_s=grace_s)
     async with world.draining():
         await advance(1)
@@ -198,12 +181,9 @@ async def test_a_pod_that_states_no_grace(grace_s: int | None, ends_s: float) ->
 
 
 @pytest.mark.row("machine-drain-24")
-async def test_a_node_that_goes_in_mid_drain() -> None:
-    world = Drains()
+async def test_a_node_that_goes_in_mid_drain(world: Drains) -> None:
     with_volumes(world, ("a",), ("b",))
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(7)
         assert "to be detached" in world.progress().said
         world.server.drop("/api/v1/nodes/m0")
@@ -219,8 +199,7 @@ async def test_a_node_that_goes_in_mid_drain() -> None:
 
 
 @pytest.mark.row("machine-drain-25")
-async def test_what_is_written_on_the_node() -> None:
-    world = Drains()
+async def test_what_is_written_on_the_node(world: Drains) -> None:
     async with world.draining():
         world.start()
         await settle()
@@ -239,8 +218,9 @@ async def test_what_is_written_on_the_node() -> None:
         ("/nodes/m0", "- Failed to update node"),
     ],
 )
-async def test_a_node_that_cannot_be_written(fails: str, said: str, force: bool) -> None:
-    world = Drains()
+async def test_a_node_that_cannot_be_written(
+    world: Drains, fails: str, said: str, force: bool
+) -> None:
     world.pod("p0")
     refusal = ServerError(status=500, reason="InternalError", message="Failed to update node")
     world.server.refuse = lambda method, path: (
@@ -260,16 +240,13 @@ async def test_a_node_that_cannot_be_written(fails: str, said: str, force: bool)
 
 
 @pytest.mark.row("machine-drain-26")
-async def test_a_leader_that_changes_in_mid_drain() -> None:
+async def test_a_leader_that_changes_in_mid_drain(world: Drains) -> None:
     """The new one takes what it finds: nothing is evicted twice, and nothing is left."""
-    world = Drains()
     plain(world, 5, grace_s=20)
     with_volumes(world, ("a",), ("b",), grace_s=20)
     world.moves = 1.0
     world.node("m1")
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(10)
         before = world.evictions()
     async with world.draining():
@@ -290,9 +267,8 @@ async def test_a_leader_that_changes_in_mid_drain() -> None:
     ],
     ids=["cut", "503"],
 )
-async def test_an_api_server_in_trouble(trouble: KubeError) -> None:
+async def test_an_api_server_in_trouble(world: Drains, trouble: KubeError) -> None:
     """Uses up nobody's patience."""
-    world = Drains()
     world.pod("p0", grace_s=1)
     async with world.draining():
         await advance(1)
@@ -306,13 +282,10 @@ async def test_an_api_server_in_trouble(trouble: KubeError) -> None:
 
 
 @pytest.mark.row("machine-drain-27")
-async def test_a_pod_that_does_not_end_is_named() -> None:
-    world = Drains()
+async def test_a_pod_that_does_not_end_is_named(world: Drains) -> None:
     world.pod("p0")
     world.pod("stuck", metadata={"finalizers": ["example.com/hold"]})
-    async with world.draining():
-        await advance(1)
-        world.start(timeout_s=100)
+    async with world.started(timeout_s=100):
         await advance(36)
         assert world.state() is DrainState.FAILED
         assert world.progress().said == (
@@ -326,9 +299,8 @@ async def test_a_pod_that_does_not_end_is_named() -> None:
 
 
 @pytest.mark.row("machine-drain-28")
-async def test_fifty_nodes_at_once() -> None:
+async def test_fifty_nodes_at_once(world: Drains) -> None:
     """They take their Pods' grace and little more, and nothing is read again and again."""
-    world = Drains()
     for number in range(50):
         world.machine(f"m{number}")
         if number:

@@ -14,7 +14,7 @@ from ccm.kube.errors import ServerError
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M, goes
 from tests.conformance.table import case
-from tests.unit.controllers.machines import World, ready
+from tests.unit.controllers.machines import Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -68,8 +68,7 @@ def test_when_to_look_again(reach: Reach, after_s: float) -> None:
 
 @pytest.mark.row("machine-freeze-03", "machine-freeze-04", "machine-freeze-05")
 @pytest.mark.parametrize("part", [MACHINES, NODES])
-async def test_frozen_and_thawed(part: str) -> None:
-    world = ready()
+async def test_frozen_and_thawed(world: Ready, part: str) -> None:
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", metadata={"labels": {"node": "s"}}, status=status)
     is_away = away(world, part)
@@ -102,8 +101,7 @@ async def test_frozen_and_thawed(part: str) -> None:
 
 
 @pytest.mark.row("machine-freeze-01", "machine-freeze-02")
-async def test_a_server_that_is_away_for_a_moment_now_and_then() -> None:
-    world = ready()
+async def test_a_server_that_is_away_for_a_moment_now_and_then(world: Ready) -> None:
     is_away = away(world, NODES)
     async with world.running("machine", "machineclass"):
         for _ in range(5):
@@ -116,8 +114,7 @@ async def test_a_server_that_is_away_for_a_moment_now_and_then() -> None:
 
 
 @pytest.mark.row("machine-freeze-05")
-async def test_a_thaw_that_cannot_be_written_is_none() -> None:
-    world = ready()
+async def test_a_thaw_that_cannot_be_written_is_none(world: Ready) -> None:
     status = {"currentStatus": {"phase": "Unknown"}}
     world.machine("sick", providerID="fake:///s", status=status)
     is_away = away(world, NODES)
@@ -138,8 +135,7 @@ async def test_a_thaw_that_cannot_be_written_is_none() -> None:
 
 
 @pytest.mark.row("machine-freeze-06")
-async def test_what_goes_goes_on() -> None:
-    world = ready()
+async def test_what_goes_goes_on(world: Ready) -> None:
     away(world, NODES)
     async with world.running("machine", "machineclass"):
         await advance(PERIOD_S + TIMEOUT_S + 10)
@@ -152,7 +148,7 @@ async def test_what_goes_goes_on() -> None:
 
 @pytest.mark.row("machine-freeze-07")
 async def test_without_target_nothing_is_looked_at() -> None:
-    world = ready(has_target=False)
+    world = Ready(has_target=False)
     away(world, NODES)
     async with world.running("machine", "machineclass"):
         await advance(PERIOD_S * 5)

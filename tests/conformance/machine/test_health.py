@@ -39,9 +39,14 @@ CREATION = {"type": "Create", "state": "Processing"}
 )
 @pytest.mark.row("machine-phase-18")
 async def test_time_that_is_over(
-    phase: str, operation: Any, minutes: int, more: Any, wanted: str, ready: str | None
+    world: World,
+    phase: str,
+    operation: Any,
+    minutes: int,
+    more: Any,
+    wanted: str,
+    ready: str | None,
 ) -> None:
-    world = World()
     world.lived(phase=phase, operation=operation, **more)
     if ready is not None:
         world.node(ready=ready)
@@ -87,8 +92,7 @@ async def test_a_failed_join_is_counted() -> None:
         ("Dancing", {}, "Dancing"),
     ],
 )
-async def test_a_node_that_is_healthy(phase: str, more: Any, wanted: str) -> None:
-    world = World()
+async def test_a_node_that_is_healthy(world: World, phase: str, more: Any, wanted: str) -> None:
     world.lived(phase=phase)
     world.node(**more)
     await world.run(5, "machine")
@@ -109,10 +113,8 @@ async def test_a_node_that_is_healthy(phase: str, more: Any, wanted: str) -> Non
         case("machine-phase-05", {}, id="absent"),
     ],
 )
-async def test_a_node_that_falls_sick(conditions: dict[str, str]) -> None:
-    world = World()
-    world.lived()
-    world.node()
+async def test_a_node_that_falls_sick(world: World, conditions: dict[str, str]) -> None:
+    world.joined()
     async with world.running("machine"):
         await advance(5)
         # Our finalizer holds it: whoever deletes it means the machine.
@@ -134,10 +136,8 @@ async def test_a_node_that_falls_sick(conditions: dict[str, str]) -> None:
 
 
 @pytest.mark.row("machine-phase-22")
-async def test_a_node_that_somebody_deletes_by_force() -> None:
-    world = World()
-    world.lived()
-    world.node()
+async def test_a_node_that_somebody_deletes_by_force(world: World) -> None:
+    world.joined()
     async with world.running("machine"):
         await advance(5)
         world.server.unmake(f"{NODES_PATH}/m0")
@@ -150,11 +150,9 @@ async def test_a_node_that_somebody_deletes_by_force() -> None:
 
 
 @pytest.mark.row("machine-health-07")
-async def test_a_machine_with_settings_of_its_own() -> None:
-    world = World()
+async def test_a_machine_with_settings_of_its_own(world: World) -> None:
     for number, timeout in enumerate(("2m", "0s", "soon")):
-        world.lived(f"m{number}", healthTimeout=timeout, nodeConditions="Broken")
-        world.node(f"m{number}")
+        world.joined(f"m{number}", healthTimeout=timeout, nodeConditions="Broken")
     async with world.running("machine"):
         for number in range(3):
             world.heartbeat(f"m{number}", DiskPressure="True")
@@ -175,10 +173,8 @@ async def test_a_machine_with_settings_of_its_own() -> None:
 
 
 @pytest.mark.row("machine-phase-11")
-async def test_conditions_of_the_node_are_told_by_the_machine() -> None:
-    world = World()
-    world.lived()
-    world.node()
+async def test_conditions_of_the_node_are_told_by_the_machine(world: World) -> None:
+    world.joined()
     async with world.running("machine"):
         await advance(31)
         before = world.server.writes("machines/m0/status")
@@ -195,10 +191,8 @@ async def test_conditions_of_the_node_are_told_by_the_machine() -> None:
 
 
 @pytest.mark.row("machine-phase-18")
-async def test_another_leader_goes_on_where_the_last_one_ended() -> None:
-    world = World()
-    world.lived()
-    world.node(ready="Unknown")
+async def test_another_leader_goes_on_where_the_last_one_ended(world: World) -> None:
+    world.joined(ready="Unknown")
     for seconds in (200, 200):
         async with world.running("machine"):
             await advance(seconds)
@@ -215,11 +209,9 @@ async def test_another_leader_goes_on_where_the_last_one_ended() -> None:
 @pytest.mark.parametrize(
     "phase", [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")]
 )
-async def test_machines_of_the_reference_are_taken_over(phase: str) -> None:
+async def test_machines_of_the_reference_are_taken_over(world: World, phase: str) -> None:
     """With a node that is well they run, and the cloud is not asked about them."""
-    world = World()
-    world.lived(phase=phase)
-    world.node()
+    world.joined(phase=phase)
     await world.run(1800, "machine")
 
     wanted = "InPlaceUpdateFailed" if phase.startswith("InPlaceUpdat") else "Running"
@@ -263,8 +255,7 @@ async def test_the_api_server_is_away(outage_s: int, left_s: int) -> None:
     long outage freezes the machine, which is taken for well when it thaws."""
     server = FragileServer()
     world = World(server)
-    world.lived(phase="Unknown")
-    world.node(ready="Unknown")
+    world.joined(phase="Unknown", ready="Unknown")
     async with world.running("machine"):
         await advance(530 - outage_s)
         server.goes()
@@ -283,8 +274,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
     """Somebody else calls them sick, as they could not say anything."""
     server = FragileServer()
     world = World(server)
-    world.lived()
-    world.node()
+    world.joined()
     async with world.running("machine"):
         await advance(5)
         server.goes()
@@ -308,8 +298,7 @@ async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None
     """The API server answers that the node is well; the cache has it sick, and stays so."""
     server = FragileServer()
     world = World(server)
-    world.lived()
-    world.node()
+    world.joined()
     async with world.running("machine"):
         await advance(5)
         world.heartbeat(Ready="Unknown")
@@ -326,11 +315,9 @@ async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None
 
 
 @pytest.mark.row("machine-phase-17")
-async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end() -> None:
+async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end(world: World) -> None:
     """Well for ten seconds of every minute."""
-    world = World()
-    world.lived()
-    world.node()
+    world.joined()
     async with world.running("machine"):
         await advance(5)
         for _ in range(12):
@@ -344,11 +331,9 @@ async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end() -> N
     assert wrote <= 30
 
 
-async def test_a_node_that_flaps_slowly_is_left_alone() -> None:
+async def test_a_node_that_flaps_slowly_is_left_alone(world: World) -> None:
     """Well for longer than it takes to be believed."""
-    world = World()
-    world.lived()
-    world.node()
+    world.joined()
     async with world.running("machine"):
         for _ in range(20):
             world.heartbeat(Ready="False")
@@ -361,8 +346,7 @@ async def test_a_node_that_flaps_slowly_is_left_alone() -> None:
 
 
 @pytest.mark.row("machine-phase-19")
-async def test_a_node_of_two_machines() -> None:
-    world = World()
+async def test_a_node_of_two_machines(world: World) -> None:
     world.lived()
     world.lived("m1", metadata={"labels": {"node": "m0"}})
     world.node(ready="Unknown")
@@ -392,12 +376,10 @@ async def test_a_node_that_cannot_be_read(unreadable: str, monkeypatch: pytest.M
 @pytest.mark.row("machine-phase-21")
 @pytest.mark.parametrize("answers", [True, False], ids=["well", "away"])
 async def test_nobody_is_given_up_by_the_cache_alone(
-    answers: bool, monkeypatch: pytest.MonkeyPatch
+    world: World, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch brings nothing, and says nothing of it."""
-    world = World()
-    world.lived(phase="Unknown")
-    world.node(ready="Unknown")
+    world.joined(phase="Unknown", ready="Unknown")
     refused = Unreachable("no", kind="timeout")
     async with world.running("machine"):
         await advance(500)

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.virtual_time
 def crowd(world: World, count: int = 8) -> None:
     """Others that run, so that this is no meltdown."""
     for number in range(count):
-        world.lived(f"w{number}", group="w")
-        world.node(f"w{number}")
+        world.joined(f"w{number}", group="w")
 
 
 @pytest.mark.parametrize(
@@ -38,11 +37,11 @@ def crowd(world: World, count: int = 8) -> None:
         ),
     ],
 )
-async def test_another_one_of_its_deployment(other: str, group: str, wanted: str) -> None:
-    world = World()
+async def test_another_one_of_its_deployment(
+    world: World, other: str, group: str, wanted: str
+) -> None:
     crowd(world)
-    world.lived(phase="Unknown", group="d")
-    world.node(ready="Unknown")
+    world.joined(phase="Unknown", group="d", ready="Unknown")
     world.lived("m1", phase=other, group=group, disableHealthTimeout=True, creationTimeout="9h")
     async with world.running("machine"):
         await advance(700)
@@ -59,12 +58,10 @@ async def test_another_one_of_its_deployment(other: str, group: str, wanted: str
 
 
 @pytest.mark.row("machine-meltdown-03")
-async def test_two_at_once_and_a_slow_api_server() -> None:
-    world = World()
+async def test_two_at_once_and_a_slow_api_server(world: World) -> None:
     crowd(world)
     for number in range(4):
-        world.lived(f"m{number}", phase="Unknown", group="d")
-        world.node(f"m{number}", ready="Unknown")
+        world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
 
     async def slow() -> None:
         await asyncio.sleep(1)
@@ -76,13 +73,11 @@ async def test_two_at_once_and_a_slow_api_server() -> None:
     assert sorted(world.phase(f"m{number}") for number in range(4)) == ["Failed", *["Unknown"] * 3]
 
 
-async def test_a_turn_of_no_use_is_given_to_the_next() -> None:
+async def test_a_turn_of_no_use_is_given_to_the_next(world: World) -> None:
     """The API server does not answer about one node."""
-    world = World()
     crowd(world)
     for number in range(2):
-        world.lived(f"m{number}", phase="Unknown", group="d")
-        world.node(f"m{number}", ready="Unknown")
+        world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
     world.server.refuse = lambda method, path: (
         Unreachable("no", kind="timeout") if (method, path) == ("GET", f"{NODES_PATH}/m0") else None
     )
@@ -93,7 +88,7 @@ async def test_a_turn_of_no_use_is_given_to_the_next() -> None:
 
 @pytest.mark.row("machine-meltdown-04")
 @pytest.mark.parametrize(("owned", "wanted"), [(True, 1), (False, 3)], ids=["of-a-set", "alone"])
-async def test_machines_of_no_deployment(owned: bool, wanted: int) -> None:
+async def test_machines_of_no_deployment(world: World, owned: bool, wanted: int) -> None:
     owner = {
         "apiVersion": "x/v1",
         "kind": "MachineSet",
@@ -101,12 +96,10 @@ async def test_machines_of_no_deployment(owned: bool, wanted: int) -> None:
         "uid": "u",
         "controller": True,
     }
-    world = World()
     crowd(world)
     for number in range(3):
         metadata = {"ownerReferences": [owner]} if owned else {}
-        world.lived(f"m{number}", phase="Unknown", metadata=metadata)
-        world.node(f"m{number}", ready="Unknown")
+        world.joined(f"m{number}", phase="Unknown", metadata=metadata, ready="Unknown")
     await world.run(700, "machine")
 
     assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == wanted
@@ -117,8 +110,7 @@ async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
     """Of five deployments; one machine at a time goes, and nobody but that one."""
     world, most = World(), 0
     for number in range(20):
-        world.lived(f"m{number}", group=f"d{number % 5}")
-        world.node(f"m{number}")
+        world.joined(f"m{number}", group=f"d{number % 5}")
     replaced = list[str]()
 
     def phases() -> dict[str, str]:
@@ -148,8 +140,7 @@ async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
 
 
 @pytest.mark.row("machine-meltdown-06", "machine-phase-13", "machine-preserve-21")
-async def test_a_preserved_machine_holds_up_nobody() -> None:
-    world = World()
+async def test_a_preserved_machine_holds_up_nobody(world: World) -> None:
     crowd(world)
     world.lived(phase="Unknown", group="d")
     world.node(
@@ -158,8 +149,7 @@ async def test_a_preserved_machine_holds_up_nobody() -> None:
     wrote = list[dict[str, Any]]()
     async with world.running("machine"):
         await advance(595)
-        world.lived("m1", phase="Unknown", group="d")
-        world.node("m1", ready="Unknown")
+        world.joined("m1", phase="Unknown", group="d", ready="Unknown")
 
         async def looks() -> None:
             wrote.append(world.status()["currentStatus"])
@@ -194,8 +184,7 @@ async def test_a_leader_ends_while_it_gives_a_machine_up(writes: int) -> None:
     world, reached = World(), asyncio.Event()
     crowd(world)
     for number in range(3):
-        world.lived(f"m{number}", phase="Unknown", group="d")
-        world.node(f"m{number}", ready="Unknown")
+        world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
 
     async def hangs() -> None:
         failed = [world.phase(f"m{number}") for number in range(3)].count("Failed")
@@ -217,14 +206,12 @@ async def test_a_leader_ends_while_it_gives_a_machine_up(writes: int) -> None:
 
 @pytest.mark.row("machine-meltdown-08")
 @pytest.mark.parametrize("when", ["before the daemon", "after it"])
-async def test_a_machine_without_quota_delays_no_replacement(when: str) -> None:
+async def test_a_machine_without_quota_delays_no_replacement(world: World, when: str) -> None:
     """All nodes are lost, and a machine of another pool waits for quota."""
-    world = World()
     world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
     world.ready_class()
     for number in range(4):
-        world.lived(f"m{number}", group=f"d{number}", healthTimeout="2m")
-        world.node(f"m{number}")
+        world.joined(f"m{number}", group=f"d{number}", healthTimeout="2m")
 
     def scale_up() -> None:
         world.machine("stuck", metadata={"labels": {"name": "d"}}, creationTimeout="9h")
@@ -250,13 +237,11 @@ async def test_a_machine_without_quota_delays_no_replacement(when: str) -> None:
 
 
 @pytest.mark.row("machine-meltdown-09")
-async def test_a_machine_without_quota_delays_its_own_deployment_for_a_time() -> None:
-    world = World()
+async def test_a_machine_without_quota_delays_its_own_deployment_for_a_time(world: World) -> None:
     crowd(world)
     world.driver.faults["create_machine"] = errors.ResourceExhausted("no quota")
     world.ready_class()
-    world.lived(group="d", healthTimeout="2m")
-    world.node()
+    world.joined(group="d", healthTimeout="2m")
     async with world.running("machine"):
         world.heartbeat(Ready="Unknown")
         world.machine("stuck", metadata={"labels": {"name": "d"}}, creationTimeout="9h")

@@ -22,8 +22,8 @@ from tests.unit.controllers.machines import (
     NODES_PATH,
     SECRETS_PATH,
     FakeDriver,
+    Ready,
     World,
-    ready,
 )
 from tests.unit.controllers.memory_server import STRATEGIC
 
@@ -49,8 +49,7 @@ def held(world: World) -> list[str]:
         case("machine-finalizer-04", HELD, 1, HELD),
     ],
 )
-async def test_a_class(before: list[str], machines: int, after: list[str]) -> None:
-    world = ready()
+async def test_a_class(world: Ready, before: list[str], machines: int, after: list[str]) -> None:
     world.server.patch(CLASS, {"metadata": {"finalizers": before}})
     for number in range(machines):
         world.machine(f"m{number}")
@@ -61,8 +60,7 @@ async def test_a_class(before: list[str], machines: int, after: list[str]) -> No
 
 
 @pytest.mark.row("machine-finalizer-02", "machine-finalizer-05", "machine-finalizer-06")
-async def test_a_class_that_is_being_deleted() -> None:
-    world = ready()
+async def test_a_class_that_is_being_deleted(world: Ready) -> None:
     async with world.running():
         path = world.machine()
         await advance(1)
@@ -77,8 +75,7 @@ async def test_a_class_that_is_being_deleted() -> None:
 
 @pytest.mark.row("machine-finalizer-07")
 @pytest.mark.parametrize("field", ["secretRef", "credentialsSecretRef"])
-async def test_a_secret(field: str) -> None:
-    world = World()
+async def test_a_secret(world: World, field: str) -> None:
     for name in ("small", "other"):
         world.secret(name)
     refers: dict[str, Any] = {field: {"name": "small", "namespace": "default"}}
@@ -107,8 +104,7 @@ class Picky(FakeDriver):
         return [] if spec["size"] == "small" else [Problem(field="size", message="no such size")]
 
 
-async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
-    world = World()
+async def test_a_class_says_whether_vms_can_be_made_of_it(world: World) -> None:
     world.driver = Picky()
     world.ready_class()
     world.driver.faults["validate_spec"] = [errors.Unavailable("x")]
@@ -132,8 +128,7 @@ async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
     assert world.reasons() == ["SpecInvalid", "SpecInvalid"]
 
 
-async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone() -> None:
-    world = World()
+async def test_a_credential_that_is_too_long_is_a_fault_of_its_class_alone(world: World) -> None:
     world.driver = Picky()
     world.secret("small", token="hunter2-" * 38_000, caBundle="x")
     world.machine_class("small")
@@ -166,8 +161,7 @@ class GardenersClasses(World):
 
 
 @pytest.mark.row("machine-finalizer-08")
-async def test_a_definition_of_classes_without_status() -> None:
-    world = GardenersClasses()
+async def test_a_definition_of_classes_without_status(world: GardenersClasses) -> None:
     world.driver = Picky()
     for name in ("small", "large", "tiny"):
         world.secret(name)
@@ -196,8 +190,7 @@ async def test_a_definition_of_classes_without_status() -> None:
     assert world.reasons() == ["SpecInvalid"]
 
 
-async def test_conditions_are_written_once_the_definition_has_them() -> None:
-    world = GardenersClasses()
+async def test_conditions_are_written_once_the_definition_has_them(world: GardenersClasses) -> None:
     world.ready_class()
     world.machine()
     async with world.running("machineclass"):
@@ -278,8 +271,7 @@ OUR_TAINT = ("t", "1", "NoSchedule")
 
 
 @pytest.mark.row("machine-template-01", "machine-template-04")
-async def test_a_node_gets_what_the_template_has() -> None:
-    world = World()
+async def test_a_node_gets_what_the_template_has(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         node = await machine.found()
@@ -297,8 +289,7 @@ async def test_a_node_gets_what_the_template_has() -> None:
 
 
 @pytest.mark.row("machine-template-02")
-async def test_the_template_changes() -> None:
-    world = World()
+async def test_the_template_changes(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -311,8 +302,7 @@ async def test_the_template_changes() -> None:
 
 
 @pytest.mark.row("machine-template-03")
-async def test_somebody_edits_the_node() -> None:
-    world = World()
+async def test_somebody_edits_the_node(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -324,8 +314,7 @@ async def test_somebody_edits_the_node() -> None:
 
 
 @pytest.mark.row("machine-template-05")
-async def test_a_node_that_is_not_there() -> None:
-    world = World()
+async def test_a_node_that_is_not_there(world: World) -> None:
     machine = joined(world)
     world.server.drop(f"{NODES_PATH}/m0")
     await world.run(60, "machine")
@@ -335,8 +324,7 @@ async def test_a_node_that_is_not_there() -> None:
 
 
 @pytest.mark.row("machine-template-06")
-async def test_taints() -> None:
-    world = World()
+async def test_taints(world: World) -> None:
     machine = joined(world)
     async with world.running("machine"):
         await machine.found()
@@ -351,8 +339,7 @@ async def test_taints() -> None:
 
 
 @pytest.mark.row("machine-template-07")
-async def test_virtual_capacity() -> None:
-    world = World()
+async def test_virtual_capacity(world: World) -> None:
     machine = joined(world, template={})
     capacity = {"status": {"capacity": {"cpu": "2"}}}
     world.server.patch(f"{NODES_PATH}/m0/status", capacity, STRATEGIC)

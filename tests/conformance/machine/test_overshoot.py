@@ -110,8 +110,7 @@ def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")
-async def test_a_set_freezes_and_thaws() -> None:
-    world = Crowd()
+async def test_a_set_freezes_and_thaws(world: Crowd) -> None:
     world.crowd(8)
     other = {"type": "ReplicaFailure", "status": "True"}
     world.change(f"{WEB}/status", status={"machineSetCondition": [other]})
@@ -137,8 +136,7 @@ async def test_a_set_freezes_and_thaws() -> None:
 
 @pytest.mark.row("machineset-freeze-04", "machineset-freeze-05", "machineset-freeze-06")
 @pytest.mark.parametrize("strategy", [None, ROLLING, IN_PLACE], ids=["number", "percent", "place"])
-async def test_a_deployment_freezes_and_thaws_with_its_set(strategy: Any) -> None:
-    world = Crowd()
+async def test_a_deployment_freezes_and_thaws_with_its_set(world: Crowd, strategy: Any) -> None:
     of = world.deployment(replicas=3, **({"strategy": strategy} if strategy else {}))
     owner = world.crowd(5, of=of, replicas=9)
     async with world.running("machineovershoot"):
@@ -157,8 +155,7 @@ async def test_a_deployment_freezes_and_thaws_with_its_set(strategy: Any) -> Non
 
 
 @pytest.mark.row("machineset-freeze-01")
-async def test_sets_are_counted_when_a_machine_appears_and_every_minute() -> None:
-    world = Crowd()
+async def test_sets_are_counted_when_a_machine_appears_and_every_minute(world: Crowd) -> None:
     owner = world.crowd(7)
     async with world.running("machineovershoot"):
         await advance(5)
@@ -176,8 +173,7 @@ async def test_sets_are_counted_when_a_machine_appears_and_every_minute() -> Non
 
 
 @pytest.mark.row("machineset-freeze-02")
-async def test_what_counts() -> None:
-    world = Crowd()
+async def test_what_counts(world: Crowd) -> None:
     owner = world.crowd(6)
     other = world.set("other", replicas=3)
     world.member("m6", owner=owner, finalizers=["example.com/hold"])
@@ -196,8 +192,7 @@ async def test_what_counts() -> None:
 
 
 @pytest.mark.row("machineset-freeze-07")
-async def test_a_person_has_a_set_thaw_once() -> None:
-    world = Crowd()
+async def test_a_person_has_a_set_thaw_once(world: Crowd) -> None:
     owner = world.crowd(8)
     async with world.running("machineovershoot"):
         await advance(1)
@@ -222,8 +217,7 @@ async def test_a_person_has_a_set_thaw_once() -> None:
 
 
 @pytest.mark.row("machineset-freeze-07")
-async def test_what_is_not_frozen_cannot_thaw() -> None:
-    world = Crowd()
+async def test_what_is_not_frozen_cannot_thaw(world: Crowd) -> None:
     world.crowd(1)
     world.change(WEB, metadata={"annotations": {names.ANNOTATION_UNFREEZE: "1"}})
     await world.run(5, "machineovershoot")
@@ -233,8 +227,7 @@ async def test_what_is_not_frozen_cannot_thaw() -> None:
 
 
 @pytest.mark.row("machineset-freeze-08")
-async def test_a_person_has_a_deployment_thaw() -> None:
-    world = Crowd()
+async def test_a_person_has_a_deployment_thaw(world: Crowd) -> None:
     of = world.deployment(replicas=1)
     world.crowd(4, of=of)
     second = world.set("api", replicas=1, metadata=owned_by_deployment(of))
@@ -257,8 +250,7 @@ async def test_a_person_has_a_deployment_thaw() -> None:
 
 
 @pytest.mark.row("machineset-freeze-09")
-async def test_a_deployment_follows_its_sets() -> None:
-    world = Crowd()
+async def test_a_deployment_follows_its_sets(world: Crowd) -> None:
     of = world.deployment(replicas=3, metadata={"labels": {names.LABEL_FREEZE: names.FROZEN}})
     world.set(metadata=owned_by_deployment(of))
     async with world.running("machineovershoot"):
@@ -277,8 +269,7 @@ async def test_a_deployment_follows_its_sets() -> None:
 
 
 @pytest.mark.row("machineset-freeze-10")
-async def test_all_sets_are_looked_at_in_one_pass() -> None:
-    world = Crowd()
+async def test_all_sets_are_looked_at_in_one_pass(world: Crowd) -> None:
     uids = {name: world.set(name, replicas=0) for name in ("a", "b", "c")}
     for name, uid in uids.items():
         for number in range(2):
@@ -289,8 +280,7 @@ async def test_all_sets_are_looked_at_in_one_pass() -> None:
 
 
 @pytest.mark.row("machineset-freeze-11")
-async def test_a_deployment_that_recreates_has_no_surge() -> None:
-    world = Crowd()
+async def test_a_deployment_that_recreates_has_no_surge(world: Crowd) -> None:
     of = world.deployment(replicas=3, strategy={"type": "Recreate"})
     owner = world.crowd(4, of=of)
     async with world.running("machineovershoot"):
@@ -303,8 +293,7 @@ async def test_a_deployment_that_recreates_has_no_surge() -> None:
 
 
 @pytest.mark.row("machineset-freeze-13")
-async def test_the_condition_does_not_get_lost() -> None:
-    world = Crowd()
+async def test_the_condition_does_not_get_lost(world: Crowd) -> None:
     owner = world.crowd(8)
     async with world.running("machineovershoot"):
         await advance(1)
@@ -324,8 +313,7 @@ async def test_the_condition_does_not_get_lost() -> None:
 
 
 @pytest.mark.row("machineset-freeze-13", "machineset-freeze-12")
-async def test_both_controllers_write_the_same_status() -> None:
-    world = Crowd()
+async def test_both_controllers_write_the_same_status(world: Crowd) -> None:
     owner = world.crowd(5, replicas=5)
     async with world.running("machineovershoot", "machineset"):
         await advance(1)
@@ -346,8 +334,7 @@ async def test_both_controllers_write_the_same_status() -> None:
     assert world.set_status()["replicas"] == 0
 
 
-async def test_a_set_that_ends_is_left_alone() -> None:
-    world = Crowd()
+async def test_a_set_that_ends_is_left_alone(world: Crowd) -> None:
     owner = world.set(replicas=0, metadata={"finalizers": ["example.com/hold"]})
     world.more(3, owner)
     world.server.drop(WEB)

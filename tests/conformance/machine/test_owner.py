@@ -14,7 +14,7 @@ from ccm.machines.deletion import MARKERS, Stage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M
 from tests.conformance.machine.test_creation_by_name import NamedVMs, world_of
-from tests.unit.controllers.machines import World, ready
+from tests.unit.controllers.machines import Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -59,8 +59,7 @@ def untouched(world: World) -> bool:
     return CP_ID in world.driver.vms and not is_written and not is_drained
 
 
-async def test_the_server_of_another_is_not_adopted() -> None:
-    world = ready()
+async def test_the_server_of_another_is_not_adopted(world: Ready) -> None:
     control_plane(world)
     world.machine(M, providerID=CP_ID, nodeTemplate=TEMPLATE)
     await world.run(30)
@@ -72,8 +71,7 @@ async def test_the_server_of_another_is_not_adopted() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
-async def test_the_node_of_another_is_not_changed(phase: str) -> None:
-    world = ready()
+async def test_the_node_of_another_is_not_changed(world: Ready, phase: str) -> None:
     control_plane(world)
     thief(world, phase=phase)
     await world.run(60)
@@ -83,8 +81,7 @@ async def test_the_node_of_another_is_not_changed(phase: str) -> None:
 
 
 @pytest.mark.parametrize("stage", [None, *Stage], ids=lambda one: one.value if one else "fresh")
-async def test_the_server_of_another_is_not_deleted(stage: Stage | None) -> None:
-    world = ready()
+async def test_the_server_of_another_is_not_deleted(world: Ready, stage: Stage | None) -> None:
     control_plane(world)
     text = MARKERS[stage] if stage else ""
     path = thief(world, phase="Terminating" if stage else "Running", text=text)
@@ -102,8 +99,7 @@ async def test_the_server_of_another_is_not_deleted(stage: Stage | None) -> None
     assert untouched(world)
 
 
-async def test_a_server_that_the_credentials_do_not_show_keeps_its_node() -> None:
-    world = ready()
+async def test_a_server_that_the_credentials_do_not_show_keeps_its_node(world: Ready) -> None:
     control_plane(world)
     del world.driver.vms[CP_ID]
     world.server.drop(thief(world))
@@ -114,8 +110,7 @@ async def test_a_server_that_the_credentials_do_not_show_keeps_its_node() -> Non
     assert world.drains.tasks == []
 
 
-async def test_a_machine_that_was_running_cannot_take_another_server() -> None:
-    world = ready()
+async def test_a_machine_that_was_running_cannot_take_another_server(world: Ready) -> None:
     control_plane(world)
     path = world.lived(M)
     world.node(M)
@@ -130,8 +125,9 @@ async def test_a_machine_that_was_running_cannot_take_another_server() -> None:
     assert untouched(world)
 
 
-async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_is() -> None:
-    world = ready()
+async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_is(
+    world: Ready,
+) -> None:
     path = world.lived(M)
     world.node(M, metadata={"labels": {}})
     world.driver.faults["list_machines"] = [errors.Unavailable("down")] * 2
@@ -146,8 +142,7 @@ async def test_nothing_is_drained_while_the_cloud_does_not_say_whose_server_it_i
     assert world.get(M) == {}
 
 
-async def test_a_class_imports_a_server_by_its_annotation() -> None:
-    world = World()
+async def test_a_class_imports_a_server_by_its_annotation(world: World) -> None:
     world.secret()
     world.machine_class(
         metadata={
@@ -168,8 +163,7 @@ async def test_a_class_imports_a_server_by_its_annotation() -> None:
     assert (world.driver.vms, world.node_object(CONTROL_PLANE)) == ({}, {})
 
 
-async def test_a_restored_machine_keeps_its_server() -> None:
-    world = ready()
+async def test_a_restored_machine_keeps_its_server(world: Ready) -> None:
     path = world.lived(M)
     marks = replace(world.identity(M), uid="before-the-restore")
     world.driver.add(marks)
@@ -183,8 +177,7 @@ async def test_a_restored_machine_keeps_its_server() -> None:
     assert (world.get(M), world.driver.vms, world.node_object(M)) == ({}, {}, {})
 
 
-async def test_a_known_owner_costs_no_question() -> None:
-    world = ready()
+async def test_a_known_owner_costs_no_question(world: Ready) -> None:
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
         await advance(1)

@@ -15,8 +15,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.row("machine-preserve-13")
-async def test_a_machine_whose_node_is_not_there_is_kept() -> None:
-    world = World()
+async def test_a_machine_whose_node_is_not_there_is_kept(world: World) -> None:
     wish = {names.ANNOTATION_PRESERVE: "now"}
     world.lived(phase="Unknown", metadata={"annotations": wish}, machinePreserveTimeout="1h")
     async with world.running("machine"):
@@ -33,10 +32,8 @@ async def test_a_machine_whose_node_is_not_there_is_kept() -> None:
 
 
 @pytest.mark.row("machine-preserve-24", "machine-preserve-25")
-async def test_a_preserved_node_until_its_time_is_over() -> None:
-    world = World()
-    world.lived(machinePreserveTimeout="1h")
-    world.node()
+async def test_a_preserved_node_until_its_time_is_over(world: World) -> None:
+    world.joined(machinePreserveTimeout="1h")
     path = f"{NODES_PATH}/m0"
 
     def notes() -> dict[str, str]:
@@ -72,16 +69,14 @@ async def test_a_preserved_node_until_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-async def test_a_drain_of_a_preserved_node(force: bool) -> None:
-    world = World()
+async def test_a_drain_of_a_preserved_node(world: World, force: bool) -> None:
     world.drains.seconds = 10
     world.drains.fails = ["a budget"]
     metadata = {
         "annotations": {names.ANNOTATION_PRESERVE: "now"},
         "labels": {"node": "m0", **({names.LABEL_FORCE_DRAIN: "True"} if force else {})},
     }
-    world.lived(phase="Failed", metadata=metadata, drainTimeout="1h")
-    world.node(ready="Unknown")
+    world.joined(phase="Failed", metadata=metadata, drainTimeout="1h", ready="Unknown")
     told = list[str]()
     async with world.running("machine"):
         for _ in range(8):

@@ -25,8 +25,7 @@ OLD_TAINT = names.TAINT_OLD_SET
 
 
 @pytest.mark.row("rollout-autoscaler-01", "rollout-autoscaler-03")
-async def test_the_autoscaler_chooses() -> None:
-    world = Rolling()
+async def test_the_autoscaler_chooses(world: Rolling) -> None:
     world.deployment(replicas=4)
     async with world.running(*ONLY):
         await all_run(world)
@@ -51,8 +50,7 @@ async def test_the_autoscaler_chooses() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-03")
-async def test_the_autoscaler_chooses_in_mid_roll() -> None:
-    world = Rolling()
+async def test_the_autoscaler_chooses_in_mid_roll(world: Rolling) -> None:
     world.deployment(replicas=4)
     async with world.running(*ONLY):
         await all_run(world)
@@ -86,9 +84,8 @@ IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Manual"}
 @pytest.mark.row("rollout-autoscaler-07")
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("in_place", [False, True], ids=["paused", "in-place"])
-async def test_nobody_else_goes_in_mid_roll(kind: str, in_place: bool) -> None:
+async def test_nobody_else_goes_in_mid_roll(world: Rolling, kind: str, in_place: bool) -> None:
     """Whichever set the machine belongs to."""
-    world = Rolling()
     world.deployment(replicas=6, strategy=rolling(0, 3))
     async with world.running(*ONLY):
         await all_run(world)
@@ -118,8 +115,7 @@ async def test_nobody_else_goes_in_mid_roll(kind: str, in_place: bool) -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-04", "rollout-autoscaler-05")
-async def test_nodes_of_a_rollout() -> None:
-    world = Rolling()
+async def test_nodes_of_a_rollout(world: Rolling) -> None:
     world.deployment(replicas=2)
     async with world.running(*ONLY):
         await all_run(world)
@@ -150,8 +146,7 @@ async def test_nodes_of_a_rollout() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-04")
-async def test_a_preserved_machine_stays_held() -> None:
-    world = Rolling()
+async def test_a_preserved_machine_stays_held(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)

@@ -109,8 +109,7 @@ async def test_a_roll_is_taken_over() -> None:
 
 
 @pytest.mark.row("rollout-handover-02")
-async def test_a_roll_is_handed_back() -> None:
-    world = Rolling()
+async def test_a_roll_is_handed_back(world: Rolling) -> None:
     world.deployment(replicas=3, strategy=rolling(1, 0))
     async with world.running(*ONLY):
         await all_run(world)

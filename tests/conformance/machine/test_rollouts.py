@@ -44,8 +44,7 @@ SCALER_TIME = names.ANNOTATION_SCALER_TIME
 
 
 @pytest.mark.row("rollout-pass-01", "rollout-set-02")
-async def test_a_set_is_made() -> None:
-    world = Rolling()
+async def test_a_set_is_made(world: Rolling) -> None:
     uid = world.deployment(replicas=2)
     async with world.running(*ONLY):
         await all_run(world)
@@ -70,8 +69,7 @@ async def test_a_set_is_made() -> None:
 
 
 @pytest.mark.row("rollout-pass-02")
-async def test_an_empty_selector() -> None:
-    world = Rolling()
+async def test_an_empty_selector(world: Rolling) -> None:
     world.deployment(replicas=2, selector={})
     await world.run(2, *ONLY)
 
@@ -80,8 +78,7 @@ async def test_an_empty_selector() -> None:
 
 
 @pytest.mark.row("rollout-pass-03")
-async def test_a_deletion() -> None:
-    world = Rolling()
+async def test_a_deletion(world: Rolling) -> None:
     world.deployment(replicas=2)
     async with world.running(*ONLY):
         await all_run(world)
@@ -100,8 +97,9 @@ async def test_a_deletion() -> None:
         ({"inPlaceUpdate": {"maxSurge": 1, "maxUnavailable": 1}}, "spec.strategy.type is ''"),
     ],
 )
-async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: str) -> None:
-    world = Rolling()
+async def test_a_strategy_that_makes_no_sense(
+    world: Rolling, strategy: dict[str, Any], said: str
+) -> None:
     world.deployment(replicas=2, strategy=strategy)
     await world.run(2, *ONLY)
 
@@ -123,8 +121,7 @@ class AnyStrategy(Rolling):
 
 
 @pytest.mark.row("rollout-pass-04")
-async def test_a_strategy_that_nobody_knows() -> None:
-    world = AnyStrategy()
+async def test_a_strategy_that_nobody_knows(world: AnyStrategy) -> None:
     world.deployment(replicas=2, strategy={"type": "Magic"})
     await world.run(2, *ONLY)
 
@@ -157,8 +154,7 @@ def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable:
 
 
 @pytest.mark.row("rollout-pass-13")
-async def test_a_deployment_without_a_strategy() -> None:
-    world = Rolling()
+async def test_a_deployment_without_a_strategy(world: Rolling) -> None:
     spec = {"replicas": 3, "selector": SELECTOR, "template": template()}
     world.server.put(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
     async with world.running(*ONLY):
@@ -174,8 +170,7 @@ async def test_a_deployment_without_a_strategy() -> None:
 
 
 @pytest.mark.row("rollout-pass-05")
-async def test_recreation() -> None:
-    world = Rolling()
+async def test_recreation(world: Rolling) -> None:
     world.deployment(replicas=2, strategy={"type": "Recreate"})
     async with world.running(*ONLY):
         await all_run(world)
@@ -194,8 +189,7 @@ async def test_recreation() -> None:
 
 
 @pytest.mark.row("rollout-pass-06", "rollout-set-05")
-async def test_a_rollback() -> None:
-    world = Rolling()
+async def test_a_rollback(world: Rolling) -> None:
     world.deployment(replicas=1, template=template(extra="one"))
     async with world.running(*ONLY):
         await all_run(world)
@@ -223,8 +217,7 @@ async def test_a_rollback() -> None:
         (1, "DeploymentRollbackTemplateUnchanged"),
     ],
 )
-async def test_a_rollback_to_nowhere(revision: int, reason: str) -> None:
-    world = Rolling()
+async def test_a_rollback_to_nowhere(world: Rolling, revision: int, reason: str) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -237,8 +230,7 @@ async def test_a_rollback_to_nowhere(revision: int, reason: str) -> None:
 
 
 @pytest.mark.row("rollout-pass-08")
-async def test_a_pause() -> None:
-    world = Rolling()
+async def test_a_pause(world: Rolling) -> None:
     world.deployment(replicas=2)
     async with world.running(*ONLY):
         await all_run(world)
@@ -252,8 +244,7 @@ async def test_a_pause() -> None:
 
 
 @pytest.mark.row("rollout-pass-12")
-async def test_what_is_ready() -> None:
-    world = Rolling()
+async def test_what_is_ready(world: Rolling) -> None:
     world.deployment(replicas=3)
     async with world.running(*ONLY):
         await advance(2)
@@ -268,8 +259,7 @@ async def test_what_is_ready() -> None:
 
 
 @pytest.mark.row("rollout-pass-09")
-async def test_no_progress() -> None:
-    world = Rolling()
+async def test_no_progress(world: Rolling) -> None:
     world.deployment(replicas=2, progressDeadlineSeconds=60)
     async with world.running(*ONLY):
         await advance(50)
@@ -285,8 +275,7 @@ async def test_no_progress() -> None:
 
 
 @pytest.mark.row("rollout-set-01")
-async def test_what_does_not_roll_is_copied() -> None:
-    world = Rolling()
+async def test_what_does_not_roll_is_copied(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -309,8 +298,7 @@ async def test_what_does_not_roll_is_copied() -> None:
 
 
 @pytest.mark.row("rollout-set-03")
-async def test_a_name_that_is_taken() -> None:
-    world = Rolling()
+async def test_a_name_that_is_taken(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -331,8 +319,7 @@ async def test_a_name_that_is_taken() -> None:
 
 
 @pytest.mark.row("rollout-set-04", "rollout-autoscaler-03")
-async def test_annotations_reach_the_set() -> None:
-    world = Rolling()
+async def test_annotations_reach_the_set(world: Rolling) -> None:
     unsaid = {TRIGGER: "gone~2026-01-01T00:00:00Z", names.ANNOTATION_UNFREEZE: "now"}
     copied = {"example.com/team": "blue", SCALER_TIME: "2026-01-01T00:00:00Z"}
     world.deployment(replicas=1, metadata={"annotations": {**unsaid, **copied}})
@@ -351,8 +338,7 @@ async def test_annotations_reach_the_set() -> None:
 
 @pytest.mark.row("rollout-set-06")
 @pytest.mark.parametrize(("limit", "left"), [(None, 5), (1, 2), (0, 1)])
-async def test_the_history(limit: int | None, left: int) -> None:
-    world = Rolling()
+async def test_the_history(world: Rolling, limit: int | None, left: int) -> None:
     more: dict[str, Any] = {} if limit is None else {"revisionHistoryLimit": limit}
     world.deployment(replicas=1, **more)
     async with world.running(*ONLY):
@@ -369,8 +355,7 @@ async def test_the_history(limit: int | None, left: int) -> None:
 
 
 @pytest.mark.row("rollout-event-01", "rollout-event-04")
-async def test_a_machine_brings_a_pass() -> None:
-    world = Rolling()
+async def test_a_machine_brings_a_pass(world: Rolling) -> None:
     uid = world.deployment(replicas=1)
     world.set(metadata=owned_by_deployment(uid) | {"labels": {"name": "web"}}, replicas=1)
     async with world.running("machinedeployment"):
@@ -400,8 +385,7 @@ def test_a_resync_is_no_change() -> None:
 
 
 @pytest.mark.row("rollout-event-03")
-async def test_a_set_that_changes_hands() -> None:
-    world = Rolling()
+async def test_a_set_that_changes_hands(world: Rolling) -> None:
     first = world.deployment("first", replicas=1)
     second = world.deployment("second", replicas=1)
     labels = {"labels": {"name": "web"}}

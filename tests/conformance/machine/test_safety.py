@@ -16,7 +16,7 @@ from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
 from tests.conformance.machine.test_creation_by_name import NamedVMs, started, world_of
-from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, World, ready
+from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -42,8 +42,7 @@ async def passes(count: int) -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_a_vm_that_belongs_to_no_machine() -> None:
-    world = ready()
+async def test_a_vm_that_belongs_to_no_machine(world: Ready) -> None:
     lost = vm(world)
     async with world.running("machinesafety"):
         await advance(10)
@@ -57,8 +56,7 @@ async def test_a_vm_that_belongs_to_no_machine() -> None:
 
 @pytest.mark.row("machine-orphans-01")
 @pytest.mark.parametrize("told", [True, False], ids=["created-known", "created-unknown"])
-async def test_a_young_vm_waits_for_its_hour(told: bool) -> None:
-    world = ready()
+async def test_a_young_vm_waits_for_its_hour(world: Ready, told: bool) -> None:
     vm(world, created=clock.now() if told else None)
     async with world.running("machinesafety"):
         await advance(3590)
@@ -69,8 +67,7 @@ async def test_a_young_vm_waits_for_its_hour(told: bool) -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
-    world = ready()
+async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm(world: Ready) -> None:
     world.machine("lost", providerID="fake:///lost", status={"currentStatus": {"phase": "Running"}})
     vm(world, uid=world.identity("lost").uid)
     async with world.running("machinesafety"):
@@ -94,8 +91,9 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm() -> None:
         ("Running", "", True),
     ],
 )
-async def test_a_vm_whose_machine_is_there(phase: str, provider_id: str, kept: bool) -> None:
-    world = ready()
+async def test_a_vm_whose_machine_is_there(
+    world: Ready, phase: str, provider_id: str, kept: bool
+) -> None:
     status = {"currentStatus": {"phase": phase}}
     world.machine("lost", providerID=provider_id, status=status)
     vm(world, uid=world.identity("lost").uid)
@@ -108,8 +106,7 @@ async def test_a_vm_whose_machine_is_there(phase: str, provider_id: str, kept: b
 @pytest.mark.row("machine-orphans-10", "machine-orphans-11")
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Unknown", "Failed", "Terminating"])
 @pytest.mark.parametrize("name", ["lost", "renamed"])
-async def test_a_vm_that_is_written_down(name: str, phase: str) -> None:
-    world = ready()
+async def test_a_vm_that_is_written_down(world: Ready, name: str, phase: str) -> None:
     lost = vm(world, name)
     world.machine("lost", providerID=lost, status={"currentStatus": {"phase": phase}})
     async with world.running("machinesafety"):
@@ -119,8 +116,7 @@ async def test_a_vm_that_is_written_down(name: str, phase: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-12")
-async def test_what_is_said_of_a_vm_that_goes() -> None:
-    world = ready()
+async def test_what_is_said_of_a_vm_that_goes(world: Ready) -> None:
     lost = vm(world, uid="former")
     async with world.running("machinesafety"):
         await passes(2)
@@ -135,8 +131,7 @@ async def test_what_is_said_of_a_vm_that_goes() -> None:
 
 
 @pytest.mark.row("machine-orphans-01")
-async def test_the_vm_of_a_former_machine_of_that_name() -> None:
-    world = ready()
+async def test_the_vm_of_a_former_machine_of_that_name(world: Ready) -> None:
     world.machine("lost", status={"currentStatus": {"phase": "CrashLoopBackOff"}})
     former = vm(world, uid="of-another")
     async with world.running("machinesafety"):
@@ -146,8 +141,7 @@ async def test_the_vm_of_a_former_machine_of_that_name() -> None:
 
 
 @pytest.mark.row("machine-orphans-05")
-async def test_what_asks_for_a_pass() -> None:
-    world = ready()
+async def test_what_asks_for_a_pass(world: Ready) -> None:
     gone, doubtful = world.machine("gone"), world.machine("doubtful")
     async with world.running("machinesafety"):
         assert world.driver.calls["list_machines"] == 1
@@ -181,8 +175,7 @@ class HalfDeaf(FakeDriver):
 
 
 @pytest.mark.row("machine-orphans-06")
-async def test_a_class_that_cannot_be_listed() -> None:
-    world = World()
+async def test_a_class_that_cannot_be_listed(world: World) -> None:
     world.driver = HalfDeaf()
     world.secret("deaf")
     world.machine_class("deaf")
@@ -196,8 +189,7 @@ async def test_a_class_that_cannot_be_listed() -> None:
 
 @pytest.mark.row("machine-orphans-07")
 @pytest.mark.parametrize("cluster", ["", "theirs"])
-async def test_a_vm_that_is_not_ours(cluster: str) -> None:
-    world = ready()
+async def test_a_vm_that_is_not_ours(world: Ready, cluster: str) -> None:
     vm(world, marks={"cluster": cluster} if cluster else UNMARKED)
     async with world.running("machinesafety"):
         await passes(6)
@@ -207,9 +199,8 @@ async def test_a_vm_that_is_not_ours(cluster: str) -> None:
 
 
 @pytest.mark.row("machine-orphans-07")
-async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
+async def test_a_vm_that_is_not_ours_goes_and_comes(world: Ready) -> None:
     """What is gone is forgotten: a daemon meets many strangers in its life."""
-    world = ready()
     stranger = vm(world, marks=UNMARKED)
     async with world.running("machinesafety"):
         await passes(2)
@@ -223,8 +214,7 @@ async def test_a_vm_that_is_not_ours_goes_and_comes() -> None:
 
 @pytest.mark.row("machine-orphans-08")
 @pytest.mark.parametrize(("count", "owned", "most"), [(12, 0, 5), (12, 88, 10)])
-async def test_many_vms_at_once(count: int, owned: int, most: int) -> None:
-    world = ready()
+async def test_many_vms_at_once(world: Ready, count: int, owned: int, most: int) -> None:
     for number in range(owned):
         status = {"currentStatus": {"phase": "Running"}}
         world.machine(f"m{number}", providerID=f"fake:///m{number}", status=status)
@@ -239,8 +229,7 @@ async def test_many_vms_at_once(count: int, owned: int, most: int) -> None:
 
 
 @pytest.mark.row("machine-orphans-09")
-async def test_an_orphan_that_cannot_be_deleted() -> None:
-    world = ready()
+async def test_an_orphan_that_cannot_be_deleted(world: Ready) -> None:
     lost = vm(world)
     world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
     with capture_logs() as lines:
@@ -256,8 +245,7 @@ async def test_an_orphan_that_cannot_be_deleted() -> None:
 
 
 @pytest.mark.row("machine-orphans-09")
-async def test_an_orphan_that_cannot_be_deleted_delays_no_other() -> None:
-    world = ready()
+async def test_an_orphan_that_cannot_be_deleted_delays_no_other(world: Ready) -> None:
     lost = sorted(vm(world, f"x{number}", uid=f"x{number}") for number in range(3))
     world.driver.faults["delete_machine"] = [errors.FailedPrecondition("it is protected")]
     async with world.running("machinesafety"):
@@ -287,8 +275,7 @@ def refused(method: str, path: str) -> Exception | None:
 
 
 @pytest.mark.row("machine-orphans-13")
-async def test_a_vm_of_another_namespace() -> None:
-    world = ready()
+async def test_a_vm_of_another_namespace(world: Ready) -> None:
     vm(world, marks={"namespace": "theirs"})
     async with world.running("machinesafety"):
         await passes(4)
@@ -298,8 +285,7 @@ async def test_a_vm_of_another_namespace() -> None:
 
 @pytest.mark.row("machine-orphans-14")
 @pytest.mark.parametrize("owned", [True, False])
-async def test_a_vm_without_namespace(owned: bool) -> None:
-    world = ready()
+async def test_a_vm_without_namespace(world: Ready, owned: bool) -> None:
     lost = vm(world, marks={"namespace": ""})
     if owned:
         elsewhere(world, "other", lost)
@@ -311,9 +297,8 @@ async def test_a_vm_without_namespace(owned: bool) -> None:
 
 
 @pytest.mark.row("machine-orphans-14")
-async def test_many_vms_of_another_namespace_without_namespace() -> None:
+async def test_many_vms_of_another_namespace_without_namespace(world: Ready) -> None:
     """They are live VMs: they neither keep ours from being deleted, nor raise the number."""
-    world = ready()
     for number in range(100):
         elsewhere(world, f"m{number}", vm(world, f"m{number}", marks={"namespace": ""}))
     for number in range(7):
@@ -327,8 +312,7 @@ async def test_many_vms_of_another_namespace_without_namespace() -> None:
 
 
 @pytest.mark.row("machine-orphans-15")
-async def test_a_vm_without_namespace_where_no_other_may_be_listed() -> None:
-    world = World()
+async def test_a_vm_without_namespace_where_no_other_may_be_listed(world: World) -> None:
     world.server.refuse = refused
     world.ready_class()
     unknown = [vm(world, f"a{number}", marks={"namespace": ""}) for number in range(7)]
@@ -343,9 +327,8 @@ async def test_a_vm_without_namespace_where_no_other_may_be_listed() -> None:
 
 
 @pytest.mark.row("machine-orphans-13", "machine-orphans-14")
-async def test_two_namespaces_with_one_marker() -> None:
+async def test_two_namespaces_with_one_marker(world: Ready) -> None:
     """Each has a daemon of its own, and VMs of before and after the mark of the namespace."""
-    world = ready()
     for name, namespace in (("m0", "default"), ("m1", "")):
         world.lived(name)
         vm(world, name, uid=world.identity(name).uid, marks={"namespace": namespace})
@@ -599,9 +582,8 @@ async def test_a_restart_forgets_which_machines_are_gone() -> None:
 
 
 @pytest.mark.row("machine-orphans-07")
-async def test_a_vm_without_marks_where_vms_have_them() -> None:
+async def test_a_vm_without_marks_where_vms_have_them(world: Ready) -> None:
     """It has the name of a Machine that is gone, and of no Machine was it ever."""
-    world = ready()
     async with world.running("machine", "machineclass"):
         path = world.machine()
         await advance(5)
@@ -623,8 +605,9 @@ async def test_a_vm_without_marks_where_vms_have_them() -> None:
 @pytest.mark.parametrize(
     ("minutes", "note", "wanted"), [(21, None, "1"), (19, None, None), (21, "1", "1")]
 )
-async def test_a_node_without_machine(minutes: int, note: str | None, wanted: str | None) -> None:
-    world = ready()
+async def test_a_node_without_machine(
+    world: Ready, minutes: int, note: str | None, wanted: str | None
+) -> None:
     notes = {names.ANNOTATION_NOT_MANAGED: note} if note else {}
     world.node("alone", metadata={"annotations": notes, "finalizers": [names.FINALIZER_NODE]})
     await advance(minutes * 60)
@@ -637,8 +620,7 @@ async def test_a_node_without_machine(minutes: int, note: str | None, wanted: st
 
 @pytest.mark.row("machine-nodes-02", "machine-nodes-03")
 @pytest.mark.parametrize("machines", [1, 2])
-async def test_a_marked_node_with_machines(machines: int) -> None:
-    world = ready()
+async def test_a_marked_node_with_machines(world: Ready, machines: int) -> None:
     world.node("n", metadata={"annotations": {names.ANNOTATION_NOT_MANAGED: "1"}})
     for number in range(machines):
         world.machine(f"m{number}", metadata={"labels": {"node": "n"}})

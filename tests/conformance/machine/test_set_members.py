@@ -19,8 +19,7 @@ REFUSED = Forbidden(status=403, reason="Forbidden", message="not this one")
 
 
 @pytest.mark.row("machineset-delete-04")
-async def test_a_deletion_that_is_refused() -> None:
-    world = Sets()
+async def test_a_deletion_that_is_refused(world: Sets) -> None:
     owner = world.set(replicas=0)
     world.member("m0", owner=owner)
     world.server.fails(REFUSED, "DELETE")
@@ -39,8 +38,7 @@ async def test_a_deletion_that_is_refused() -> None:
 
 
 @pytest.mark.row("machineset-delete-05")
-async def test_the_phase_belongs_to_the_machines_own_controller() -> None:
-    world = Sets()
+async def test_the_phase_belongs_to_the_machines_own_controller(world: Sets) -> None:
     owner = world.set(replicas=0)
     world.member("m0", owner=owner, finalizers=[names.FINALIZER])
     await world.run(5, "machineset")
@@ -64,9 +62,8 @@ async def test_the_phase_belongs_to_the_machines_own_controller() -> None:
     ],
 )
 async def test_node_and_machine_say_what_is_kept(
-    node: str | None, machine: str, last: str | None, goes: bool
+    world: Sets, node: str | None, machine: str, last: str | None, goes: bool
 ) -> None:
-    world = Sets()
     owner = world.set(replicas=1)
     said = {names.ANNOTATION_PRESERVE: machine, names.ANNOTATION_PRESERVED: last}
     world.member(
@@ -83,8 +80,7 @@ async def test_node_and_machine_say_what_is_kept(
 
 
 @pytest.mark.row("machineset-delete-07")
-async def test_the_time_of_a_preserved_machine_ends() -> None:
-    world = Sets()
+async def test_the_time_of_a_preserved_machine_ends(world: Sets) -> None:
     owner = world.set(replicas=1)
     world.member("m0", owner=owner, phase="Failed", status={"preserveExpiryTime": moment(300)})
     async with world.running("machineset"):
@@ -97,8 +93,7 @@ async def test_the_time_of_a_preserved_machine_ends() -> None:
 
 
 @pytest.mark.row("machineset-delete-07")
-async def test_a_word_on_the_node_counts_at_once() -> None:
-    world = Sets()
+async def test_a_word_on_the_node_counts_at_once(world: Sets) -> None:
     owner = world.set(replicas=1)
     keep = {names.ANNOTATION_PRESERVE: "when-failed"}
     world.member("m0", owner=owner, phase="Failed", labels={names.LABEL_NODE: "n0"})
@@ -116,8 +111,7 @@ async def test_a_word_on_the_node_counts_at_once() -> None:
 
 @pytest.mark.row("machineset-delete-08")
 @pytest.mark.parametrize("is_valid", [True, False])
-async def test_a_set_that_is_deleted(is_valid: bool) -> None:
-    world = Sets()
+async def test_a_set_that_is_deleted(world: Sets, is_valid: bool) -> None:
     owner = world.set(replicas=2, metadata={"finalizers": [names.FINALIZER]})
     world.member("m0", owner=owner, finalizers=["example.com/hold"])
     world.member("m1", owner=owner)
@@ -137,8 +131,7 @@ async def test_a_set_that_is_deleted(is_valid: bool) -> None:
 
 
 @pytest.mark.row("machineset-own-01", "machineset-own-02")
-async def test_orphans_are_adopted_and_those_that_left_are_released() -> None:
-    world = Sets()
+async def test_orphans_are_adopted_and_those_that_left_are_released(world: Sets) -> None:
     owner = world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -158,8 +151,7 @@ async def test_orphans_are_adopted_and_those_that_left_are_released() -> None:
 
 
 @pytest.mark.row("machineset-push-01", "machineset-push-02")
-async def test_what_of_the_template_reaches_the_machines() -> None:
-    world = Sets()
+async def test_what_of_the_template_reaches_the_machines(world: Sets) -> None:
     template: dict[str, Any] = {
         "metadata": TEMPLATE["metadata"],
         "spec": {
@@ -206,8 +198,7 @@ async def test_what_of_the_template_reaches_the_machines() -> None:
 
 
 @pytest.mark.row("machineset-preserve-01", "machineset-preserve-06")
-async def test_what_the_set_preserves_is_not_replaced() -> None:
-    world = Sets()
+async def test_what_the_set_preserves_is_not_replaced(world: Sets) -> None:
     owner = world.set(replicas=2, autoPreserveFailedMachineMax=1)
     world.member("m0", owner=owner, phase="Failed")
     await advance(10)
@@ -229,8 +220,7 @@ async def test_what_the_set_preserves_is_not_replaced() -> None:
 
 
 @pytest.mark.row("machineset-status-01", "machineset-status-02")
-async def test_the_status() -> None:
-    world = Sets()
+async def test_the_status(world: Sets) -> None:
     owner = world.set(replicas=3, minReadySeconds=60)
     failed = {"state": "Failed", "description": "no quota"}
     world.member("m0", owner=owner)
@@ -265,8 +255,7 @@ async def test_the_status() -> None:
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_a_burst_costs_a_write_a_machine_and_few_more() -> None:
-    world = Sets()
+async def test_a_burst_costs_a_write_a_machine_and_few_more(world: Sets) -> None:
     world.set(replicas=50)
     async with world.running("machineset"):
         await advance(5)

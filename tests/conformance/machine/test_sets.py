@@ -30,8 +30,7 @@ CLASS = TEMPLATE["spec"]["class"]
 REFUSED = Forbidden(status=403, reason="Forbidden", message="not this one")
 
 
-async def test_nothing_is_said_twice() -> None:
-    world = Sets()
+async def test_nothing_is_said_twice(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -44,8 +43,7 @@ async def test_nothing_is_said_twice() -> None:
 
 
 @pytest.mark.row("machineset-replicas-01")
-async def test_what_is_missing_is_made_of_the_template() -> None:
-    world = Sets()
+async def test_what_is_missing_is_made_of_the_template(world: Sets) -> None:
     template: dict[str, Any] = {
         "metadata": {"labels": {"name": "web", "a": "1"}, "annotations": {"b": "2"}},
         "spec": {"class": CLASS, "drainTimeout": "5m"},
@@ -87,8 +85,7 @@ async def test_what_is_missing_is_made_of_the_template() -> None:
     ],
     ids=["no-selector", "other-labels", "no-class", "negative"],
 )
-async def test_an_invalid_set(spec: dict[str, Any], said: str) -> None:
-    world = Sets()
+async def test_an_invalid_set(world: Sets, spec: dict[str, Any], said: str) -> None:
     world.set(**{"replicas": 2, **spec})
     world.member("orphan")
     async with world.running("machineset"):
@@ -110,8 +107,7 @@ async def test_an_invalid_set(spec: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.row("machineset-replicas-03")
-async def test_a_large_set_comes_in_bursts() -> None:
-    world = Sets()
+async def test_a_large_set_comes_in_bursts(world: Sets) -> None:
     world.set(replicas=150)
     sizes = list[int]()
     async with world.running("machineset"):
@@ -126,8 +122,7 @@ async def test_a_large_set_comes_in_bursts() -> None:
 
 
 @pytest.mark.row("machineset-replicas-07", "machineset-scaler-01")
-async def test_the_autoscaler_has_its_victims() -> None:
-    world = Sets()
+async def test_the_autoscaler_has_its_victims(world: Sets) -> None:
     told = {names.ANNOTATION_SCALER_TIME: moment(0)}
     owner = world.set(replicas=2, metadata={"annotations": told})
     for number in range(2):
@@ -153,8 +148,7 @@ async def test_the_autoscaler_has_its_victims() -> None:
 
 @pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
 @pytest.mark.parametrize("label", [names.LABEL_FREEZE, names.LABEL_SCALE_UP_DISABLED])
-async def test_a_set_that_may_not_grow(label: str) -> None:
-    world = Sets()
+async def test_a_set_that_may_not_grow(world: Sets, label: str) -> None:
     value = names.FROZEN if label == names.LABEL_FREEZE else "true"
     owner = world.set(replicas=2, metadata={"labels": {label: value}})
     world.member("m0", owner=owner, phase="Failed")
@@ -169,8 +163,7 @@ async def test_a_set_that_may_not_grow(label: str) -> None:
 
 
 @pytest.mark.row("machineset-replicas-13")
-async def test_the_scale_sub_resource() -> None:
-    world = Sets()
+async def test_the_scale_sub_resource(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -183,8 +176,7 @@ async def test_the_scale_sub_resource() -> None:
 
 
 @pytest.mark.row("machineset-create-04")
-async def test_the_effective_creation_timeout_is_in_the_spec_too() -> None:
-    world = Sets()
+async def test_the_effective_creation_timeout_is_in_the_spec_too(world: Sets) -> None:
     metadata = {"labels": {"name": "web"}, "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"}}
     world.set(replicas=1, template={"metadata": metadata, "spec": TEMPLATE["spec"]})
     async with world.running("machineset"):
@@ -199,8 +191,7 @@ async def test_the_effective_creation_timeout_is_in_the_spec_too() -> None:
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_a_set_whose_machines_fail_slows_down() -> None:
-    world = Sets()
+async def test_a_set_whose_machines_fail_slows_down(world: Sets) -> None:
     world.set(replicas=1)
     times = list[float]()
 
@@ -232,8 +223,7 @@ async def test_a_set_whose_machines_fail_slows_down() -> None:
 
 @pytest.mark.row("machineset-create-05")
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_clock_of_ours_that_jumps_changes_no_pause(hours: int) -> None:
-    world = Sets()
+async def test_a_clock_of_ours_that_jumps_changes_no_pause(world: Sets, hours: int) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.set(replicas=1)
     async with world.running("machineset"):
@@ -250,8 +240,7 @@ async def test_a_clock_of_ours_that_jumps_changes_no_pause(hours: int) -> None:
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_machines_that_are_refused_slow_the_set_down() -> None:
-    world = Sets()
+async def test_machines_that_are_refused_slow_the_set_down(world: Sets) -> None:
     world.set(replicas=3)
     world.server.fails(REFUSED, "POST")
     async with world.running("machineset"):
@@ -323,8 +312,9 @@ CLASSES = f"{BASE}/machineclasses"
     ],
     ids=["class", "secret", "set", "deployment"],
 )
-async def test_the_pause_ends_when_the_cause_is_mended(mend: Callable[[Sets], None]) -> None:
-    world = Slowed()
+async def test_the_pause_ends_when_the_cause_is_mended(
+    world: Slowed, mend: Callable[[Sets], None]
+) -> None:
     async with world.running("machineset", "machineovershoot"):
         await world.slows()
         mend(world)
@@ -352,8 +342,9 @@ async def test_the_pause_ends_when_the_cause_is_mended(mend: Callable[[Sets], No
     ],
     ids=["other class", "other secret", "class", "secret", "set", "deployment"],
 )
-async def test_the_pause_goes_on_when_nothing_is_mended(change: Callable[[Sets], None]) -> None:
-    world = Slowed()
+async def test_the_pause_goes_on_when_nothing_is_mended(
+    world: Slowed, change: Callable[[Sets], None]
+) -> None:
     async with world.running("machineset"):
         await world.slows()
         change(world)
@@ -375,9 +366,8 @@ async def test_the_pause_goes_on_when_nothing_is_mended(change: Callable[[Sets],
     ids=["created", "other text", "same text", "other class", "did not join"],
 )
 async def test_the_pause_ends_when_the_cloud_answers_otherwise(
-    code: str, of: str, step: Callable[[Slowed], None], wanted: int
+    world: Slowed, code: str, of: str, step: Callable[[Slowed], None], wanted: int
 ) -> None:
-    world = Slowed()
     async with world.running("machineset"):
         await world.slows(code)
         world.refused("m", of=of)
@@ -390,8 +380,7 @@ async def test_the_pause_ends_when_the_cloud_answers_otherwise(
 
 
 @pytest.mark.row("machineset-create-05")
-async def test_another_daemon_goes_on_slowly() -> None:
-    world = Sets()
+async def test_another_daemon_goes_on_slowly(world: Sets) -> None:
     slow = {"type": "CreationSlowed", "status": "True", "lastTransitionTime": moment(-600)}
     world.set(replicas=3)
     world.change(f"{WEB}/status", status={"machineSetCondition": [slow]})

@@ -97,8 +97,7 @@ def reason(found: dict[str, Any]) -> str:
 @row(3)
 @row(5)
 @pytest.mark.virtual_time
-async def test_a_node_is_emptied_and_handed_over() -> None:
-    world = Updates()
+async def test_a_node_is_emptied_and_handed_over(world: Updates) -> None:
     async with world.running("machine"):
         await advance(2)
         assert (world.step(), world.pods()) == ("", ["p"])
@@ -133,8 +132,7 @@ async def test_a_node_is_emptied_and_handed_over() -> None:
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_a_drain_that_fails_is_begun_anew() -> None:
-    world = Updates()
+async def test_a_drain_that_fails_is_begun_anew(world: Updates) -> None:
     refused = Unreachable("no", kind="timeout")
     async with world.running("machine"):
         await advance(2)
@@ -157,8 +155,7 @@ async def test_a_drain_that_fails_is_begun_anew() -> None:
 
 @row(4)
 @pytest.mark.virtual_time
-async def test_a_node_that_is_chosen_no_longer_is_left_alone() -> None:
-    world = Updates()
+async def test_a_node_that_is_chosen_no_longer_is_left_alone(world: Updates) -> None:
     # Never healthy: the budget is not misconfigured then, and may be met some time.
     world.node("m1", ready="False")
     world.pod("elsewhere", node="m1")
@@ -182,9 +179,10 @@ async def test_a_node_that_is_chosen_no_longer_is_left_alone() -> None:
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_evicted_by_the_cache_alone(
+    world: Updates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The watch brings nothing: the node was chosen, and is no longer."""
-    world = Updates()
     world.label(candidate="true", selected="true")
     told = {"type": NAMES.update_condition, "status": "True", "reason": NAMES.update_selected}
     path = f"{NODES_PATH}/m0"
@@ -198,8 +196,7 @@ async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyP
 
 @row(5)
 @pytest.mark.virtual_time
-async def test_nobody_is_told_to_begin_before_the_machine_says_so() -> None:
-    world = Updates()
+async def test_nobody_is_told_to_begin_before_the_machine_says_so(world: Updates) -> None:
     refused = Unreachable("no", kind="timeout")
     world.server.fails(refused, "PATCH", "machines/m0/status")
     async with world.running("machine"):
@@ -214,8 +211,7 @@ async def test_nobody_is_told_to_begin_before_the_machine_says_so() -> None:
 
 @row(8)
 @pytest.mark.virtual_time
-async def test_nobody_judges_a_node_that_is_updated() -> None:
-    world = Updates()
+async def test_nobody_judges_a_node_that_is_updated(world: Updates) -> None:
     async with world.ready():
         world.heartbeat(Ready="Unknown", DiskPressure="True")
         await advance(1100)
@@ -232,9 +228,8 @@ async def test_nobody_judges_a_node_that_is_updated() -> None:
 
 @row(8)
 @pytest.mark.virtual_time
-async def test_an_update_that_succeeds_on_a_sick_node() -> None:
+async def test_an_update_that_succeeds_on_a_sick_node(world: Updates) -> None:
     """It runs again only once its node is healthy, and does not wait for that for ever."""
-    world = Updates()
     async with world.ready():
         world.heartbeat(Ready="False")
         world.label(went="successful")
@@ -249,8 +244,7 @@ async def test_an_update_that_succeeds_on_a_sick_node() -> None:
 @row(7)
 @row(9)
 @pytest.mark.virtual_time
-async def test_an_update_that_fails() -> None:
-    world = Updates()
+async def test_an_update_that_fails(world: Updates) -> None:
     async with world.ready():
         note = {"metadata": {"annotations": {NAMES.update_failed_reason: "no space"}}}
         world.server.patch(f"{NODES_PATH}/m0", note)
@@ -275,9 +269,8 @@ async def test_an_update_that_fails() -> None:
 @row(10)
 @pytest.mark.parametrize("never", [False, True], ids=["given-up", "never-given-up"])
 @pytest.mark.virtual_time
-async def test_an_update_that_does_not_end(never: bool) -> None:
+async def test_an_update_that_does_not_end(world: Updates, never: bool) -> None:
     """Two of one deployment: neither waits for the other for ever."""
-    world = Updates()
     for name in ("m1", "m2"):
         limits = {"inPlaceUpdateTimeout": "5m", "disableHealthTimeout": never}
         world.lived(name, phase="InPlaceUpdating", group="web", **limits)
@@ -305,8 +298,7 @@ async def test_an_update_that_does_not_end(never: bool) -> None:
 
 @row(9)
 @pytest.mark.virtual_time
-async def test_a_preserved_machine_stays_so_while_it_is_updated() -> None:
-    world = Updates()
+async def test_a_preserved_machine_stays_so_while_it_is_updated(world: Updates) -> None:
     until = format_time(clock.now() + timedelta(hours=50))
     wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "now"}}}
     world.server.patch(M0, wish)
@@ -322,9 +314,8 @@ async def test_a_preserved_machine_stays_so_while_it_is_updated() -> None:
 
 @row(3)
 @pytest.mark.virtual_time
-async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated() -> None:
+async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated(world: Updates) -> None:
     """It is not preserved, so nobody ends its drain for that."""
-    world = Updates()
     wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}}
     world.server.patch(M0, wish)
     async with world.ready():
@@ -333,8 +324,7 @@ async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated() -> None:
 
 @row(11)
 @pytest.mark.virtual_time
-async def test_the_machine_tells_the_steps_of_its_node() -> None:
-    world = Updates()
+async def test_the_machine_tells_the_steps_of_its_node(world: Updates) -> None:
     async with world.ready():
         world.label(went="successful")
         await advance(40)
@@ -395,9 +385,8 @@ class Fleet(Rolling):
 @row(12)
 @pytest.mark.row("rollout-inplace-05", "rollout-inplace-09", "rollout-autoscaler-06")
 @pytest.mark.virtual_time
-async def test_a_deployment_is_updated_in_place_and_goes() -> None:
+async def test_a_deployment_is_updated_in_place_and_goes(world: Fleet) -> None:
     """All controllers; only the agent on the nodes is played."""
-    world = Fleet()
     world.deployment(replicas=3, strategy=IN_PLACE)
     async with world.at_work(*ALL, "machinesafety"), world.agents():
         await world.settled(60)

@@ -109,6 +109,14 @@ class Drains(World):
         """A Drainer, kubelets and, unless told otherwise, a disruption controller at work."""
         return self.running("drainer", "pods", "volumes", *(("disruption",) if counting else ()))
 
+    @contextlib.asynccontextmanager
+    async def started(self, **rules: Any) -> AsyncIterator[None]:
+        """The drain of `m0` has begun."""
+        async with self.draining():
+            await advance(1)
+            self.start(**rules)
+            yield
+
     def _drainer(self, shared: Shared, _client: Any) -> Any:
         self.drainer = Drainer(shared=shared, settings=self.settings, events=self)
         return SimpleNamespace(run=self.drainer.tend)

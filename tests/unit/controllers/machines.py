@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+import pytest_asyncio
+
 from ccm.base import clock
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud import Cloud, errors
@@ -301,17 +304,11 @@ class World:
         return kubelet.Disruption(self.informers[0], client)
 
     def _machineclass(self, shared: Shared, client: Any) -> Runnable:
-        return MachineClassController(
-            shared=shared,
-            events=self,
-        ).controller
+        return MachineClassController(shared=shared, events=self).controller
 
     def _machinesafety(self, shared: Shared, client: Any) -> Runnable:
         return MachineSafetyController(
-            shared=shared,
-            events=self,
-            period_s=self.period_s,
-            rng=random.Random(0),
+            shared=shared, events=self, period_s=self.period_s, rng=random.Random(0)
         ).controller
 
     def _machineset(self, shared: Shared, client: Any) -> Runnable:
@@ -408,6 +405,12 @@ class World:
         self.server.put(NODES_PATH, body)
         self.heartbeat(name, Ready=ready)
 
+    def joined(self, name: str = "m0", *, ready: str = "True", **more: Any) -> str:
+        """A Machine with VM and node; its path."""
+        path = self.lived(name, **more)
+        self.node(name, ready=ready)
+        return path
+
     def heartbeat(self, name: str = "m0", **conditions: str) -> None:
         """A kubelet tells about its node."""
         told = [
@@ -443,8 +446,16 @@ class World:
         return self.server.get(f"{NODES_PATH}/{name}") or {}
 
 
-def ready(*args: Any, **rules: Any) -> World:
+class Ready(World):
     """A world with a class and its Secret."""
-    world = World(*args, **rules)
-    world.ready_class()
-    return world
+
+    def __init__(self, *args: Any, **rules: Any) -> None:
+        super().__init__(*args, **rules)
+        self.ready_class()
+
+
+@pytest_asyncio.fixture
+async def world(request: pytest.FixtureRequest) -> World:
+    """A world of the class that the test asks for."""
+    kind: type[World] = request.function.__globals__[request.function.__annotations__["world"]]
+    return kind()

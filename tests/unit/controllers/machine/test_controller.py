@@ -45,8 +45,8 @@ from tests.unit.controllers.machines import (
     NODES_PATH,
     TOKENS,
     FakeDriver,
+    Ready,
     World,
-    ready,
 )
 from tests.unit.controllers.memory_server import FragileServer, MemoryServer
 
@@ -63,8 +63,7 @@ KEPT = {names.ANNOTATION_PRESERVE: "now"}
 
 
 @pytest.mark.row("machine-command-05")
-async def test_definitions_that_are_missing_are_waited_for() -> None:
-    world = World()
+async def test_definitions_that_are_missing_are_waited_for(world: World) -> None:
     for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
         world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
     with capture_logs() as lines:
@@ -84,7 +83,7 @@ async def test_definitions_that_are_missing_are_waited_for() -> None:
 
 def two(*, has_target: bool = True, cluster: str = "") -> tuple[World, World]:
     """A control cluster with a Machine, and another one that machines may join."""
-    control, target = ready(has_target=has_target), World()
+    control, target = Ready(has_target=has_target), World()
     control.cluster, control.target = cluster, target.server
     control.machine()
     return control, target
@@ -174,9 +173,10 @@ def touch(world: World) -> None:
 
 @pytest.mark.row("machine-clock-01")
 @pytest.mark.parametrize("seconds", [HOUR_S, -HOUR_S])
-async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(seconds: float) -> None:
+async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(
+    world: Ready, seconds: float
+) -> None:
     """As where the API server runs on our own host."""
-    world = ready()
     async with world.running(*MAKE):
         world.machine(creationTimeout="5m")
         await advance(100)
@@ -194,8 +194,7 @@ async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(seconds: flo
 
 
 @pytest.mark.row("machine-clock-01")
-async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody() -> None:
-    world = ready()
+async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody(world: Ready) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.machine(creationTimeout="5m")
     jump_of_the_wall(HOUR_S)
@@ -207,8 +206,7 @@ async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody() -> N
 
 
 @pytest.mark.row("machine-clock-02")
-async def test_a_jump_makes_no_young_vm_old_enough_to_go() -> None:
-    world = ready()
+async def test_a_jump_makes_no_young_vm_old_enough_to_go(world: Ready) -> None:
     world.server.clock = Steady()  # type: ignore[assignment]
     world.driver.add(Identity(cluster=CLUSTER, pool="small", name="lost", uid="u"))
     born = clock.now()
@@ -223,12 +221,9 @@ async def test_a_jump_makes_no_young_vm_old_enough_to_go() -> None:
     assert clock.now() - born > timedelta(hours=3)
 
 
-async def test_a_jump_uses_no_force_on_a_drain() -> None:
-    world = Drains()
+async def test_a_jump_uses_no_force_on_a_drain(world: Drains) -> None:
     world.pod("p0", grace_s=100)
-    async with world.draining():
-        await advance(1)
-        world.start(timeout_s=HOUR_S)
+    async with world.started(timeout_s=HOUR_S):
         await advance(5)
         jump_of_the_wall(2 * HOUR_S)
         world.heartbeat(Ready="True", Looked="True")
@@ -238,9 +233,8 @@ async def test_a_jump_uses_no_force_on_a_drain() -> None:
         assert (world.progress().forced, world.state()) == (False, DrainState.DONE)
 
 
-async def test_a_jump_ends_no_preservation() -> None:
+async def test_a_jump_ends_no_preservation(world: Ready) -> None:
     """Its set would delete it then."""
-    world = ready()
     world.lived(phase="Failed", metadata={"annotations": KEPT}, machinePreserveTimeout="1h")
     async with world.running("machine"):
         await advance(10)
@@ -269,7 +263,7 @@ async def test_a_jump_ends_no_preservation() -> None:
 async def test_a_vm_that_has_the_name(
     cluster: str, uid: str, adopt: bool, provider_id: str
 ) -> None:
-    world = ready(adopt_unmarked=adopt)
+    world = Ready(adopt_unmarked=adopt)
     world.driver.add(Identity(cluster=cluster, pool="small", name="m0", uid=uid))
     world.machine()
     await world.run(60, *MAKE)
@@ -299,9 +293,8 @@ async def started(world: World, count: int) -> None:
     await advance(60)
 
 
-async def test_half_a_listing_makes_no_second_vm_and_deletes_none() -> None:
+async def test_half_a_listing_makes_no_second_vm_and_deletes_none(world: Ready) -> None:
     """A VM that a listing lacks is found by the driver, which looks for its marks itself."""
-    world = ready()
     async with world.running():
         await started(world, 4)
         world.driver.hides = set(list(world.driver.vms)[:2]) | {"fake:///late"}
@@ -314,8 +307,7 @@ async def test_half_a_listing_makes_no_second_vm_and_deletes_none() -> None:
     assert world.get("late")["spec"]["providerID"] == "fake:///late"
 
 
-async def test_a_listing_of_the_past_deletes_no_vm_of_today() -> None:
-    world = ready()
+async def test_a_listing_of_the_past_deletes_no_vm_of_today(world: Ready) -> None:
     world.driver = driver = Stale()
     async with world.running():
         await started(world, 3)
@@ -331,8 +323,7 @@ async def test_a_listing_of_the_past_deletes_no_vm_of_today() -> None:
     }
 
 
-async def test_records_without_an_id_are_nobodys() -> None:
-    world = ready()
+async def test_records_without_an_id_are_nobodys(world: Ready) -> None:
     async with world.running():
         await started(world, 2)
         for key, record in world.driver.vms.items():
@@ -345,8 +336,7 @@ async def test_records_without_an_id_are_nobodys() -> None:
 # --- deletions ------------------------------------------------------------------------------------
 
 
-async def test_another_provider_is_asked_at_once() -> None:
-    world = ready()
+async def test_another_provider_is_asked_at_once(world: Ready) -> None:
     going.goes(world)
     world.driver.faults["delete_machine"] = [errors.Internal("x")]
     async with world.running(*MAKE):
@@ -358,9 +348,8 @@ async def test_another_provider_is_asked_at_once() -> None:
     assert world.get(going.M) == {}
 
 
-async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
+async def test_a_machine_that_is_gone_is_not_deleted_once_more(world: Ready) -> None:
     """Real API servers answer with the former version: the cache looks as new as that."""
-    world = ready()
     going.goes(world)
     async with world.running("machineclass"):
         shared = world.shared
@@ -381,8 +370,7 @@ async def test_a_machine_that_is_gone_is_not_deleted_once_more() -> None:
 
 
 @pytest.mark.parametrize("provider_id", ["fake:///m0", "fake:///other"])
-async def test_a_deleted_node_takes_its_own_machine_with_it(provider_id: str) -> None:
-    world = World()
+async def test_a_deleted_node_takes_its_own_machine_with_it(world: World, provider_id: str) -> None:
     world.lived()
     world.node(metadata={"finalizers": ["example.com/held"]}, providerID=provider_id)
     async with world.running("machine"):
@@ -398,7 +386,7 @@ async def test_a_deleted_node_takes_its_own_machine_with_it(provider_id: str) ->
 async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns: bool) -> None:
     """Unless the cache does not show it until force is due."""
     server = FragileServer()
-    world = ready(server)
+    world = Ready(server)
     path = world.lived(drainTimeout="10m")
     async with world.running("machine"):
         await advance(5)
@@ -417,9 +405,8 @@ async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-async def test_volumes_of_another_vms_node_stay_where_they_are(is_own: bool) -> None:
+async def test_volumes_of_another_vms_node_stay_where_they_are(world: Ready, is_own: bool) -> None:
     """A deletion by force that another controller began goes on after a new node came."""
-    world = ready()
     going.goes(world, "Force Drain successful. Delete Volume Attachments")
     if not is_own:
         world.server.unmake(f"{NODES_PATH}/{going.M}")
@@ -431,12 +418,12 @@ async def test_volumes_of_another_vms_node_stay_where_they_are(is_own: bool) -> 
 
 
 @pytest.mark.parametrize("said", ["", "a budget"])
-async def test_a_preserved_machine_is_drained_again_when_it_goes(said: str) -> None:
+async def test_a_preserved_machine_is_drained_again_when_it_goes(world: Ready, said: str) -> None:
     """The other drain, which ended in that moment, neither cordoned its node nor used force."""
-    world = ready()
     labels = {"node": "m0", names.LABEL_FORCE_DELETION: "True"}
-    path = world.lived(phase="Failed", metadata={"annotations": KEPT, "labels": labels})
-    world.node(ready="Unknown")
+    path = world.joined(
+        phase="Failed", metadata={"annotations": KEPT, "labels": labels}, ready="Unknown"
+    )
     world.drains.seconds = 5
     async with world.running("machine"):
         await advance(1)
@@ -453,25 +440,19 @@ async def test_a_preserved_machine_is_drained_again_when_it_goes(said: str) -> N
 
 @pytest.mark.row("machine-drain-29")
 @pytest.mark.parametrize("pods", [0, 1])
-async def test_that_nobody_had_to_leave_is_no_event(pods: int) -> None:
-    world = Drains()
+async def test_that_nobody_had_to_leave_is_no_event(world: Drains, pods: int) -> None:
     for number in range(pods):
         world.pod(f"p{number}")
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(6)
         assert world.state() is DrainState.DONE
 
     assert world.reasons() == ["NodeDrained"] * pods
 
 
-async def test_a_drain_that_was_stopped_is_forgotten() -> None:
-    world = Drains()
+async def test_a_drain_that_was_stopped_is_forgotten(world: Drains) -> None:
     world.pod("p0", grace_s=100)
-    async with world.draining():
-        await advance(1)
-        world.start()
+    async with world.started():
         await advance(1)
         uid = world.get()["metadata"]["uid"]
         await world.drainer.stop(uid)
@@ -483,9 +464,10 @@ async def test_a_drain_that_was_stopped_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("then", [None, {"terminating": True}, {"terminating": False}], ids=str)
-async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(then: Any) -> None:
+async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(
+    world: Drains, then: Any
+) -> None:
     """A deletion and an update in place go before the drain of a preserved machine."""
-    world = Drains()
     world.pod("p0", grace_s=20)
     async with world.draining():
         await advance(1)
@@ -501,9 +483,8 @@ async def test_a_node_that_stays_is_not_marked_until_another_drain_cordons_it(th
     assert world.node_object()["spec"].get("unschedulable", False) is (then is not None)
 
 
-async def test_a_drain_without_lease_changes_nothing() -> None:
+async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
     """It has the guard of the leader that started it."""
-    world = Drains()
     world.pod("p0")
     held, loop = lease_guard.LeaseGuard(), asyncio.get_running_loop()
     held.govern()
@@ -531,9 +512,8 @@ async def test_a_drain_without_lease_changes_nothing() -> None:
         assert world.state() is DrainState.DONE
 
 
-async def test_force_meets_another_pod_of_that_name() -> None:
+async def test_force_meets_another_pod_of_that_name(world: Drains) -> None:
     """It came in between, and stays."""
-    world = Drains()
     world.pod("p0")
     world.node("m1")
 
@@ -553,8 +533,7 @@ async def test_force_meets_another_pod_of_that_name() -> None:
     assert [one["spec"]["nodeName"] for one in world.server.list(PODS)] == ["m1"]
 
 
-async def test_those_who_waited_longest_for_a_budget_go_first() -> None:
-    world = Drains()
+async def test_those_who_waited_longest_for_a_budget_go_first(world: Drains) -> None:
     for number in range(3):
         world.pod(f"p{number}", node=f"n{number}", grace_s=1)
         world.node(f"n{number}")
@@ -589,8 +568,7 @@ def listed(world: World) -> list[str]:
 
 @pytest.mark.row("machine-userdata-05")
 @pytest.mark.parametrize("of_secret", ["", "<<BOOTSTRAP_TOKEN>>"])
-async def test_user_data_of_a_spec_are_filled_in_too(of_secret: str) -> None:
-    world = World()
+async def test_user_data_of_a_spec_are_filled_in_too(world: World, of_secret: str) -> None:
     world.secret(userData=of_secret)
     given = {"size": "small", "userData": "<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>"}
     world.machine_class(providerSpec=given)
@@ -610,7 +588,7 @@ async def test_a_token_of_another_is_left_alone(
     is_hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A policy may hide it."""
-    world, ids = ready(), iter(["aaaaaa", "bbbbbb"])
+    world, ids = Ready(), iter(["aaaaaa", "bbbbbb"])
     monkeypatch.setattr(tokens, "new_id", lambda _choose: next(ids))
     theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": THEIRS}
     world.server.put(TOKENS, theirs)
@@ -626,8 +604,7 @@ async def test_a_token_of_another_is_left_alone(
     assert (world.phase(), listed(world)) == ("Running", ["bootstrap-token-aaaaaa"])
 
 
-async def test_a_secret_that_took_the_name_of_a_token_stays() -> None:
-    world = ready()
+async def test_a_secret_that_took_the_name_of_a_token_stays(world: Ready) -> None:
     async with world.running(*MAKE):
         world.machine()
         await advance(1)
@@ -641,7 +618,7 @@ async def test_a_secret_that_took_the_name_of_a_token_stays() -> None:
 
 
 async def test_a_token_is_made_found_prolonged_and_deleted_without_a_read() -> None:
-    world = ready(exhausted_retry_s=HOUR_S)
+    world = Ready(exhausted_retry_s=HOUR_S)
     world.driver.faults["create_machine"] = [errors.ResourceExhausted("x"), None]
     world.server.fails(Forbidden(status=403, reason="Forbidden", message="no"), "GET", TOKENS)
 
@@ -662,9 +639,10 @@ async def test_a_token_is_made_found_prolonged_and_deleted_without_a_read() -> N
     assert (world.phase(), listed(world)) == ("Running", [])
 
 
-async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_deletion() -> None:
+async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_deletion(
+    world: Ready,
+) -> None:
     """The token expires by itself."""
-    world = ready()
     async with world.running(*MAKE):
         path = world.machine()
         await advance(1)
@@ -678,9 +656,8 @@ async def test_a_token_that_may_not_be_deleted_holds_up_neither_joining_nor_dele
     assert (world.get(), world.driver.vms) == ({}, {})
 
 
-async def test_a_token_that_was_found_again_is_deleted_though_one_was_before() -> None:
+async def test_a_token_that_was_found_again_is_deleted_though_one_was_before(world: Ready) -> None:
     """The answer to its creation was lost, and a former token of the machine had served."""
-    world = ready()
     api, other = (Tokens(world.server.client().resource(SECRETS)) for _ in range(2))
     owner = decoding.machine(Machine(metadata=ObjectMeta(name="m0", uid="u", annotations=ID)))
     await api.ensure(owner, RULES)
@@ -708,8 +685,7 @@ def test_each_new_token_has_the_form_that_redaction_knows() -> None:
         assert redact.words(token) == redact.MASK
 
 
-async def test_a_token_is_known_to_redaction_while_it_lives() -> None:
-    world = ready()
+async def test_a_token_is_known_to_redaction_while_it_lives(world: Ready) -> None:
     async with world.running(*MAKE):
         world.machine()
         await advance(1)
@@ -741,8 +717,7 @@ async def test_a_refused_token_is_masked() -> None:
 
 
 @pytest.mark.parametrize("of_secret", [True, False])
-async def test_user_data_that_a_cloud_quotes_are_masked(of_secret: bool) -> None:
-    world = World()
+async def test_user_data_that_a_cloud_quotes_are_masked(world: World, of_secret: bool) -> None:
     data = "#cloud-config\ntoken: <<BOOTSTRAP_TOKEN>>\npassword-of-root is swordfish-no-more\n"
     world.secret(userData=data if of_secret else "")
     world.machine_class(providerSpec={"size": "s"} | ({} if of_secret else {"userData": data}))

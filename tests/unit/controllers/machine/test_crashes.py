@@ -120,14 +120,11 @@ def sick_world() -> World:
     # No set replaces what fails here: it is under way to the end of the test.
     world = World(creation_timeout_s=86_400.0)
     for number in range(8):
-        world.lived(f"w{number}", group="w")
-        world.node(f"w{number}")
+        world.joined(f"w{number}", group="w")
     for number in range(3):
-        world.lived(f"m{number}", phase="Unknown", group="d")
-        world.node(f"m{number}", ready="Unknown")
+        world.joined(f"m{number}", phase="Unknown", group="d", ready="Unknown")
     wish = {"annotations": {names.ANNOTATION_PRESERVE: "now"}}
-    world.lived("p0", phase="Failed", metadata=wish, machinePreserveTimeout="30m")
-    world.node("p0", ready="Unknown")
+    world.joined("p0", phase="Failed", metadata=wish, machinePreserveTimeout="30m", ready="Unknown")
     world.lived("p1", phase="Unknown", group="p")
     when = {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}
     world.node("p1", ready="Unknown", metadata=when)

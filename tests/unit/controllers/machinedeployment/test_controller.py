@@ -49,8 +49,7 @@ def meddle(world: Rolling, method: str, path: str, action: Callable[[], None]) -
     return seen
 
 
-async def test_a_condition_of_another_writer_in_between_stays() -> None:
-    world = Rolling()
+async def test_a_condition_of_another_writer_in_between_stays(world: Rolling) -> None:
     world.deployment(replicas=1)
     frozen = {"type": "Frozen", "status": "True", "reason": "OverShootingReplicaCount"}
     async with world.running(*ONLY):
@@ -69,8 +68,7 @@ async def test_a_condition_of_another_writer_in_between_stays() -> None:
 
 
 @pytest.mark.row("rollout-pass-10")
-async def test_a_set_that_cannot_be_made() -> None:
-    world = Rolling()
+async def test_a_set_that_cannot_be_made(world: Rolling) -> None:
     world.deployment(replicas=1)
 
     def refuse(method: str, path: str) -> Exception | None:
@@ -95,8 +93,7 @@ async def test_a_set_that_cannot_be_made() -> None:
         assert world.said() == ("True", "MachineSetUpdated")
 
 
-async def test_a_set_that_has_machines_after_all_stays() -> None:
-    world = Rolling()
+async def test_a_set_that_has_machines_after_all_stays(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -119,8 +116,7 @@ async def test_a_set_that_has_machines_after_all_stays() -> None:
     assert world.server.get(path) is None
 
 
-async def test_sets_stay_where_the_deployment_was_made_anew() -> None:
-    world = Rolling()
+async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -138,8 +134,7 @@ async def test_sets_stay_where_the_deployment_was_made_anew() -> None:
     assert "deletionTimestamp" not in world.set_object(first)["metadata"]
 
 
-async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on() -> None:
-    world = Rolling()
+async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on(world: Rolling) -> None:
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -155,8 +150,9 @@ async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on() -> None:
     assert world.sizes() == {"small": 1, "large": 1}
 
 
-async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_released() -> None:
-    world = Rolling()
+async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_released(
+    world: Rolling,
+) -> None:
     world.set("orphan", metadata={"labels": {"name": "web"}}, template=template("small"))
     uid, other = world.deployment(replicas=1), {"labels": {"name": "other"}}
     world.set(
@@ -175,9 +171,10 @@ async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_releas
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(is_replaced: bool) -> None:
+async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(
+    world: Rolling, is_replaced: bool
+) -> None:
     """Nor one that was replaced under its name, as a watch that missed it sees it."""
-    world = Rolling()
     world.deployment(replicas=1)
     async with world.running(*ONLY):
         await all_run(world)
@@ -328,8 +325,7 @@ async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-08")
-async def test_a_node_that_joins_in_a_roll_is_held_at_once() -> None:
-    world = Rolling()
+async def test_a_node_that_joins_in_a_roll_is_held_at_once(world: Rolling) -> None:
     world.boot_s = 3.0
     world.deployment(replicas=2, strategy=rolling(1, 0))
     async with world.at_work():
@@ -351,8 +347,7 @@ async def test_a_node_that_joins_in_a_roll_is_held_at_once() -> None:
 
 
 @pytest.mark.row("rollout-event-05")
-async def test_machines_that_come_together_are_one_step() -> None:
-    world = Rolling()
+async def test_machines_that_come_together_are_one_step(world: Rolling) -> None:
     world.deployment(replicas=4, strategy=rolling(2, 0))
     async with world.running("machineset", "machinedeployment"):
         await all_run(world)
@@ -376,9 +371,8 @@ async def test_machines_that_come_together_are_one_step() -> None:
 
 
 @pytest.mark.row("rollout-autoscaler-08")
-async def test_a_node_that_is_held_late_is_let_go() -> None:
+async def test_a_node_that_is_held_late_is_let_go(world: Rolling) -> None:
     """The roll ended between the decision to hold it, and the write."""
-    world = Rolling()
     world.boot_s = 1.0
     world.deployment(replicas=1)
     async with world.at_work():
@@ -402,9 +396,8 @@ async def test_a_node_that_is_held_late_is_let_go() -> None:
     ids=["of-use", "not-held", "unknown", "alone"],
 )
 async def test_a_machine_bears_its_claim_from_the_beginning(
-    kind: str, which: tuple[str, ...], claims: bool
+    world: Rolling, kind: str, which: tuple[str, ...], claims: bool
 ) -> None:
-    world = Rolling()
     world.machine_class("loose", metadata={"name": "loose"})
     world.secret("loose")
     bodies: list[Any] = []

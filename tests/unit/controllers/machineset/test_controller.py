@@ -22,9 +22,8 @@ from tests.unit.controllers.memory_server import MemoryServer
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
+async def test_a_set_of_the_reference_is_taken_over_without_a_write(world: Sets) -> None:
     """With the nulls that Go writes, and what it writes beside what we do."""
-    world = Sets()
     template: dict[str, Any] = {
         "metadata": {"creationTimestamp": None, "labels": {"name": "web"}},
         "spec": {
@@ -56,8 +55,7 @@ async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once() -> None:
-    world = Sets()
+async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(5)
@@ -69,8 +67,7 @@ async def test_that_a_set_knows_how_many_are_wanted_is_said_at_once() -> None:
 
 
 @pytest.mark.row("machineset-status-03")
-async def test_counts_that_nobody_waits_for_are_said_now_and_then() -> None:
-    world = Sets()
+async def test_counts_that_nobody_waits_for_are_said_now_and_then(world: Sets) -> None:
     world.set(replicas=9)
     async with world.running("machineset"):
         await advance(5)
@@ -262,8 +259,7 @@ async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
 # --- other writers, and what is odd about machines ------------------------------------------------
 
 
-async def test_a_server_in_trouble_says_nothing_about_the_machines() -> None:
-    world = Sets()
+async def test_a_server_in_trouble_says_nothing_about_the_machines(world: Sets) -> None:
     world.set(replicas=1)
     world.server.fails(TooManyRequests(status=429, reason="x", message="later"), "POST")
     async with world.running("machineset"):
@@ -276,8 +272,7 @@ async def test_a_server_in_trouble_says_nothing_about_the_machines() -> None:
     assert (len(world.here()), world.conditions()) == (1, {})
 
 
-async def test_a_name_that_another_machine_has_is_left_to_it() -> None:
-    world = Sets()
+async def test_a_name_that_another_machine_has_is_left_to_it(world: Sets) -> None:
     world.set(replicas=1)
     original, taken = world.server.answer, list[str]()
 
@@ -296,8 +291,7 @@ async def test_a_name_that_another_machine_has_is_left_to_it() -> None:
     assert world.reasons() == ["FailedCreate", "SuccessfulCreate"]
 
 
-async def test_a_machine_that_cannot_be_read_may_be_of_the_set() -> None:
-    world = Sets()
+async def test_a_machine_that_cannot_be_read_may_be_of_the_set(world: Sets) -> None:
     world.set(replicas=1)
     async with world.running("machineset"):
         await advance(1)
@@ -316,8 +310,7 @@ async def test_a_machine_that_cannot_be_read_may_be_of_the_set() -> None:
     assert world.set_object() == {}
 
 
-async def test_a_failure_before_the_first_look_counts_for_nothing() -> None:
-    world = Sets()
+async def test_a_failure_before_the_first_look_counts_for_nothing(world: Sets) -> None:
     owner = world.set(replicas=3)
     for number in range(3):
         world.member(f"m{number}", owner=owner, phase="Failed")
@@ -326,8 +319,7 @@ async def test_a_failure_before_the_first_look_counts_for_nothing() -> None:
     assert (len(world.here()), world.conditions()) == (3, {})
 
 
-async def test_names_are_cut_so_that_they_fit() -> None:
-    world = Sets()
+async def test_names_are_cut_so_that_they_fit(world: Sets) -> None:
     world.set("w" * 80, replicas=1)
     await world.run(5, "machineset")
 
@@ -335,7 +327,7 @@ async def test_names_are_cut_so_that_they_fit() -> None:
     assert (len(made), made[:58]) == (63, "w" * 57 + "-")
 
 
-async def test_the_series_of_a_set_go_with_it() -> None:
+async def test_the_series_of_a_set_go_with_it(world: Sets) -> None:
     def series() -> dict[str, float]:
         lines = metrics.exposition().decode().splitlines()
         return {
@@ -344,7 +336,6 @@ async def test_the_series_of_a_set_go_with_it() -> None:
             if one.startswith("mcm_machine_set") and "measured" in one
         }
 
-    world = Sets()
     owner = world.set("measured", replicas=1, minReadySeconds=7)
     failed: dict[str, Any] = {"phase": "CrashLoopBackOff", "last": {"state": "Failed"}}
     world.member("m0", owner=owner, of="measured", providerID="fake:///0", **failed)
