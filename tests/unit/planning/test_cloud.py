@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import (
     InstancesV2,
     LoadBalancer,
@@ -23,7 +25,7 @@ from ccm.cloud.interface import (
 from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
 from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import Route
-from ccm.planning.cloud import AskingHandle, Ledger
+from ccm.planning.cloud import AskingHandle, ChangeRefused, Ledger
 from ccm.testing.builders import node, service
 from tests.contract.memory import MemoryNetworkApi, open_memory_network
 
@@ -48,13 +50,9 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
 }
 
 
-class Counting(MemoryNetworkApi):
-    """Notes every request, whatever it is."""
-
-
-@pytest_asyncio.fixture
-async def api() -> MemoryNetworkApi:
-    return Counting()
+@pytest.fixture
+def api() -> MemoryNetworkApi:
+    return MemoryNetworkApi()
 
 
 @pytest_asyncio.fixture
@@ -68,6 +66,19 @@ def test_every_change_that_is_declared_is_tried_here() -> None:
     assert {method.__name__ for method in CHANGES} == {
         verb for verb, declared in DECLARED.items() if declared.change
     }
+
+
+@pytest.mark.parametrize("method", CHANGES)
+async def test_a_change_is_noted_and_never_reaches_the_provider(
+    handle: AskingHandle, api: MemoryNetworkApi, method: Any
+) -> None:
+    with contextlib.suppress(errors.RetryAfter):
+        await handle.call(method, *CHANGES[method])
+    assert [one.verb for one in handle._ledger.changes] == [method.__name__]
+    with pytest.raises(ChangeRefused):
+        await Handle.call(handle.observe(lambda *_: None), method, *CHANGES[method])
+    assert api.writes == 0
+    assert cast("AsyncMock", handle.cloud.machines).mock_calls == []
 
 
 class SilentApi(MemoryNetworkApi):

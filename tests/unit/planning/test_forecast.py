@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccm.cloud import default_load_balancer_name
 from ccm.kube.resources import NODES, SERVICES
-from ccm.model import Service, Taint, names
+from ccm.model import Taint, names
 from ccm.planning.forecast import ClusterCopy
 from ccm.testing import builders
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
@@ -30,7 +30,24 @@ def settled(town: Town | None = None) -> Town:
     return town
 
 
-# --- what can happen to a node ----------------------------------------------------------------
+# --- what can happen to a node and to a Service ------------------------------------------------
+
+Strike = Callable[[Town, str], object]
+TAINT = {"key": names.TAINT_UNINITIALIZED, "value": "true", "effect": "NoSchedule"}
+DOWN = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
+ALLOWED = {names.ANNOTATION_ALLOW_DELETION: "true"}
+
+
+def on_node(patch: Mapping[str, Any], first: Strike = lambda *_: None) -> Strike:
+    """Another writer changes a node, after something else happened to it."""
+    return lambda town, name: (first(town, name), town.change(NODES, name, patch))
+
+
+def on_service(patch: Mapping[str, Any], first: Strike = lambda *_: None) -> Strike:
+    return lambda town, name: (
+        first(town, name),
+        town.change(SERVICES, f"default/{name}", patch),
+    )
 
 
 def _stopped(town: Town, name: str) -> None:
@@ -39,58 +56,8 @@ def _stopped(town: Town, name: str) -> None:
     town.silent(name)
 
 
-def _runs_again(town: Town, name: str) -> None:
-    _node(town, name, {"spec": {"taints": [{"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}]}})
-
-
-def _moved(town: Town, name: str) -> None:
-    _node(town, name, {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}})
-
-
-def _relabelled(town: Town, name: str) -> None:
-    _node(town, name, {"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}})
-
-
-def _excluded(town: Town, name: str) -> None:
-    _node(town, name, {"metadata": {"labels": {names.LABEL_EXCLUDE_BALANCERS: ""}}})
-
-
 def _without_route(town: Town, name: str) -> None:
     town.api.routes = {key: one for key, one in town.api.routes.items() if one.target != name}
-
-
-def _without_range(town: Town, name: str) -> None:
-    _node(town, name, {"spec": {"podCIDRs": None}})
-
-
-def _never_ours(town: Town, name: str) -> None:
-    """Nothing says whose it is, and the cloud does not know it."""
-    town.gone(name)
-    _node(town, name, {"spec": {"providerID": None}})
-
-
-def _of_another_cloud(town: Town, name: str) -> None:
-    town.gone(name)
-    _node(town, name, {"spec": {"providerID": "other://i-1"}})
-
-
-def _unknown_and_new(town: Town, name: str) -> None:
-    _never_ours(town, name)
-    taint = {"key": names.TAINT_UNINITIALIZED, "value": "true", "effect": "NoSchedule"}
-    _node(town, name, {"spec": {"taints": [taint]}})
-
-
-def _new(town: Town, name: str) -> None:
-    """It has just registered."""
-    taint = {"key": names.TAINT_UNINITIALIZED, "value": "true", "effect": "NoSchedule"}
-    bare = {"metadata": {"labels": None}, "status": {"addresses": None}}
-    _node(town, name, {**bare, "spec": {"providerID": None, "taints": [taint]}})
-
-
-def _allowed(town: Town, name: str) -> None:
-    """A person lets it go, whatever the cloud says of others."""
-    town.gone(name)
-    _node(town, name, {"metadata": {"annotations": {names.ANNOTATION_ALLOW_DELETION: "true"}}})
 
 
 def _denied_though_ready(town: Town, name: str) -> None:
@@ -98,61 +65,38 @@ def _denied_though_ready(town: Town, name: str) -> None:
     town.conditions(name, names.CONDITION_READY, "True")
 
 
-def _node(town: Town, name: str, patch: Mapping[str, Any]) -> None:
-    town.change(NODES, name, patch)
-
-
-TO_NODES: tuple[Callable[[Town, str], object], ...] = (
-    lambda _town, _name: None,
+# It has just registered.
+_new = on_node(
+    {
+        "metadata": {"labels": None},
+        "status": {"addresses": None},
+        "spec": {"providerID": None, "taints": [TAINT]},
+    }
+)
+TO_NODES: tuple[Strike, ...] = (
+    lambda *_: None,
     Town.gone,
     Town.silent,
     _stopped,
-    _runs_again,
-    _moved,
-    _relabelled,
-    _excluded,
+    on_node({"spec": {"taints": [DOWN]}}),
+    on_node({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}}),
+    on_node({"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}}),
+    on_node({"metadata": {"labels": {names.LABEL_EXCLUDE_BALANCERS: ""}}}),
     _without_route,
-    _without_range,
-    _never_ours,
-    _of_another_cloud,
-    _unknown_and_new,
+    on_node({"spec": {"podCIDRs": None}}),
+    # Nothing says whose it is, and the cloud does not know it; the second has not joined yet.
+    on_node({"spec": {"providerID": None}}, Town.gone),
+    on_node({"spec": {"providerID": None, "taints": [TAINT]}}, Town.gone),
+    on_node({"spec": {"providerID": "other://i-1"}}, Town.gone),
     _new,
-    _allowed,
+    # A person allows its deletion, whatever the cloud says of others.
+    on_node({"metadata": {"annotations": ALLOWED}}, Town.gone),
     _denied_though_ready,
 )
 
-# --- what can happen to a Service ---------------------------------------------------------------
 
-
-def _other_ports(town: Town, name: str) -> None:
-    ports = [{"name": "https", "port": 443, "nodePort": 30443}]
-    _service(town, name, {"spec": {"ports": ports}})
-
-
-def _no_type(town: Town, name: str) -> None:
-    _service(town, name, {"spec": {"type": "ClusterIP"}})
-
-
-def _leaving(town: Town, name: str) -> None:
-    _service(town, name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-
-
-def _other_class(town: Town, name: str) -> None:
-    _service(town, name, {"spec": {"loadBalancerClass": "example.com/other"}})
-
-
-def _without_status(town: Town, name: str) -> None:
-    _service(town, name, {"status": {"loadBalancer": {"ingress": None}}})
-
-
-def _without_finalizer(town: Town, name: str) -> None:
-    _service(town, name, {"metadata": {"finalizers": None}})
-
-
-def _never_served(town: Town, name: str) -> None:
-    _without_finalizer(town, name)
-    _without_status(town, name)
-    _lost_balancer(town, name)
+def _balancer(town: Town, name: str) -> str:
+    return default_load_balancer_name(town.services[f"default/{name}"])
 
 
 def _lost_balancer(town: Town, name: str) -> None:
@@ -163,31 +107,20 @@ def _changed_balancer(town: Town, name: str) -> None:
     town.api.balancers[_balancer(town, name)].members = ("somebody",)
 
 
-def _kept_by_another(town: Town, name: str) -> None:
-    _leaving(town, name)
-    _service(town, name, {"metadata": {"finalizers": ["example.com/keep", F]}})
-
-
-def _balancer(town: Town, name: str) -> str:
-    return default_load_balancer_name(town.services[f"default/{name}"])
-
-
-def _service(town: Town, name: str, patch: Mapping[str, Any]) -> None:
-    town.change(SERVICES, f"default/{name}", patch)
-
-
-TO_SERVICES: tuple[Callable[[Town, str], object], ...] = (
-    lambda _town, _name: None,
-    _other_ports,
-    _no_type,
-    _leaving,
-    _other_class,
-    _without_status,
-    _without_finalizer,
-    _never_served,
+GOING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+NO_STATUS = {"status": {"loadBalancer": {"ingress": None}}}
+TO_SERVICES: tuple[Strike, ...] = (
+    lambda *_: None,
+    on_service({"spec": {"ports": [{"name": "https", "port": 443, "nodePort": 30443}]}}),
+    on_service({"spec": {"type": "ClusterIP"}}),
+    on_service({"metadata": GOING}),
+    on_service({"spec": {"loadBalancerClass": "example.com/other"}}),
+    on_service(NO_STATUS),
+    on_service({"metadata": {"finalizers": None}}),
+    on_service({"metadata": {"finalizers": None}, **NO_STATUS}, _lost_balancer),
     _lost_balancer,
     _changed_balancer,
-    _kept_by_another,
+    on_service({"metadata": {**GOING, "finalizers": ["example.com/keep", F]}}),
 )
 
 
@@ -230,24 +163,23 @@ def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> Non
     assert town.api.requests < 50  # each question once, however often it would be put
 
 
+FLAGS = [
+    (),
+    # It deletes at once: whether others see the node before is a matter of luck.
+    ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
+    ("--own-nodes=!foreign",),
+    ("--enable-leader-migration",),
+    ("--load-balancer-classes=example.com/other",),
+    ("--controllers=*,-cloud-node",),
+    ("--node-monitor-period=20s", "--route-grace-period=2m"),
+]
+
+
 @st.composite
 def towns(draw: st.DrawFn) -> Town:
     """Small towns in which some things happened."""
     town = Town(
-        flags=draw(
-            st.sampled_from(
-                [
-                    (),
-                    # It deletes at once: whether others see the node before is a matter of luck.
-                    ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
-                    ("--own-nodes=!foreign",),
-                    ("--enable-leader-migration",),
-                    ("--load-balancer-classes=example.com/other",),
-                    ("--controllers=*,-cloud-node",),
-                    ("--node-monitor-period=20s", "--route-grace-period=2m"),
-                ]
-            )
-        ),
+        flags=draw(st.sampled_from(FLAGS)),
         blind=draw(st.booleans()),
         listing=draw(st.booleans()),
     )
@@ -291,14 +223,17 @@ def test_who_waits_hears_the_second_answer() -> None:
     assert (gone.subject.name, gone.after_s, gone.note) == ("n1", 0, "")
 
 
+def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
+    town = settled()
+    town.flags = QUICK
+    machine = town.gone("n1")
+
+    found = town.plan(wait=True, really=True, meanwhile=lambda: town.returns(machine))
+
+    assert list(found.changes) == []
+
+
 # --- the copy of the cluster --------------------------------------------------------------------
-
-
-def cluster(*services: Service) -> ClusterCopy:
-    copy = ClusterCopy()
-    copy.load(NODES, {"a": builders.node("a", resource_version="7")}, malformed=["broken"])
-    copy.load(SERVICES, {one.key: one for one in services})
-    return copy
 
 
 @pytest.mark.virtual_time

@@ -18,7 +18,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, default_load_balancer_name
 from ccm.cloud.operation import Operation
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
-from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, ServicePort, names
+from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, names
 from ccm.planning import forecast
 from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change, Forecast
 from ccm.planning.cloud import CloudChange, Ledger
@@ -279,11 +279,6 @@ def run(
     """In virtual time, if on no other loop."""
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(work)
-
-
-def port(number: int) -> ServicePort:
-    """A port of a Service."""
-    return ServicePort(name="http", port=number, target_port=8080, node_port=30080)
 
 
 def _balancer(service: Service) -> str:
