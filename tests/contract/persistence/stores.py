@@ -1,20 +1,27 @@
-"""A harness for each kind of storage of ours."""
+"""A harness for each kind of storage of ours but buckets."""
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
+import asyncpg
+
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.file import FileStore
-from ccm.persistence.interface import CAS, FENCING, GVK, ObjectKey
+from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, encode, instance_name
+from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
+from tests import postgres
+from tests.storage import Database
 
 PAGE = 20
 """Objects of a page of a listing in these tests, in place of hundreds."""
@@ -108,3 +115,55 @@ class SqliteHarness(StoreHarness):
         with closing(sqlite3.connect(self.files[instance])) as db, db:
             (body,) = db.execute("SELECT body FROM objects WHERE key = ?", (key,)).fetchone()
             db.execute("UPDATE objects SET body = ? WHERE key = ?", (flipped(body), key))
+
+
+NUMBERS = itertools.count()
+
+
+class PostgresHarness(StoreHarness):
+    """Two tables."""
+
+    backend = "postgres"
+    many: ClassVar[int] = MANY
+    shares = several = True
+    capabilities = frozenset({CAS, FENCING, SHARED})
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self.database = database
+        configs = [
+            PostgresConfig(
+                host=str(database.socket),
+                port=database.port,
+                database="postgres",
+                user=postgres.USER,
+                table=f"objects_{next(NUMBERS)}",
+            )
+            for _ in "ab"
+        ]
+        self.configs = {instance_name("postgres", one.identity()): one for one in configs}
+
+    def stores(self) -> Mapping[str, Store]:
+        return {name: PostgresStore(config) for name, config in self.configs.items()}
+
+    async def exposed(self) -> Any:
+        """Nobody known has signed its certificate."""
+        name = instance_name("postgres", {})
+        config = PostgresConfig(host="127.0.0.1", port=self.database.port)
+        return StoreProvider("postgres", {name: PostgresStore(config)})
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        table = self.configs[instance].table
+        db = await asyncpg.connect(
+            host=str(self.database.socket),
+            port=self.database.port,
+            user=postgres.USER,
+            database="postgres",
+            ssl=False,
+        )
+        try:
+            body = await db.fetchval(f"SELECT body FROM {table} WHERE key = $1", key)
+            query = f"UPDATE {table} SET body = $1 WHERE key = $2"
+            await db.execute(query, flipped(bytes(body)), key)
+        finally:
+            await db.close()

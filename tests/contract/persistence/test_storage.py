@@ -1,4 +1,4 @@
-"""Sealed secrets keep the persistence contract, over each kind of storage."""
+"""Each kind of storage keeps the persistence contract, and so do sealed secrets over it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ccm.persistence import objects
 from ccm.persistence.interface import GVK, MachineId, ObjectKey, PersistenceProviderStatus
 from ccm.persistence.objects import Place, canonical
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
-from ccm.testing.persistence_contract import PersistenceContract
+from ccm.testing.persistence_contract import ROWS, PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
-from tests.contract.persistence import secrets, stores
+from tests.contract.persistence import buckets, secrets, stores
+from tests.storage import Database
 
 NO_VERSIONS = "it has no versions of its own; rotation uses those of the storage inside"
 
@@ -115,16 +116,14 @@ def sealed_over(inner: StoreHarness) -> PersistenceHarness:
     return made
 
 
-def s3(request: pytest.FixtureRequest, folder: Path) -> StoreHarness:
-    from tests.contract.persistence.buckets import S3Harness
-
-    return S3Harness(request.getfixturevalue("bucket_url"), folder)
-
-
 def postgres(request: pytest.FixtureRequest, _: Path) -> StoreHarness:
-    from tests.contract.persistence.test_postgres import PostgresHarness
+    """One against a real server."""
+    return stores.PostgresHarness(request.getfixturevalue("database"))
 
-    return PostgresHarness(request.getfixturevalue("database"))
+
+def s3(request: pytest.FixtureRequest, folder: Path) -> buckets.S3Harness:
+    """One against moto's server."""
+    return buckets.S3Harness(request.getfixturevalue("bucket_url"), folder)
 
 
 STORAGE: dict[str, Callable[[pytest.FixtureRequest, Path], StoreHarness]] = {
@@ -134,14 +133,37 @@ STORAGE: dict[str, Callable[[pytest.FixtureRequest, Path], StoreHarness]] = {
     "postgres": postgres,
     "s3": s3,
 }
+GROUPS = {name: pytest.mark.xdist_group(name) for name in ("postgres", "s3")}
+
+
+class TestStorage(PersistenceContract):
+    @pytest.fixture(params=[pytest.param(n, marks=GROUPS.get(n, ())) for n in STORAGE])
+    def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> PersistenceHarness:
+        return STORAGE[request.param](request, tmp_path)
 
 
 class TestEncrypted(PersistenceContract):
     @pytest.fixture(
-        params=[
-            name if name == "memory" else pytest.param(name, marks=pytest.mark.soak)
-            for name in STORAGE
-        ]
+        params=[n if n == "memory" else pytest.param(n, marks=pytest.mark.soak) for n in STORAGE]
     )
     def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> PersistenceHarness:
         return sealed_over(STORAGE[request.param](request, tmp_path))
+
+
+def test_every_statement_has_a_case() -> None:
+    assert set(ROWS) == {f"PS-{number:02}" for number in range(1, 38)}
+    assert all(callable(getattr(PersistenceContract, case)) for case in ROWS.values())
+
+
+@GROUPS["postgres"]
+async def test_a_database_and_its_log_show_no_sealed_secret(database: Database) -> None:
+    def stored() -> bytes:
+        return b"".join(one.read_bytes() for one in database.socket.rglob("*") if one.is_file())
+
+    await secrets.live(stores.PostgresHarness(database).make(), stored)
+
+
+@GROUPS["s3"]
+async def test_a_bucket_shows_no_sealed_secret(bucket_url: str, tmp_path: Path) -> None:
+    harness = buckets.S3Harness(bucket_url, tmp_path)
+    await secrets.live(harness.make(), harness.stored)
