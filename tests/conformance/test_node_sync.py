@@ -33,9 +33,9 @@ NO_IDS, NO_ID = Unimplemented("no IDs"), wrapped(NotFound("gone"))
 
 WAITING = {"taints": [U]}
 WAITING_X = {"taints": [X, U]}
-NOT_READY = {**WAITING, "ready": "Unknown"}
 RENAMED = {**WAITING, "addresses": [KUBELET]}
-GIVEN = {**WAITING_X, "provider_id": "test-provider-id"}
+GIVEN_ID = "test-provider-id"
+GIVEN = {**WAITING_X, "provider_id": GIVEN_ID}
 
 
 def provided(ip: str) -> dict[str, Any]:
@@ -92,148 +92,106 @@ class TwoSchemes(FakeCloud):
         return replace(super().cloud(), schemes=("aws", "fake"))
 
 
+AFTER, X_LEFT, GIVEN_LEFT = After(), After(taints=(X,)), After(provider_id=GIVEN_ID, taints=(X,))
+FOO_BAR = {"topology.k8s.cp/zone-id": "az1", "my.custom.label/foo": "bar"}
+OWN = {"my.custom.label/bar": "foo", "app.k8snio/bar": "foo", "k8snio/bar": "foo"}
+RESERVED = [names.LABEL_REGION, "topology.k8s.io/region", "kubernetes.io/region", "k8s.io/region"]
+FIZZ = {"my.custom.label/foo": "fizz"}
+ALIKE = {"mykubernetes.io/x": "1", "x.kubernetes.io.example.com/y": "1"}
+
+
+def inits(name: str, fake: FakeCloud, after: After = AFTER, **before: Any) -> Any:
+    """A waiting node with these fields is initialised."""
+    return row(name, fake, {**WAITING, **before}, after)
+
+
 INITIALIZED = [
-    row("node-sync-01", v1(instance_types={"node0": "t1.micro"}), RENAMED, After()),
-    row("node-sync-02", v1(addresses=A2), RENAMED, After(addresses=(*A2, KUBELET))),
-    row("node-sync-03", v1(), WAITING, After()),
-    row(
-        "node-sync-05",
-        v1(name="aws", zone=WEST),
-        NOT_READY,
+    inits("node-sync-01", v1(instance_types={"node0": "t1.micro"}), addresses=[KUBELET]),
+    inits("node-sync-02", v1(addresses=A2), After(addresses=(*A2, KUBELET)), addresses=[KUBELET]),
+    inits("node-sync-03", v1()),
+    inits(
+        *("node-sync-05", v1(name="aws", zone=WEST)),
         After(provider_id="aws://12345", labels=WEST_LABELS),
+        ready="Unknown",
     ),
-    row("node-sync-06", v1(), {**NOT_READY, **WAITING_X}, After(taints=(X,))),
-    row("node-sync-08", v1(addresses=A2), AWS, after_ip(AWS)),
-    row(
-        "node-sync-11", v1(exists=False), GIVEN, After(provider_id="test-provider-id", taints=(X,))
-    ),
-    row(
-        "node-sync-12",
-        v1_error(NO_IDS, name="test", addresses=()),
-        NOT_READY,
+    inits("node-sync-06", v1(), X_LEFT, ready="Unknown", taints=[X, U]),
+    inits("node-sync-08", v1(addresses=A2), after_ip(AWS), **AWS),
+    inits("node-sync-11", v1(exists=False), GIVEN_LEFT, **GIVEN),
+    inits(
+        *("node-sync-12", v1_error(NO_IDS, name="test", addresses=())),
         After(provider_id="", addresses=()),
+        ready="Unknown",
     ),
-    row("node-sync-13", v2(), {**WAITING, "provider_id": "fake://12345"}, After()),
-    row(
+    inits("node-sync-13", v2(), provider_id="fake://12345"),
+    inits(
         "node-sync-15",
         TwoSchemes(
             v1=False, addresses=A3, provider_ids={"node0": "fake://12345"}, name="aws", zone=WEST
         ),
-        NOT_READY,
         After(labels=WEST_LABELS),
+        ready="Unknown",
     ),
-    row("node-sync-16", v2_id(), WAITING_X, After(taints=(X,))),
-    row("node-sync-17", v2(addresses=A2), AWS, after_ip(AWS)),
-    row(
-        "node-sync-18",
-        v2(
-            addresses=A2,
-            zone=WEST,
-            additional_labels={"topology.k8s.cp/zone-id": "az1", "my.custom.label/foo": "bar"},
-        ),
-        CP,
-        after_ip(
-            CP, **WEST_LABELS, **{"topology.k8s.cp/zone-id": "az1", "my.custom.label/foo": "bar"}
-        ),
+    inits("node-sync-16", v2_id(), X_LEFT, taints=[X, U]),
+    inits("node-sync-17", v2(addresses=A2), after_ip(AWS), **AWS),
+    inits(
+        *("node-sync-18", v2(addresses=A2, zone=WEST, additional_labels=FOO_BAR)),
+        after_ip(CP, **WEST_LABELS, **FOO_BAR),
+        **CP,
     ),
-    row(
+    inits(
         "node-sync-19",
         v2(
             addresses=A2,
             zone=WEST,
             additional_labels={
-                "topology.kubernetes.io/region": "us-other-west",
-                "topology.k8s.io/region": "us-other-west",
-                "kubernetes.io/region": "us-other-west",
-                "k8s.io/region": "us-other-west",
+                **dict.fromkeys(RESERVED, "us-other-west"),
                 "my.custom.label/foo": "bar",
-                "my.custom.label/bar": "foo",
-                "app.k8snio/bar": "foo",
-                "k8snio/bar": "foo",
+                **OWN,
             },
         ),
-        {**CP, "labels": {"my.custom.label/foo": "fizz", "my.custom.label/bar": "foo"}},
-        after_ip(
-            CP,
-            **WEST_LABELS,
-            **{
-                "my.custom.label/foo": "fizz",
-                "my.custom.label/bar": "foo",
-                "app.k8snio/bar": "foo",
-                "k8snio/bar": "foo",
-            },
-        ),
+        after_ip(CP, **WEST_LABELS, **FIZZ, **OWN),
+        **{**CP, "labels": {**FIZZ, "my.custom.label/bar": "foo"}},
     ),
-    row(
-        "node-sync-20", v2(exists=False), GIVEN, After(provider_id="test-provider-id", taints=(X,))
-    ),
-    row("node-meta-01", v1(), WAITING, After()),
-    row("node-meta-02", v1_error(NO_IDS), WAITING, After(provider_id="")),
-    row(
-        "node-meta-03",
-        v1_error(NO_IDS),
-        {**WAITING, "provider_id": "fake://asdasd"},
-        After(provider_id="fake://asdasd"),
-    ),
-    row(
-        "node-meta-04",
-        v2_id(instance_types={"fake://12345": "t1", "node0": "t2"}),
-        WAITING,
-        After(),
-    ),
-    row(
-        "node-meta-06",
-        v2(instance_types={"fake://12345": "t1.micro"}),
-        {**WAITING, "provider_id": "fake://12345"},
+    inits("node-sync-20", v2(exists=False), GIVEN_LEFT, **GIVEN),
+    inits("node-meta-01", v1()),
+    inits("node-meta-02", v1_error(NO_IDS), After(provider_id="")),
+    inits("node-meta-03", v1_error(NO_IDS), After(provider_id="fake://a"), provider_id="fake://a"),
+    inits("node-meta-04", v2_id(instance_types={"fake://12345": "t1", "node0": "t2"})),
+    inits(
+        *("node-meta-06", v2(instance_types={"fake://12345": "t1.micro"})),
         After(labels=TYPE_LABELS),
+        provider_id="fake://12345",
     ),
-    row(
-        "node-more-01",
-        v2_id(),
-        {"taints": [uninitialized_taint(value="", effect="NoExecute")]},
-        After(),
+    inits("node-more-01", v2_id(), taints=[uninitialized_taint(value="", effect="NoExecute")]),
+    inits(
+        *("node-more-02", v2_id(), After(taints=(TAINT,))),
+        taints=[U, TAINT, uninitialized_taint(effect="NoExecute")],
     ),
-    row(
-        "node-more-02",
-        v2_id(),
-        {"taints": [U, TAINT, uninitialized_taint(effect="NoExecute")]},
-        After(taints=(TAINT,)),
+    inits("node-more-03", v2_id(), After(provider_id="fake://a"), provider_id="fake://a"),
+    inits(
+        *("node-more-04", v2_id(zone=Zone(failure_domain="y")), After(labels=zone("y"))),
+        labels=zone("x"),
     ),
-    row(
-        "node-more-03",
-        v2_id(),
-        {**WAITING, "provider_id": "fake://a"},
-        After(provider_id="fake://a"),
-    ),
-    row(
-        "node-more-04",
-        v2_id(zone=Zone(failure_domain="y")),
-        {**WAITING, "labels": zone("x")},
-        After(labels=zone("y")),
-    ),
-    row("node-more-05", v2_id(), {**WAITING, "labels": zone("x")}, After(labels=zone("x"))),
-    row(
+    inits("node-more-05", v2_id(), After(labels=zone("x")), labels=zone("x")),
+    inits(
         "node-more-22",
         v2_id(
             zone=Zone(failure_domain="z"), additional_labels={names.LABEL_ZONE: "other", "own": "1"}
         ),
-        WAITING,
         After(labels={**zone("z"), "own": "1"}),
     ),
-    row(
+    inits(
         "node-more-23",
         v2_id(
             additional_labels={
-                "mykubernetes.io/x": "1",
                 "a.kubernetes.io/x": "1",
                 "node-restriction.kubernetes.io/x": "1",
-                "x.kubernetes.io.example.com/y": "1",
+                **ALIKE,
             }
         ),
-        WAITING,
-        After(labels={"mykubernetes.io/x": "1", "x.kubernetes.io.example.com/y": "1"}),
+        After(labels=ALIKE),
     ),
-    row("node-more-25", v1_error(wrapped(NO_IDS)), WAITING, After(provider_id="")),
+    inits("node-more-25", v1_error(wrapped(NO_IDS)), After(provider_id="")),
 ]
 
 

@@ -38,16 +38,22 @@ DOWN = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
 ALLOWED = {names.ANNOTATION_ALLOW_DELETION: "true"}
 
 
+def after(first: Strike, kind: Any, prefix: str, patch: Mapping[str, Any]) -> Strike:
+    """Another writer changes an object, after something else happened to it."""
+
+    def strike(town: Town, name: str) -> None:
+        first(town, name)
+        town.change(kind, f"{prefix}{name}", patch)
+
+    return strike
+
+
 def on_node(patch: Mapping[str, Any], first: Strike = lambda *_: None) -> Strike:
-    """Another writer changes a node, after something else happened to it."""
-    return lambda town, name: (first(town, name), town.change(NODES, name, patch))
+    return after(first, NODES, "", patch)
 
 
 def on_service(patch: Mapping[str, Any], first: Strike = lambda *_: None) -> Strike:
-    return lambda town, name: (
-        first(town, name),
-        town.change(SERVICES, f"default/{name}", patch),
-    )
+    return after(first, SERVICES, "default/", patch)
 
 
 def _stopped(town: Town, name: str) -> None:

@@ -89,10 +89,6 @@ def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence
     ]
 
 
-def header(terminal: Terminal) -> str:
-    return " ".join(terminal.seen[-1].split())
-
-
 def test_a_picture_is_drawn_anew_for_another_size_and_leaves_the_cursor() -> None:
     terminal = Terminal(80, 24)
     terminal.picture.say("stays")

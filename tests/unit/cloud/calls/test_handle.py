@@ -82,10 +82,6 @@ async def hang() -> None:
     await asyncio.sleep(1e6)
 
 
-async def yes() -> bool:
-    return True
-
-
 async def call(handle: Handle, method: Callable[..., Any]) -> object:
     """Any method, with arguments of no meaning."""
     given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE, "req": MACHINE}
@@ -96,11 +92,6 @@ async def call(handle: Handle, method: Callable[..., Any]) -> object:
 def count(provider: str, operation: str, outcome: str) -> float:
     labels = {"provider": provider, "operation": operation, "outcome": outcome}
     return metrics.REGISTRY.get_sample_value("ccm_cloud_calls_total", labels) or 0.0
-
-
-def measured(name: str, provider: str, operation: str, what: str) -> float:
-    labels = {"provider": provider, "operation": operation}
-    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_{name}_{what}", labels) or 0.0
 
 
 def test_every_method_that_is_waited_for_is_declared() -> None:

@@ -215,21 +215,20 @@ class OldInstances:
         return None
 
 
+async def of_nodes(self: object, cluster_name: str, service: object, nodes: object) -> None: ...
+
+
+async def named(self: object, cluster_name: str, service: object) -> str:
+    return ""
+
+
 class Balancers:
     def get_load_balancer_name(self, cluster_name: str, service: object) -> str:
         return ""
 
-    async def get_load_balancer(self, cluster_name: str, service: object) -> None: ...
-
-    async def ensure_load_balancer(
-        self, cluster_name: str, service: object, nodes: object
-    ) -> None: ...
-
-    async def update_load_balancer(
-        self, cluster_name: str, service: object, nodes: object
-    ) -> None: ...
-
-    async def ensure_load_balancer_deleted(self, cluster_name: str, service: object) -> None: ...
+    ensure_load_balancer: Any = of_nodes
+    update_load_balancer = of_nodes
+    get_load_balancer = ensure_load_balancer_deleted = named
 
 
 def of(field: str, base: type, **methods: object) -> Cloud:
@@ -239,10 +238,6 @@ def of(field: str, base: type, **methods: object) -> Cloud:
 
 
 async def one_too_few(self: object, service: object) -> None: ...
-
-
-async def named(self: object, cluster_name: str, service: object) -> str:
-    return ""
 
 
 def answers(self: object, node: Node) -> bool:
@@ -256,43 +251,19 @@ class Unensured(Balancers):
 @pytest.mark.parametrize(
     ("cloud", "fault"),
     [
-        (
-            of("routes", object, list_routes=named, create_route=named),
-            "routes: Acme.delete_route is missing; write it",
-        ),
-        (
-            of("load_balancer", Unensured, ensure_loadbalancer=one_too_few),
-            "load_balancer: Acme.ensure_load_balancer is missing; is ensure_loadbalancer misspelt?",
-        ),
-        (
-            of("instances", OldInstances, instance_exists=True),
-            "instances: Acme.instance_exists is missing; write it",
-        ),
-        (
-            of("instances", OldInstances, instance_exists=answers),
-            "instances: Acme.instance_exists cannot be awaited; write `async def`",
-        ),
-        (
-            of("load_balancer", Balancers, get_load_balancer_name=named),
-            "load_balancer: Acme.get_load_balancer_name has to be awaited; write `def`",
-        ),
-        (
-            of("load_balancer", Balancers, get_load_balancer=one_too_few),
-            "Acme.get_load_balancer does not take its arguments; they are (cluster_name, service)",
-        ),
-        (
-            of("instances", OldInstances, instance_state=answers),
-            "instances: Acme.instance_state cannot be awaited; write `async def`",
-        ),
-        (
-            of("load_balancer", Balancers, list_load_balancers=one_too_few),
-            "load_balancer: Acme.load_balancer_digest is missing; write it",
-        ),
+        (of("routes", object, list_routes=named, create_route=named), "delete_route is missing"),
+        (of("load_balancer", Unensured, ensure_loadbalancer=named), "is ensure_loadbalancer missp"),
+        (of("instances", OldInstances, instance_exists=True), "instance_exists is missing"),
+        (of("instances", OldInstances, instance_exists=answers), "instance_exists cannot be awa"),
+        (of("load_balancer", Balancers, get_load_balancer_name=named), "has to be awaited"),
+        (of("load_balancer", Balancers, get_load_balancer=one_too_few), "take its arguments"),
+        (of("instances", OldInstances, instance_state=answers), "instance_state cannot be awaited"),
+        (of("load_balancer", Balancers, list_load_balancers=named), "_digest is missing"),
     ],
-    ids=lambda value: value.rpartition(": ")[2] if isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_missing_or_of_another_form_is_named(cloud: Cloud, fault: str) -> None:
-    assert [told for told in incomplete(cloud) if told.endswith(fault)]
+    assert [told for told in incomplete(cloud) if fault in told]
 
 
 QUOTATIONS: dict[str, Callable[[str], str]] = {

@@ -17,7 +17,6 @@ from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
     LONGEST_SILENCE_S,
-    MOST_WITNESSES,
     NEW_DENIED_S,
     Action,
     Census,
@@ -314,22 +313,3 @@ def test_how_long_a_denial_has_lasted(
     found = denied(made, *after)
 
     assert (found.since, found.heard, found.lasted_s) == expected
-
-
-def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
-    ready = {name: node(name, provider_id=f"fake://{name}") for name in map(str, range(1000))}
-    made = census(SILENT, *ready.values())
-    denied(made, 0.0)
-    asked, counts = list[str](), list[int]()
-    for now in range(12):
-        chosen = made.witnesses(float(now))
-        counts.append(len(chosen))
-        asked += chosen
-        for name in chosen:
-            made.heard(ready[name], float(now), exists=False)
-
-    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MOST_WITNESSES]
-    assert len(set(asked)) == len(asked)
-
-    made.heard(ready["500"], 12.0, exists=True)
-    assert made.witnesses(13.0) == ("500",)

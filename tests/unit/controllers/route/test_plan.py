@@ -10,9 +10,9 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
-from ccm.controllers.route.plan import DeletionReason, Overlaps
+from ccm.controllers.route.plan import DeletionReason
 from ccm.model import Node
-from ccm.model.cidr import Network, overlap, parse_cidr, parse_ranges
+from ccm.model.cidr import Network, parse_cidr, parse_ranges
 from ccm.testing.builders import node as build
 
 RANGES = parse_ranges("10.120.0.0/16,a000::/8")
@@ -57,80 +57,66 @@ def compare(nodes: Sequence[Node], routes: Sequence[Route], **more: Sequence[str
 AT_1 = node("a", A, ip="10.0.0.1")
 
 
+NO_IP, STALE = node("a", A, ip=""), strict(A, "r", "10.0.0.9")
+TO_A, HOLE_1 = route("a", A), hole("h", ip="10.0.0.1")
+GONE = [
+    route("gone", "10.120.7.0/24", "ours"),
+    route("gone", "10.121.7.0/24", "outside"),
+    route("gone", "10.0.0.0/8", "wider"),
+    route("gone", "10.120.0.0", "unreadable"),
+    hole("hole-outside", "192.168.0.0/24"),
+]
+TWICE = [strict(A, "r1", "10.0.0.9"), strict(A, "r2", "10.0.0.1")]
+THRICE = [route("a", A, name) for name in ("r2", "r1", "r3")]
+
+
+def case(
+    name: str,
+    nodes: list[Node],
+    routes: list[Route],
+    created: str = "",
+    *,
+    row: str = "",
+    **gone: str,
+) -> Any:
+    """Nodes to which routes are created; route -> reason of its deletion."""
+    marks = [pytest.mark.row(row)] if row else []
+    return pytest.param(nodes, routes, created.split(), gone, id=name, marks=marks)
+
+
 @pytest.mark.parametrize(
     ("nodes", "routes", "created", "deleted"),
     [
-        pytest.param([node("a", A), node("b", B)], [route("a", A)], ["b"], {}, id="missing"),
-        pytest.param(
-            [node("a", "a000:0:0::/64")],
-            [route("a", "A000::/064")],
-            [],
-            {},
-            id="networks, not text",
-            marks=pytest.mark.row("route-range-04"),
+        case("missing", [node("a", A), node("b", B)], [TO_A], "b"),
+        case(
+            *("networks, not text", [node("a", "a000:0:0::/64")], [route("a", "A000::/064")]),
+            row="route-range-04",
         ),
-        pytest.param(
-            [node("a", A, "10.120.0.1/24")],
-            [],
-            ["a"],
-            {},
-            id="range named twice",
-            marks=pytest.mark.row("route-compare-17"),
-        ),
-        pytest.param(
-            [],
-            [
-                route("gone", "10.120.7.0/24", "ours"),
-                route("gone", "10.121.7.0/24", "outside"),
-                route("gone", "10.0.0.0/8", "wider"),
-                route("gone", "10.120.0.0", "unreadable"),
-                hole("hole-outside", "192.168.0.0/24"),
-            ],
-            [],
-            {"ours": "stray"},
-            id="stray and others'",
-        ),
-        pytest.param([node("a", A)], [hole("h", target="a")], ["a"], {"h": "blackhole"}, id="hole"),
+        case("named twice", [node("a", A, "10.120.0.1/24")], [], "a", row="route-compare-17"),
+        case("stray and others'", [], GONE, ours="stray"),
+        case("hole", [node("a", A)], [hole("h", target="a")], "a", h="blackhole"),
         # A VM ends before its Node: made anew, the route would lead nowhere again.
-        pytest.param([AT_1], [hole("h", ip="10.0.0.1")], [], {}, id="hole to its node"),
-        pytest.param([], [hole("h", ip="10.0.0.1")], [], {"h": "blackhole"}, id="its node is gone"),
-        pytest.param(
-            [node("a", A, ip="10.0.0.2")],
-            [hole("h", ip="10.0.0.1")],
-            ["a"],
-            {"h": "blackhole"},
-            id="hole whose node has another address",
+        case("hole to its node", [AT_1], [HOLE_1]),
+        case("its node is gone", [], [HOLE_1], h="blackhole"),
+        case("of another address", [node("a", A, ip="10.0.0.2")], [HOLE_1], "a", h="blackhole"),
+        case(
+            *("of another range", [node("a", ip="10.0.0.1"), node("b", A, ip="10.0.0.2")]),
+            *([HOLE_1], "b"),
+            h="blackhole",
         ),
-        pytest.param(
-            [node("a", ip="10.0.0.1"), node("b", A, ip="10.0.0.2")],
-            [hole("h", ip="10.0.0.1")],
-            ["b"],
-            {"h": "blackhole"},
-            id="hole to a node with another range",
+        case("beside", [AT_1], [HOLE_1, TO_A], h="duplicate"),
+        case(
+            *("duplicates", [node("a", A)], THRICE),
+            row="route-compare-19",
+            r2="duplicate",
+            r3="duplicate",
         ),
-        pytest.param(
-            [AT_1], [hole("h", ip="10.0.0.1"), route("a", A)], [], {"h": "duplicate"}, id="beside"
-        ),
-        pytest.param(
-            [node("a", A)],
-            [route("a", A, name) for name in ("r2", "r1", "r3")],
-            [],
-            {"r2": "duplicate", "r3": "duplicate"},
-            id="duplicates",
-            marks=pytest.mark.row("route-compare-19"),
-        ),
-        pytest.param([node("a", A)], [route("a", A)] * 2, [], {}, id="listed twice"),
-        pytest.param(
-            [AT_1],
-            [strict(A, "r1", "10.0.0.9"), strict(A, "r2", "10.0.0.1")],
-            [],
-            {"r1": "duplicate"},
-            id="the right addresses are kept",
-        ),
-        pytest.param([AT_1], [route("a", A, ip="10.0.0.9")], [], {}, id="addresses do not count"),
-        pytest.param([AT_1], [strict(A, "r", "10.0.0.9")], ["a"], {"r": "stale"}, id="they count"),
-        pytest.param([node("a", A, ip="")], [strict(A, "r", "10.0.0.9")], [], {}, id="lost them"),
-        pytest.param([node("a", A, ip="")], [], [], {}, id="has none yet"),
+        case("listed twice", [node("a", A)], [TO_A] * 2),
+        case("the right addresses are kept", [AT_1], TWICE, r1="duplicate"),
+        case("addresses do not count", [AT_1], [route("a", A, ip="10.0.0.9")]),
+        case("they count", [AT_1], [STALE], "a", r="stale"),
+        case("lost them", [NO_IP], [STALE]),
+        case("has none yet", [NO_IP], []),
     ],
 )
 def test_what_follows_whatever_the_order(
@@ -242,16 +228,3 @@ def test_routes_that_could_be_those_of_an_unreadable_node_stay(
 
     assert [each.route.name for each in found.deletions] == deletions
     assert found.doubtful == 2 - len(deletions)
-
-
-def test_overlaps_are_those_a_look_at_each_would_find() -> None:
-    rng = random.Random(7)
-    networks = [
-        network(f"10.{rng.randrange(4)}.{rng.randrange(256)}.0/{rng.randrange(9, 28)}")
-        for _ in range(200)
-    ] + [network(f"fd00:{rng.randrange(9)}::/{rng.randrange(16, 64)}") for _ in range(50)]
-    index = Overlaps(networks)
-
-    for one in networks:
-        expected = [position for position, other in enumerate(networks) if overlap(one, other)]
-        assert list(index.with_(one)) == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,78 +40,59 @@ def gone_and_back(world: World) -> None:
     world.node("n1")
 
 
+def case(
+    name: str,
+    rows: str,
+    change: Callable[[World], None],
+    log: Sequence[Any] = (),
+    annotations: str = "",
+) -> Any:
+    cloud = {"service_annotations": (annotations,)} if annotations else {}
+    return pytest.param(change, log, cloud, id=name, marks=pytest.mark.row(*rows.split()))
+
+
+LABEL, ANNOTATIONS, CHANGE = "service-label-01", "service-annotations-01", "service-change-01"
+COUNTS, NOTHING, OURS = "service-nodes-04", "service-nodes-05", "lb.fake.io/"
+
+
 @pytest.mark.parametrize(
     ("change", "log", "cloud"),
     [
-        pytest.param(change, log, cloud, id=name, marks=pytest.mark.row(*rows.split()))
-        for name, rows, change, log, cloud in [
-            ("nothing", "service-idle-01", lambda world: None, [], {}),
-            ("label", "service-label-01", lambda w: w.meta(labels={"a": "b"}), [], {}),
-            (
-                "annotation of others",
-                "service-annotations-01",
-                lambda world: world.meta(annotations={"kubectl.kubernetes.io/last": "x"}),
-                [],
-                {"service_annotations": ("lb.fake.io/",)},
-            ),
-            (
-                "annotation",
-                "service-label-01 service-annotations-01",
-                lambda world: world.meta(annotations={"lb.fake.io/size": "2"}),
-                ENSURE,
-                {"service_annotations": ("lb.fake.io/",)},
-            ),
-            (
-                "another port",
-                "service-change-01",
-                lambda world: world.change(ports=ports(81)),
-                ENSURE,
-                {},
-            ),
-            ("ready", "service-nodes-05", lambda w: w.node("n2", ready="False"), [], {}),
-            (
-                "tainted",
-                "service-nodes-05",
-                lambda w: w.node("n2", taints=[autoscaler_taint()]),
-                [],
-                {},
-            ),
-            ("deleting", "service-nodes-05", lambda w: w.node("n2", deleting=True), [], {}),
-            ("labelled", "service-nodes-05", lambda w: w.node("n2", labels={"a": "b"}), [], {}),
-            (
-                "included",
-                "service-nodes-05",
-                lambda w: w.node("n2", labels={EXCLUDE: "false"}),
-                [],
-                {},
-            ),
-            (
-                "excluded",
-                "service-nodes-04",
-                lambda world: world.node("n2", labels={EXCLUDE: ""}),
-                [("update", "web", ("n1",))],
-                {},
-            ),
-            (
-                "another ID",
-                "service-nodes-04",
-                lambda w: w.node("n2", provider_id="fake://x"),
-                UPDATE,
-                {},
-            ),
-            ("ID gone", "service-nodes-04", lambda w: w.node("n2", provider_id=""), UPDATE, {}),
-            ("there and back", "service-nodes-05", gone_and_back, [], {}),
-        ]
+        case("nothing", "service-idle-01", lambda _: None),
+        case("label", LABEL, lambda w: w.meta(labels={"a": "b"})),
+        case("theirs", ANNOTATIONS, lambda w: w.meta(annotations={"a/last": "x"}), (), OURS),
+        case(
+            "ours",
+            f"{LABEL} {ANNOTATIONS}",
+            lambda w: w.meta(annotations={"lb.fake.io/size": "2"}),
+            ENSURE,
+            OURS,
+        ),
+        case("another port", CHANGE, lambda w: w.change(ports=ports(81)), ENSURE),
+        case("ready", NOTHING, lambda w: w.node("n2", ready="False")),
+        case("tainted", NOTHING, lambda w: w.node("n2", taints=[autoscaler_taint()])),
+        case("deleting", NOTHING, lambda w: w.node("n2", deleting=True)),
+        case("labelled", NOTHING, lambda w: w.node("n2", labels={"a": "b"})),
+        case("included", NOTHING, lambda w: w.node("n2", labels={EXCLUDE: "false"})),
+        case(
+            "excluded",
+            COUNTS,
+            lambda w: w.node("n2", labels={EXCLUDE: ""}),
+            [("update", "web", ("n1",))],
+        ),
+        case("another ID", COUNTS, lambda w: w.node("n2", provider_id="fake://x"), UPDATE),
+        case("ID gone", COUNTS, lambda w: w.node("n2", provider_id=""), UPDATE),
+        case("there and back", NOTHING, gone_and_back),
     ],
 )
 async def test_the_calls_that_follow_from_one_change(
-    change: Callable[[World], None], log: Log, cloud: dict[str, Any]
+    change: Callable[[World], None], log: Sequence[Any], cloud: dict[str, Any]
 ) -> None:
     async with served("n1", "n2", cloud=cloud) as world:
         change(world)
         await world.pass_time(1000)
 
-        assert world.balancers.log == log
+        assert world.balancers.log == list(log)
         assert world.patches == []
 
 

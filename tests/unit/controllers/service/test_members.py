@@ -11,7 +11,6 @@ import pytest
 from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
 from ccm.controllers.service import members as members_module
-from ccm.controllers.service.members import Bursts
 from ccm.model import Node, NodeCondition, names
 from ccm.runtime.deletions import DOUBT_S
 from tests.support.services import F, World, autoscaler_taint, ports, served, started
@@ -350,13 +349,6 @@ async def test_a_start_while_no_node_is_known_to_be_ready_keeps_the_members() ->
         assert members(world) == [("n2",)]
 
 
-# --- bursts ---------------------------------------------------------------------------------
-
-
-def note(changes: Bursts, step: int) -> None:
-    changes.note()
-
-
 # --- starts and drift -----------------------------------------------------------------------
 
 
@@ -420,29 +412,25 @@ ENSURED = [("ensure", name, ("n1", "n2")) for name in ("s0", "s1", "s2")]
 LISTED = ("list", "", ())
 
 
+NO_DIGEST = {"digest s0": Internal("boom"), "digest s1": ELSEWHERE}
+BUSY = RetryAfter("busy", seconds=3600)
+
+
+def case(name: str, log: Any, row: str = "", **trouble: Any) -> Any:
+    return pytest.param(trouble, log, id=name, marks=[pytest.mark.row(row)] if row else [])
+
+
 @pytest.mark.parametrize(
     ("trouble", "log"),
     [
-        pytest.param(
-            {"digests": False}, ENSURED, id="no list", marks=pytest.mark.row("service-restart-01")
+        case("no list", ENSURED, "service-restart-01", digests=False),
+        case(
+            *("fails", [LISTED] * 4 + ENSURED, "service-restart-03"),
+            faults={"list": Unavailable("down")},
         ),
-        pytest.param(
-            {"faults": {"list": Unavailable("down")}},
-            [LISTED] * 4 + ENSURED,
-            id="fails",
-            marks=pytest.mark.row("service-restart-03"),
-        ),
-        pytest.param({"slow": "list"}, [LISTED, *ENSURED], id="hangs"),
-        pytest.param(
-            {"faults": {"list": RetryAfter("busy", seconds=3600)}},
-            [LISTED, *ENSURED],
-            id="asks to wait",
-        ),
-        pytest.param(
-            {"faults": {"digest s0": Internal("boom"), "digest s1": ELSEWHERE}},
-            [LISTED, ENSURED[0]],
-            id="no digest",
-        ),
+        case("hangs", [LISTED, *ENSURED], slow="list"),
+        case("asks to wait", [LISTED, *ENSURED], faults={"list": BUSY}),
+        case("no digest", [LISTED, ENSURED[0]], faults=NO_DIGEST),
     ],
 )
 async def test_a_start_whose_listing_helps_little(trouble: dict[str, Any], log: Any) -> None:
