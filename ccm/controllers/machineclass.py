@@ -196,9 +196,8 @@ class MachineClassController:
         before = known.get(wanted.type)
         if before is not None and replace(before, since=None) == replace(wanted, since=None):
             return None
-        if before is not None and before.status == wanted.status:
-            wanted = replace(wanted, since=before.since)
-        return self._codec.class_conditions_patch(obj, (known | {wanted.type: wanted}).values())
+        known[wanted.type] = wanted.after(before)
+        return self._codec.class_conditions_patch(obj, known.values())
 
     def _retry(self) -> None:
         """Another provider may think otherwise."""

@@ -13,13 +13,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ccm.base import clock, log
 from ccm.kube.resources import Kind
-from ccm.machines import bounds, metrics, reasons
+from ccm.machines import metrics, reasons, replicas
 from ccm.machines.caches import Caches
-from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet, Strategy
+from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, STATUS_TRUE, WARNING
 from ccm.model.owners import controller_key, controller_uid
 from ccm.model.patches import Patch, same_object, same_version
@@ -192,10 +193,8 @@ class MachineOvershootController:
         text = f"{stock.count} machines; {higher} or more freeze the set, {lower} or less thaw it"
         if verdict is Verdict.THAW_ASKED:
             self._pardoned.add(obj.uid)
-        was_frozen = stock.is_frozen
         await self._write(self._sets, obj, frozen=frozen, reason=reason, message=text)
-        if was_frozen is not frozen:
-            self._tell(self._codec.machine_sets, obj, frozen=frozen, reason=reason, text=text)
+        if obj.is_frozen is not frozen:
             metrics.FREEZES.labels(reason).inc()
         if key := controller_key(obj, self._codec.machine_deployments.kind):
             self._add(_DEPLOYMENT, key)
@@ -214,24 +213,18 @@ class MachineOvershootController:
             said = _condition_of(frozen[0])
             reason = said.reason if said is not None and said.reason else reason
             text = f"MachineSet {frozen[0].name} is frozen"
-        was_frozen = obj.is_frozen
         await self._write(self._deployments, obj, frozen=bool(frozen), reason=reason, message=text)
-        if was_frozen is not bool(frozen):
-            self._tell(
-                self._codec.machine_deployments, obj, frozen=bool(frozen), reason=reason, text=text
-            )
 
     async def _write(
         self, writer: Writer[Any], obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> None:
-        def told(one: Any) -> Patch | None:
-            return self._condition_patch(one, frozen=frozen, reason=reason, message=message)
-
-        def labeled(one: Any) -> Patch | None:
-            return self._label_patch(one, frozen=frozen)
-
+        """Write condition and label, and tell of a change."""
+        told = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
+        labeled = partial(self._label_patch, frozen=frozen)
         # What asked for a thaw goes last: until then it is asked for.
         await writer.change(obj, Step(told, "status"), Step(labeled))
+        if obj.is_frozen is not frozen:
+            self._tell(obj, frozen=frozen, reason=reason, text=message)
 
     def _label_patch(self, obj: Freezable, *, frozen: bool) -> Patch | None:
         """Return the patch that freezes or thaws; what asked for a thaw goes with it."""
@@ -246,7 +239,7 @@ class MachineOvershootController:
         self, obj: Freezable, *, frozen: bool, reason: str, message: str
     ) -> Patch | None:
         """Return the patch of the condition; one that stands stays, whatever its reason was."""
-        if _says_so(obj) if frozen else _condition_of(obj) is None:
+        if _is_told(obj, frozen=frozen):
             return None
         others = [one for one in obj.status.conditions if one.type != reasons.CONDITION_FROZEN]
         now = clock.now()
@@ -261,8 +254,8 @@ class MachineOvershootController:
         conditions = (*others, wanted) if frozen else tuple(others)
         if isinstance(obj, MachineSet):
             return self._codec.set_status_patch(obj, replace(obj.status, conditions=conditions))
-        wanted_status = replace(obj.status, conditions=conditions)
-        return self._codec.deployment_status_patch(obj, wanted_status)
+        status = replace(obj.status, conditions=conditions)
+        return self._codec.deployment_status_patch(obj, status)
 
     def _stock(self, obj: MachineSet, *, asked: bool) -> Stock:
         store, labels = self._caches.machines.store, obj.template.labels
@@ -271,9 +264,9 @@ class MachineOvershootController:
         return Stock(
             count=sum(one is not None and labels.items() <= one.labels.items() for one in owned),
             replicas=obj.replicas,
-            most=None if deployment is None else _most(deployment),
+            most=None if deployment is None else replicas.most(deployment),
             is_frozen=obj.is_frozen,
-            is_told=_is_told_right(obj),
+            is_told=_is_told(obj, frozen=obj.is_frozen),
             asked=asked or obj.wants_unfreeze,
             is_pardoned=obj.uid in self._pardoned,
         )
@@ -288,9 +281,10 @@ class MachineOvershootController:
         found = (store.get(key) for key in sorted(self._members.owned(obj.uid)))
         return [self._sets.newest(one) for one in found if one is not None]
 
-    def _tell(
-        self, kind: Kind[Any], obj: Freezable, *, frozen: bool, reason: str, text: str
-    ) -> None:
+    def _tell(self, obj: Freezable, *, frozen: bool, reason: str, text: str) -> None:
+        codec = self._codec
+        is_set = isinstance(obj, MachineSet)
+        kind: Kind[Any] = codec.machine_sets if is_set else codec.machine_deployments
         word = reasons.REASON_FROZE_SET if frozen else reasons.REASON_UNFROZE_SET
         what = "frozen" if frozen else "thawed"
         if frozen:
@@ -335,10 +329,9 @@ class MachineOvershootController:
         found = new or old
         if found is None:
             return False
-        states = [None if one is None else one.is_frozen for one in (old, new)]
-        if (key := controller_key(found, self._codec.machine_deployments.kind)) and states[
-            0
-        ] is not states[1]:
+        was, is_ = (None if one is None else one.is_frozen for one in (old, new))
+        key = controller_key(found, self._codec.machine_deployments.kind)
+        if key and was is not is_:
             self._add(_DEPLOYMENT, key)
         if new is None:
             self._sets.forget(found.key)
@@ -365,25 +358,14 @@ def _condition_of(obj: Freezable) -> Condition | None:
     return next((one for one in obj.status.conditions if one.type == kind), None)
 
 
-def _says_so(obj: Freezable) -> bool:
+def _is_told(obj: Freezable, *, frozen: bool) -> bool:
+    """Return whether the condition says whether an object is frozen."""
     found = _condition_of(obj)
+    if not frozen:
+        return found is None
     return found is not None and found.status == STATUS_TRUE
-
-
-def _is_told_right(obj: Freezable) -> bool:
-    """Return whether the condition and the label agree."""
-    return _says_so(obj) if obj.is_frozen else _condition_of(obj) is None
 
 
 def _needs_a_look(obj: Freezable) -> bool:
     """Return whether there is something to do about it, however many machines there are."""
-    return obj.wants_unfreeze or not _is_told_right(obj)
-
-
-def _most(deployment: MachineDeployment) -> int:
-    """Return the machines that a deployment may have: those it wants, and its surge."""
-    surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
-    if not (surges and bounds.is_amount(deployment.max_surge)):
-        return deployment.replicas
-    surge = bounds.amount(deployment.max_surge, deployment.replicas, up=True)
-    return deployment.replicas + surge
+    return obj.wants_unfreeze or not _is_told(obj, frozen=obj.is_frozen)

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from ccm.gardener import names
 from ccm.gardener import types as documents
 from ccm.gardener.decoding import (
+    DEPLOYMENT_STATUS,
     NAMES,
+    SET_STATUS,
     annotations_of,
     filled,
     is_recorded_in_state,
@@ -55,12 +57,14 @@ _PUSHED = (
 """Fields of the template that reach existing machines; all others make other machines."""
 
 
-def _kind(plural: str, hub: Any, document: Any, convert: Any) -> Kind[Any]:
+def _kind(hub: Any, document: Any, convert: Any) -> Kind[Any]:
+    name = hub.__name__
+    plural = f"{name.lower()}es" if name.endswith("s") else f"{name.lower()}s"
     return Kind(
         group=names.GROUP,
         version=names.VERSION,
         plural=plural,
-        kind=hub.__name__,
+        kind=name,
         namespaced=True,
         type=hub,
         document=document,
@@ -68,14 +72,12 @@ def _kind(plural: str, hub: Any, document: Any, convert: Any) -> Kind[Any]:
     )
 
 
-MACHINES: Kind[Machine] = _kind("machines", Machine, documents.Machine, machine)
-MACHINE_SETS: Kind[MachineSet] = _kind("machinesets", MachineSet, documents.MachineSet, machine_set)
+MACHINES: Kind[Machine] = _kind(Machine, documents.Machine, machine)
+MACHINE_SETS: Kind[MachineSet] = _kind(MachineSet, documents.MachineSet, machine_set)
 MACHINE_DEPLOYMENTS: Kind[MachineDeployment] = _kind(
-    "machinedeployments", MachineDeployment, documents.MachineDeployment, machine_deployment
+    MachineDeployment, documents.MachineDeployment, machine_deployment
 )
-MACHINE_CLASSES: Kind[MachineClass] = _kind(
-    "machineclasses", MachineClass, documents.MachineClass, machine_class
-)
+MACHINE_CLASSES: Kind[MachineClass] = _kind(MachineClass, documents.MachineClass, machine_class)
 
 
 class GardenerCodec(Codec):
@@ -224,17 +226,10 @@ class GardenerCodec(Codec):
         """Return the patch that writes a status; None = it stands."""
         before: documents.MachineSetStatus = obj.source.status
         after = documents.MachineSetStatus(
-            replicas=status.replicas,
-            fully_labeled_replicas=status.labeled,
-            ready_replicas=status.ready,
-            available_replicas=status.available,
-            preserved_failed_replicas=status.preserved,
-            observed_generation=status.observed,
-            conditions=[_written(one, documents.ObjectCondition) for one in status.conditions]
-            or None,
+            conditions=_conditions(status.conditions, documents.ObjectCondition),
             last_operation=_last(status.last),
             failed_machines=[_summary(one) for one in status.failed] or None,
-            auto_preserve_failed_machine_count=status.preserved_by_us,
+            **{theirs: getattr(status, ours) for ours, theirs in SET_STATUS.items()},
         )
         empty = {"conditions": before.conditions or None}
         if after == replace(before, failed_machines=before.failed_machines or None, **empty):
@@ -283,17 +278,9 @@ class GardenerCodec(Codec):
     ) -> Patch | None:
         """Return the patch that writes a status; None = it stands."""
         wanted = documents.MachineDeploymentStatus(
-            observed_generation=status.observed,
-            replicas=status.replicas,
-            updated_replicas=status.updated,
-            ready_replicas=status.ready,
-            available_replicas=status.available,
-            preserved_failed_replicas=status.preserved,
-            unavailable_replicas=status.unavailable,
-            conditions=[_written(one, documents.DeploymentCondition) for one in status.conditions]
-            or None,
-            collision_count=status.collisions,
+            conditions=_conditions(status.conditions, documents.DeploymentCondition),
             failed_machines=[_summary(one) for one in status.failed] or None,
+            **{theirs: getattr(status, ours) for ours, theirs in DEPLOYMENT_STATUS.items()},
         )
         before, after = (_comparable(one) for one in (obj.source.status, wanted))
         changes = merge_changes(before, after)
@@ -301,7 +288,8 @@ class GardenerCodec(Codec):
 
     def class_conditions_patch(self, obj: MachineClass, conditions: Iterable[Condition]) -> Patch:
         """Return the patch that writes the conditions of a class."""
-        plain = [_plain(_written(one, documents.ObjectCondition)) for one in conditions]
+        found = _conditions(conditions, documents.ObjectCondition) or ()
+        plain = [_plain(one) for one in found]
         return {"metadata": same_version(obj), "status": {"conditions": plain}}
 
 
@@ -345,18 +333,19 @@ def _comparable(found: documents.MachineDeploymentStatus) -> dict[str, Any]:
     return plain
 
 
-def _written(one: Condition, kind: type[documents.ObjectCondition]) -> Any:
-    found: dict[str, Any] = {}
-    if kind is documents.DeploymentCondition:
-        found["last_update_time"] = _text(one.updated)
-    return kind(
-        type=one.type,
-        status=one.status,
-        last_transition_time=_text(one.since),
-        reason=one.reason,
-        message=one.message,
-        **found,
-    )
+def _conditions(found: Iterable[Condition], kind: type[Any]) -> list[Any] | None:
+    times = kind is documents.DeploymentCondition
+    return [
+        kind(
+            type=one.type,
+            status=one.status,
+            last_transition_time=_text(one.since),
+            reason=one.reason,
+            message=one.message,
+            **({"last_update_time": _text(one.updated)} if times else {}),
+        )
+        for one in found
+    ] or None
 
 
 def _last(found: Operation) -> documents.LastOperation:

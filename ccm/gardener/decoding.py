@@ -11,7 +11,7 @@ from ccm.base.parsing import parse_bool, parse_digits, parse_duration
 from ccm.cloud.machines import IMPORT_ANNOTATION
 from ccm.gardener import names
 from ccm.gardener import types as documents
-from ccm.machines import bounds, reasons
+from ccm.machines import reasons, replicas
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.settings import Names
 from ccm.model import names as kubernetes
@@ -31,13 +31,9 @@ from ccm.model.machines import (
     Template,
 )
 from ccm.model.meta import KubeObject
+from ccm.model.owners import controller_uid
 from ccm.model.selectors import BadSelectorError, LabelSelector
 from ccm.model.times import NEVER, moment
-
-_CAPACITY = ("cpu", "gpu", "memory")
-_PLACE = {"instance_type": "instanceType", "region": "region", "zone": "zone"}
-"""What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
-
 
 NAMES = Names(
     finalizer=names.FINALIZER,
@@ -109,6 +105,27 @@ _MANUAL = "Manual"
 _ORCHESTRATIONS = ("Auto", _MANUAL)
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 
+SET_STATUS = {
+    "observed": "observed_generation",
+    "replicas": "replicas",
+    "labeled": "fully_labeled_replicas",
+    "ready": "ready_replicas",
+    "available": "available_replicas",
+    "preserved": "preserved_failed_replicas",
+    "preserved_by_us": "auto_preserve_failed_machine_count",
+}
+DEPLOYMENT_STATUS = {
+    "observed": "observed_generation",
+    "replicas": "replicas",
+    "updated": "updated_replicas",
+    "ready": "ready_replicas",
+    "available": "available_replicas",
+    "preserved": "preserved_failed_replicas",
+    "unavailable": "unavailable_replicas",
+    "collisions": "collision_count",
+}
+"""Numbers of a status: fields of the hub type -> fields of the document."""
+
 # --- machines and classes ---------------------------------------------------------------------
 
 
@@ -116,7 +133,8 @@ def machine(obj: documents.Machine) -> Machine:
     """Convert a document."""
     spec, template, made_of = obj.spec, obj.spec.node_template.metadata or {}, obj.spec.class_
     unhealthy = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
-    annotations = obj.annotations
+    annotations, deployment = obj.annotations, obj.labels.get(names.LABEL_DEPLOYMENT, "")
+    origins = annotations.get(names.ANNOTATION_ORIGIN, "")
     return Machine(
         metadata=obj.metadata,
         created=moment(obj.metadata.creation_timestamp) or NEVER,
@@ -125,8 +143,9 @@ def machine(obj: documents.Machine) -> Machine:
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj),
-        group=_group(obj),
-        deployment=obj.labels.get(names.LABEL_DEPLOYMENT, ""),
+        # Without a deployment, whatever controls it.
+        group=deployment or controller_uid(obj),
+        deployment=deployment,
         creation_timeout_s=_seconds(
             annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
         ),
@@ -135,7 +154,7 @@ def machine(obj: documents.Machine) -> Machine:
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         creation_started=_creation_started(obj),
-        origins=_origins(obj),
+        origins=tuple(origins.split(",")) if origins else (),
         unhealthy_conditions=unhealthy or None,
         node_labels=texts(template.get("labels")),
         node_annotations=texts(template.get("annotations")),
@@ -177,17 +196,13 @@ def _gaps(obj: documents.MachineClass) -> Iterator[str]:
     if (template := obj.node_template) is None:
         return
     where = f"MachineClass {obj.name}: nodeTemplate"
-    for key in _CAPACITY:
+    for key in ("cpu", "gpu", "memory"):
         if key not in (template.capacity or {}):
             yield f"{where}.capacity.{key} is missing; give the amount, 0 for none"
-    for field, name in _PLACE.items():
-        if not getattr(template, field):
+    place = {"instanceType": template.instance_type, "region": template.region}
+    for name, value in {**place, "zone": template.zone}.items():
+        if not value:
             yield f"{where}.{name} is empty; say which"
-
-
-def _origins(obj: documents.Machine) -> tuple[str, ...]:
-    recorded = obj.annotations.get(names.ANNOTATION_ORIGIN, "")
-    return tuple(recorded.split(",")) if recorded else ()
 
 
 def _status(obj: documents.Machine) -> MachineStatus:
@@ -213,13 +228,6 @@ def _phase(text: str) -> Phase:
         return Phase(text)
     except ValueError:
         return Phase.FOREIGN
-
-
-def _group(obj: documents.Machine) -> str:
-    """Its deployment; without one, whoever controls it."""
-    owners = obj.metadata.owner_references or ()
-    others = (one.uid for one in owners if one.controller)
-    return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
 
 
 def _creation_started(obj: documents.Machine) -> bool:
@@ -249,11 +257,10 @@ def _known_state(obj: documents.Machine) -> str:
 
 
 def _priority(text: str) -> int:
-    is_negative = text.startswith("-")
     found = parse_digits(text[1:] if text.startswith(("+", "-")) else text)
     if found is None:
         return DEFAULT_PRIORITY
-    return -found if is_negative else found
+    return -found if text.startswith("-") else found
 
 
 def _seconds(text: str) -> float | None:
@@ -285,16 +292,10 @@ def machine_set(obj: documents.MachineSet) -> MachineSet:
         may_grow=not (_is_frozen(obj) or names.LABEL_SCALE_UP_DISABLED in labels),
         scaled=moment(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
         status=SetStatus(
-            observed=status.observed_generation,
-            replicas=status.replicas,
-            labeled=status.fully_labeled_replicas,
-            ready=status.ready_replicas,
-            available=status.available_replicas,
-            preserved=status.preserved_failed_replicas,
-            preserved_by_us=status.auto_preserve_failed_machine_count,
             conditions=_conditions(status.conditions),
             last=_operation(status.last_operation),
             failed=_failed(status.failed_machines),
+            **{ours: getattr(status, theirs) for ours, theirs in SET_STATUS.items()},
         ),
     )
 
@@ -318,16 +319,9 @@ def machine_deployment(obj: documents.MachineDeployment) -> MachineDeployment:
         history_limit=spec.revision_history_limit,
         rollback_to=spec.rollback_to.revision if spec.rollback_to is not None else None,
         status=DeploymentStatus(
-            observed=status.observed_generation,
-            replicas=status.replicas,
-            updated=status.updated_replicas,
-            ready=status.ready_replicas,
-            available=status.available_replicas,
-            preserved=status.preserved_failed_replicas,
-            unavailable=status.unavailable_replicas,
             conditions=_conditions(status.conditions),
-            collisions=status.collision_count,
             failed=_failed(status.failed_machines),
+            **{ours: getattr(status, theirs) for ours, theirs in DEPLOYMENT_STATUS.items()},
         ),
     )
 
@@ -425,7 +419,7 @@ def _strategy_faults(strategy: documents.Strategy) -> Iterator[str]:
         return
     amounts = {"maxSurge": block.max_surge, "maxUnavailable": block.max_unavailable}
     for key, value in amounts.items():
-        if not bounds.is_amount(value):
+        if not replicas.is_amount(value):
             said = "missing" if value is None else repr(value)
             yield f"{where}.{name}.{key} is {said}; give a number, or a percentage such as 10%"
     update = strategy.in_place_update

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ccm.gardener.decoding import NAMES
-from ccm.machines import progress, revisions
+from ccm.machines import progress, rollout
 from ccm.machines.replicas import populated
-from ccm.machines.revisions import Revert
+from ccm.machines.rollout import Revert
 from ccm.model.machines import MachineDeployment, MachineSet
 from ccm.model.patches import Patch, same_object, same_version
 
@@ -71,9 +71,9 @@ def way_back(obj: MachineDeployment, sets: Sequence[MachineSet], revision: int) 
     if obj.is_paused:
         raise CannotBeDone(f'"{obj.name}" is paused; resume it first')
     views = [populated(one, ()) for one in sets]
-    found = revisions.revert(replace(obj, rollback_to=revision), views, NAMES)
+    found = rollout.revert(replace(obj, rollback_to=revision), views, NAMES)
     if found.to is None and not found.is_same:
-        known = sorted(filter(None, (revisions.number(one.annotations, NAMES) for one in views)))
+        known = sorted(filter(None, (rollout.number(one.annotations, NAMES) for one in views)))
         there = f" There are {', '.join(map(str, known))}." if known else ""
         raise CannotBeDone(f"{found.why_not}{there}")
     return found

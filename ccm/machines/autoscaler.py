@@ -15,9 +15,9 @@ from typing import Any
 from ccm.machines.replicas import CALLED_PRIORITY, Member, PopulatedSet
 from ccm.machines.settings import Names, Settings
 from ccm.model import Node, Taint
+from ccm.model import node as model
 from ccm.model.machines import Phase
-from ccm.model.node import taints_value
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.patches import Patch
 from ccm.model.times import format_time, moment
 
 _PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -117,18 +117,15 @@ def set_mark(found: PopulatedSet, names: Names, *, rolls: bool, is_new: bool) ->
 
 
 def node_patch(node: Node, mark: NodeMark, names: Names) -> Patch | None:
-    """What gives a node what a mark wants; None when it has it."""
-    found: dict[str, Any] = {}
-    notes = _hold_notes(node, mark.is_held, names)
-    if mark.is_old is not None and _is_old(node, names) != mark.is_old:
-        taints = [one for one in node.taints if one.key != names.old_taint]
-        if mark.is_old:
-            taints.append(Taint(key=names.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE))
-        found["spec"] = {"taints": taints_value(taints)}
-    if not notes and not found:
-        return None
-    metadata = same_object(node) | same_version(node) | ({"annotations": notes} if notes else {})
-    return {**found, "metadata": metadata}
+    """Return the patch that gives a node what a mark wants; None: it has it."""
+    taints = None
+    if mark.is_old is not None:
+        others = [one for one in node.taints if one.key != names.old_taint]
+        is_old = len(others) < len(node.taints)
+        taint = Taint(key=names.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE)
+        if is_old is not mark.is_old:
+            taints = [*others, taint] if mark.is_old else others
+    return model.node_patch(node, annotations=_hold_notes(node, mark.is_held, names), taints=taints)
 
 
 def _marks(
@@ -157,7 +154,3 @@ def _hold_notes(node: Node, is_held: bool | None, names: Names) -> dict[str, str
         return {}
     notes = hold_notes(names)
     return {**notes} if is_held else dict.fromkeys(notes)
-
-
-def _is_old(node: Node, names: Names) -> bool:
-    return any(one.key == names.old_taint for one in node.taints)

@@ -10,10 +10,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from ccm.base import log
+from msgspec import structs
+
+from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.log import Outage
 from ccm.kube.client import Client
@@ -21,7 +23,6 @@ from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
 from ccm.machines import classes, served
-from ccm.machines.ages import Ages
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.codec import Codec
 from ccm.machines.settings import Settings
@@ -215,7 +216,8 @@ class Caches:
                 return
 
     async def _open(self) -> None:
-        await self._check_served(*self.codec.required)
+        classes = self.codec.machine_classes
+        await self._check_served(self.codec.machines, *([classes] if classes is not None else []))
         cluster = self._settings.cluster
         if not cluster:
             target = self.target.client if self._settings.has_target else None
@@ -298,3 +300,49 @@ async def marker(control: Client, target: Client | None, namespace: str) -> str:
 
 class NotServed(KubeError):
     """The definitions of the objects are missing."""
+
+
+# --- ages -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """When a moment was first asked about, on the monotonic clock, and how old it was then."""
+
+    at: float
+    age_s: float
+
+
+class Ages:
+    """The ages of all machines, and of moments that matter to them.
+
+    Args:
+        server_time: the time at the API server.
+    """
+
+    def __init__(self, server_time: Callable[[], datetime]) -> None:
+        self._server_time = server_time
+        self._seen: dict[str, dict[datetime, _Sight]] = {}
+
+    def of(self, machine: Machine) -> float:
+        """Seconds since the machine's object was made."""
+        return max(0.0, self.since(machine.uid, machine.created))
+
+    def since(self, uid: str, moment: datetime) -> float:
+        """Seconds since a moment that matters to a machine; negative: it is yet to come."""
+        now, told_s = clock.monotonic(), (self._server_time() - moment).total_seconds()
+        known = self._seen.setdefault(uid, {})
+        sight = known.setdefault(moment, _Sight(at=now, age_s=told_s))
+        return min(told_s, sight.age_s + now - sight.at)
+
+    def now(self, uid: str, moment: datetime) -> datetime:
+        """What time it is, as far as that moment is concerned."""
+        return moment + timedelta(seconds=self.since(uid, moment))
+
+    def by(self, now: datetime, machine: Machine) -> Machine:
+        """The machine with the time of its creation on our own clock, which says `now`."""
+        return structs.replace(machine, created=now - timedelta(seconds=self.of(machine)))
+
+    def forget(self, uid: str) -> None:
+        """The machine is gone."""
+        self._seen.pop(uid, None)

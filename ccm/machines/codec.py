@@ -47,12 +47,6 @@ class Codec(abc.ABC):
     machine_deployments: Kind[MachineDeployment]
     machine_classes: Kind[MachineClass] | None = None
 
-    @property
-    def required(self) -> tuple[Kind[Machine] | Kind[MachineClass], ...]:
-        """Kinds without which no controller can work."""
-        classes = self.machine_classes
-        return (self.machines,) if classes is None else (self.machines, classes)
-
     def new_status(self, obj: Machine, planned_for: Machine, wanted: MachineStatus) -> Patch:
         """Return the patch that writes a status that was planned for an object.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from ccm.base import log
+from ccm.kube.client import Resource
 from ccm.kube.errors import Forbidden, KubeError
 from ccm.kube.resources import CRDS, Kind
 from ccm.model import CustomResourceDefinition, ObjectReference
@@ -48,14 +49,6 @@ REASON = "crd_deleted"
 _log = log.logger("machines")
 
 
-class GetsCRD(Protocol):
-    """Reads a CustomResourceDefinition (a `Resource`)."""
-
-    async def get(self, name: str) -> CustomResourceDefinition:
-        """Return one, as it is now."""
-        ...
-
-
 def name_of(kind: Kind[Any]) -> str:
     """Return the name of the CRD of a kind."""
     return f"{kind.plural}.{kind.group}"
@@ -89,7 +82,7 @@ class CRDGuard:
     def __init__(
         self,
         kind: Kind[Any],
-        crds: GetsCRD,
+        crds: Resource[CustomResourceDefinition],
         events: Recorder,
         record: DeletionRecord | None = None,
     ) -> None:

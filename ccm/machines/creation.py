@@ -25,7 +25,6 @@ from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found, known
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.settings import Names, Settings
-from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import TOKEN, has, is_id
 from ccm.model import Node, NodeAddress
 from ccm.model.machines import (
@@ -161,7 +160,7 @@ def failed(
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
     is_lost = initializing and said.phase is vms.Phase.FAILED
-    is_late = (now - machine.created).total_seconds() > settings.timeout_s(machine)
+    is_late = (now - machine.created).total_seconds() > settings.of(machine).creation_timeout_s
     phase = Phase.FAILED if is_lost or is_late else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, settings)
     keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
@@ -323,17 +322,8 @@ def _retry_s(error: errors.CloudError, settings: Settings) -> float:
 
 
 def _failure(machine: Machine, description: str, phase: Phase, now: datetime) -> MachineStatus:
-    return replace(
-        machine.status,
-        phase=phase,
-        description=description,
-        code="",
-        state=OperationState.FAILED.value,
-        kind=OperationType.CREATE.value,
-        timeout_active=False,
-        since=now,
-        updated=now,
-    )
+    failed, create = OperationState.FAILED, OperationType.CREATE
+    return machine.status.entered(phase, description, failed, create, now)
 
 
 def _written(machine: Machine, status: MachineStatus, after_s: float | None) -> Outcome:
@@ -407,3 +397,68 @@ def origin(obj: Machine, mark: str, names: Names) -> Patch | None:
     if not before or mark in before:
         return None
     return annotations_patch(obj, {names.origin: ",".join((*before, mark)[-_MOST_ORIGINS:])})
+
+
+# --- statuses -------------------------------------------------------------------------------------
+
+STALE_S = 1800.0
+"""A status older than this is written again, though it says the same (reference)."""
+
+SIMILAR = 0.75
+"""Texts with a greater similarity say the same: they may differ in the ID of a request."""
+
+_MOST = 512
+"""Characters that are compared: a distance takes time as the square of them."""
+
+
+def says_nothing_new(old: MachineStatus, new: MachineStatus) -> bool:
+    """Whether a status need not be written.
+
+    What the driver wants to remember is compared too: losing it may lose a VM.
+    """
+    if old.updated is None or new.updated is None or _age_s(old.updated, new.updated) > STALE_S:
+        return False
+    if not similar(old.description, new.description):
+        return False
+    return _timeless(old) == _timeless(new)
+
+
+def similar(one: str, other: str) -> bool:
+    """Whether two descriptions say the same."""
+    if one == other:
+        return True
+    longest = max(len(one), len(other))
+    start = _common(one, other)
+    one, other = one[start:], other[start:]
+    end = _common(one[::-1], other[::-1])
+    one, other = one[: len(one) - end], other[: len(other) - end]
+    rest = max(len(one), len(other))
+    # What differs is taken to go on as it begins.
+    scale = max(1.0, rest / _MOST)
+    return 1 - _distance(one[:_MOST], other[:_MOST]) * scale / longest > SIMILAR
+
+
+def _timeless(status: MachineStatus) -> MachineStatus:
+    return replace(status, description="", since=None, updated=None, conditions=())
+
+
+def _age_s(old: datetime, new: datetime) -> float:
+    return abs((new - old).total_seconds())
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+
+
+def _distance(one: str, other: str) -> int:
+    """Levenshtein's: the fewest characters to insert, delete or exchange."""
+    row = list(range(len(other) + 1))
+    for number, char in enumerate(one, start=1):
+        before, row[0] = row[0], number
+        for at, fellow in enumerate(other, start=1):
+            before, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, before + (char != fellow))
+    return row[-1]

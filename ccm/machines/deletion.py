@@ -19,10 +19,9 @@ import msgspec
 from ccm.cloud import errors
 from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.machines import known
-from ccm.machines.creation import SHORT_S, passes, told_of
-from ccm.machines.drain import DrainProgress, DrainState, DrainTask
+from ccm.machines.creation import SHORT_S, passes, says_nothing_new, told_of
+from ccm.machines.drain import DrainProgress, DrainState, DrainTask, drain_task
 from ccm.machines.settings import Settings
-from ccm.machines.statuses import says_nothing_new
 from ccm.model import Node
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.times import format_time, moment
@@ -271,16 +270,11 @@ def status(machine: Machine, move: Move, event: Event | None, now: datetime) -> 
     """The status of a machine that was moved there."""
     before = machine.status
     code, told = (event.code, event.known_state) if event is not None else ("", None)
+    kind, phase = OperationType.DELETE, Phase.TERMINATING
     return replace(
-        before,
-        phase=Phase.TERMINATING,
-        description=move.text,
+        before.entered(phase, move.text, move.state, kind, now),
         code=code,
-        state=move.state.value,
-        kind=OperationType.DELETE.value,
-        timeout_active=False,
-        since=before.since if before.phase is Phase.TERMINATING else now,
-        updated=now,
+        since=before.since if before.phase is phase else now,
         known_state=before.known_state if told is None else told,
     )
 
@@ -324,34 +318,29 @@ def _is_young(machine: Machine, wanted: MachineStatus) -> bool:
 # --- the drain ----------------------------------------------------------------------------
 
 
-def deadline(machine: Machine, now: datetime, settings: Settings) -> datetime:
-    """From when on a machine's node is drained by force."""
-    own = machine.drain_timeout_s
-    limit = timedelta(seconds=settings.drain_timeout_s if own is None else own)
-    return (asked_at(machine) or now) + limit
-
-
 def asked_at(machine: Machine) -> datetime | None:
     """When its deletion was asked for; None: it was not."""
     return moment(machine.metadata.deletion_timestamp)
 
 
 def is_impatient(machine: Machine, now: datetime, settings: Settings) -> bool:
-    """Whether nobody waits for a drain to succeed: a person asked for that, or time is up."""
-    return machine.force_deletion or now > deadline(machine, now, settings)
+    """Return whether a failed drain delays nothing: a user wants that, or time is up."""
+    limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
+    return machine.force_deletion or now > (asked_at(machine) or now) + limit
 
 
-def drain_task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
-    """What is asked for."""
-    force = is_impatient(machine, now, settings)
-    return DrainTask(
-        machine=machine,
-        node_name=node.name,
-        force=force,
-        deadline=deadline(machine, now, settings),
-        max_evict_retries=1 if force else machine.max_evict_retries,
-        left_s=(deadline(machine, now, settings) - now).total_seconds(),
+def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+    """Return the task to drain a node that goes."""
+    found = drain_task(
+        machine,
+        node,
+        since=asked_at(machine) or now,
+        now=now,
+        settings=settings,
+        force=machine.force_deletion,
+        terminating=True,
     )
+    return replace(found, max_evict_retries=1) if found.force else found
 
 
 def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
@@ -395,14 +384,9 @@ def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
 
 def mark_not_visible(seen: Progress, origin: str, now: datetime) -> Progress:
     """Record that the credentials do not show the VM; the time counts for each origin anew."""
-    if not_visible_since(seen) is not None and seen.not_visible_origin == origin:
+    if moment(seen.not_visible) is not None and seen.not_visible_origin == origin:
         return seen
     return msgspec.structs.replace(seen, not_visible=format_time(now), not_visible_origin=origin)
-
-
-def not_visible_since(seen: Progress) -> datetime | None:
-    """Return the time since which credentials do not show the VM; None = not recorded."""
-    return moment(seen.not_visible)
 
 
 def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> Event | None:
@@ -461,13 +445,8 @@ def node_named_after(machine: Machine, nodes: Sequence[Node], settings: Settings
 
 def waited_s(seen: Progress, now: datetime) -> float:
     """For how long volumes have been waited for."""
-    since = waits_since(seen)
+    since = moment(seen.since)
     return 0.0 if since is None else (now - since).total_seconds()
-
-
-def waits_since(seen: Progress) -> datetime | None:
-    """Since when; None: they are not waited for."""
-    return moment(seen.since)
 
 
 def waits(seen: Progress, now: datetime) -> Progress:

@@ -9,16 +9,18 @@ Numbers and settings are the reference's unless it is said why not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 
+from ccm.machines import settings as machines
 from ccm.model import Node, Pod, PodDisruptionBudget, VolumeAttachment
 from ccm.model.machines import Machine
-from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
+from ccm.model.names import CONDITION_READY, CONDITION_TERMINATING, STATUS_FALSE, STATUS_TRUE
+from ccm.model.node import node_condition_patch
 from ccm.model.patches import Patch, same_object
-from ccm.model.times import format_time, moment
+from ccm.model.times import moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,42 @@ class DrainTask:
     terminating: bool = True
     cordon: bool = True
     left_s: float | None = None
+
+
+def drain_task(
+    machine: Machine,
+    node: Node,
+    *,
+    since: datetime,
+    now: datetime,
+    settings: machines.Settings,
+    force: bool,
+    terminating: bool = False,
+    cordon: bool = True,
+) -> DrainTask:
+    """Return the task to drain a node: by force once its time is up, or if a user wants.
+
+    Args:
+        machine: the machine.
+        node: its node.
+        since: time from which the drain timeout counts.
+        now: the time, by the clock of `since`.
+        settings: names and settings.
+        force: whether a user wants force.
+        terminating: see `DrainTask`.
+        cordon: see `DrainTask`.
+    """
+    deadline = since + timedelta(seconds=settings.of(machine).drain_timeout_s)
+    return DrainTask(
+        machine=machine,
+        node_name=node.name,
+        force=force or now > deadline,
+        deadline=deadline,
+        max_evict_retries=machine.max_evict_retries,
+        terminating=terminating,
+        cordon=cordon,
+        left_s=(deadline - now).total_seconds(),
+    )
 
 
 class DrainState(Enum):
@@ -113,36 +151,17 @@ class Settings:
         return retries * EVICT_RETRY_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """In which order Pods leave.
-
-    Attributes:
-        parallel: at once.
-        serial: one after the other, beside them.
-    """
-
-    parallel: tuple[Pod, ...]
-    serial: tuple[Pod, ...]
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.parallel) + len(self.serial)
-
-
 def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """The Pods of a node that a drain removes; the others stay until the node goes."""
     return tuple(one for one in pods if not one.is_mirror and one.controller != _DAEMON)
 
 
-def order(pods: Iterable[Pod]) -> Order:
-    """In which order those leave that a drain removes."""
+def order(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
+    """Return the Pods that leave at once, and those that leave one after the other beside them."""
     leaving = removable(pods)
-    serial = sorted(
-        (one for one in leaving if one.claims), key=lambda one: (-one.priority, one.key)
-    )
-    return Order(parallel=tuple(one for one in leaving if not one.claims), serial=tuple(serial))
+    serial = (one for one in leaving if one.claims)
+    parallel = [one for one in leaving if not one.claims]
+    return parallel, sorted(serial, key=lambda one: (-one.priority, one.key))
 
 
 def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
@@ -231,20 +250,13 @@ def cordon_patch(node: Node) -> Patch | None:
     return {"metadata": same_object(node), "spec": {"unschedulable": True}}
 
 
-def condition_patch(node: Node, condition: str, now: datetime) -> Patch | None:
-    """What says on the node that it goes; None where it stands. One that is sick goes for that."""
-    if node.condition_status(condition) == STATUS_TRUE:
+def condition_patch(node: Node, now: datetime) -> Patch | None:
+    """Return the condition that says that a node goes; None where it stands."""
+    if node.condition_status(CONDITION_TERMINATING) == STATUS_TRUE:
         return None
-    moment = format_time(now)
-    said = {
-        "type": condition,
-        "status": STATUS_TRUE,
-        "reason": "ScaleDown" if node.ready == STATUS_TRUE else "Unhealthy",
-        "message": "the node is drained, because its machine is being deleted",
-        "lastHeartbeatTime": moment,
-        "lastTransitionTime": moment,
-    }
-    return {"metadata": same_object(node), "status": {"conditions": [said]}}
+    reason = "ScaleDown" if node.ready == STATUS_TRUE else "Unhealthy"
+    message = "the node is drained, because its machine is being deleted"
+    return node_condition_patch(node, CONDITION_TERMINATING, (STATUS_TRUE, reason, message), now)
 
 
 # --- what is said ---------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ccm.base.parsing import format_duration
-from ccm.machines import updating
+from ccm.machines import inplace
 from ccm.machines.creation import Outcome
-from ccm.machines.settings import Effective, Names, Settings, effective
+from ccm.machines.settings import Names, Settings
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Machine, OperationState, OperationType, Phase
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
@@ -34,7 +34,7 @@ RELAPSE_S = 600.0
 COPY_S = 30.0
 """Conditions that change nothing else are written on the machine at most once in that time."""
 
-_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *updating.UNDER_WAY})
+_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *inplace.UNDER_WAY})
 """Phases in which they are. Not while it joins: the write that says so brings them."""
 
 _SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
@@ -124,7 +124,7 @@ class Timeout:
         in_turn: whether machines of one group leave the phase by it one at a time.
     """
 
-    limit_s: Callable[[Effective], float | None]
+    limit_s: Callable[[Settings], float | None]
     since_creation: bool = False
     in_turn: bool = False
 
@@ -206,22 +206,18 @@ class Finding:
 
 
 def ailments(node: Node, unhealthy_conditions: Sequence[str]) -> tuple[str, ...]:
-    """What makes a node sick, `type=status` each; empty: it is healthy."""
+    """Return the reasons why a node is unhealthy, `type=status` each."""
     conditions = {one.type: one.status for one in node.status.conditions or ()}
     ready = conditions.get(CONDITION_READY, "")
     found = [] if ready == STATUS_TRUE else [f"{CONDITION_READY}={ready or 'missing'}"]
-    return (
-        *found,
-        *(
-            f"{kind}={status}"
-            for kind, status in conditions.items()
-            if kind in unhealthy_conditions and status != STATUS_FALSE
-        ),
-    )
+    for kind, status in conditions.items():
+        if kind in unhealthy_conditions and status != STATUS_FALSE:
+            found.append(f"{kind}={status}")
+    return tuple(found)
 
 
 def is_critical(node: Node, settings: Settings) -> bool:
-    """Whether the node still waits for components without which nothing may run on it."""
+    """Return whether the node still waits for components without which nothing may run on it."""
     return any(taint.key == settings.names.critical_taint for taint in node.taints)
 
 
@@ -280,9 +276,9 @@ def look(
         now: the moment.
         settings: names and settings.
     """
-    own = effective(machine, settings)
-    if machine.phase in updating.UNDER_WAY:
-        return _in_place(machine, node, own, seen, now, settings)
+    own = settings.of(machine)
+    if machine.phase in inplace.UNDER_WAY:
+        return _in_place(machine, node, own, seen, now)
     if node is None or ailments(node, own.unhealthy_conditions):
         seen = replace(seen, healthy_s=None)
         return _doubtful(machine, node, own, seen, now)
@@ -300,17 +296,12 @@ def look(
 
 
 def _in_place(
-    machine: Machine,
-    node: Node | None,
-    own: Effective,
-    seen: Spell,
-    now: Moment,
-    settings: Settings,
+    machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
 ) -> Finding:
     """Whether the node is healthy is no question while it is updated. Where that failed a machine
     with a healthy node has its time left: a person may mend it.
     """
-    went = None if node is None else updating.result(node, names=settings.names)
+    went = None if node is None else inplace.result(node, names=own.names)
     if went is not None:
         cause = Cause.UPDATED if went else Cause.NOT_UPDATED
         if (machine.phase, cause) in TABLE:
@@ -322,7 +313,7 @@ def _in_place(
 
 
 def _doubtful(
-    machine: Machine, node: Node | None, own: Effective, seen: Spell, now: Moment
+    machine: Machine, node: Node | None, own: Settings, seen: Spell, now: Moment
 ) -> Finding:
     cause = Cause.SICK if node is not None else Cause.GONE
     # Without conditions it never had a node that anybody saw.
@@ -331,7 +322,7 @@ def _doubtful(
     return _timed(machine, own, seen, now)
 
 
-def _timed(machine: Machine, own: Effective, seen: Spell, now: Moment) -> Finding:
+def _timed(machine: Machine, own: Settings, seen: Spell, now: Moment) -> Finding:
     timeout = TIMEOUTS.get(machine.phase)
     limit_s = timeout.limit_s(own) if timeout is not None else None
     if timeout is None or limit_s is None:
@@ -353,18 +344,17 @@ def changed(
     """What is written where a cause leads to another phase; it has to be in the table."""
     edge, status = TABLE[machine.phase, cause], machine.status
     joins = cause is Cause.HEALTHY and _joins(machine)
-    found = replace(
-        status,
-        phase=edge.after,
-        description=_told(machine, node, cause, now, settings),
-        code="",
-        state=edge.state.value,
-        kind=OperationType.CREATE.value if joins else edge.kind.value if edge.kind else status.kind,
+    kind = OperationType.CREATE if joins else edge.kind
+    found = status.entered(
+        edge.after,
+        _told(machine, node, cause, now, settings.of(machine)),
+        edge.state,
+        kind or OperationType.HEALTH_CHECK,
+        now.wall,
         timeout_active=edge.timeout_active,
-        since=now.wall,
-        updated=now.wall,
-        conditions=status.conditions if node is None else tuple(node.status.conditions or ()),
     )
+    conditions = status.conditions if node is None else tuple(node.status.conditions or ())
+    found = replace(found, kind=kind.value if kind else status.kind, conditions=conditions)
     return Outcome(status=found, joined=joins)
 
 
@@ -394,18 +384,15 @@ def _joins(machine: Machine) -> bool:
     )
 
 
-def _told(
-    machine: Machine, node: Node | None, cause: Cause, now: Moment, settings: Settings
-) -> str:
-    own = effective(machine, settings)
+def _told(machine: Machine, node: Node | None, cause: Cause, now: Moment, own: Settings) -> str:
     who = f"Machine {machine.name}"
     if cause is Cause.HEALTHY:
         if not _joins(machine):
             return f"{who} successfully re-joined the cluster"
         took = timedelta(seconds=round(_since_s(machine.created, now)))
         return f"{who} successfully joined the cluster in {format_duration(took)}"
-    if machine.phase in updating.UNDER_WAY:
-        return _told_in_place(machine, node, cause, own, settings)
+    if machine.phase in inplace.UNDER_WAY:
+        return _told_in_place(machine, node, cause, own)
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
         return f"{who} failed to join the cluster in {format_duration(limit)}"
@@ -418,14 +405,12 @@ def _told(
     return f"{who} is not healthy: {what}"
 
 
-def _told_in_place(
-    machine: Machine, node: Node | None, cause: Cause, own: Effective, settings: Settings
-) -> str:
+def _told_in_place(machine: Machine, node: Node | None, cause: Cause, own: Settings) -> str:
     if cause is Cause.UPDATED:
         return f"Machine {machine.name} was successfully updated in place"
     who = f"Machine {machine.name} could not be updated in place"
     if cause is Cause.NOT_UPDATED:
-        return f"{who}: {updating.why_failed(node, settings) or 'nobody said why'}"
+        return f"{who}: {inplace.why_failed(node, own) or 'nobody said why'}"
     if machine.phase is Phase.UPDATING:
         return f"{who} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
     limit = timedelta(seconds=own.health_timeout_s or 0.0)

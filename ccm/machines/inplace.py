@@ -9,17 +9,23 @@ sets make no machines meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
-from typing import Any
 
+import msgspec
+
+from ccm.machines.drain import DrainTask, drain_task
 from ccm.machines.replicas import Member, PopulatedSet
 from ccm.machines.scaling import Fleet, Sizes, down, lessened
-from ccm.machines.settings import Names
+from ccm.machines.settings import Names, Settings
 from ccm.model import Node, Taint
-from ccm.model.machines import Phase
-from ccm.model.node import taints_value
+from ccm.model import node as model
+from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
+from ccm.model.names import STATUS_TRUE
+from ccm.model.node import condition_of, node_condition_patch
 from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import moment
 
 _TRUE = "true"
 _TAINTED = "True"
@@ -203,13 +209,9 @@ def _is_updated(piece: Member, names: Names) -> bool:
     node = piece.node
     if node is None or piece.machine.phase is Phase.UPDATING:
         return False
-    said = [
-        one.reason for one in node.status.conditions or () if one.type == names.update_condition
-    ]
-    return (
-        node.labels.get(names.update_result) == names.update_successful
-        and names.update_succeeded in said
-    )
+    found = condition_of(node, names.update_condition)
+    is_told = found is not None and found.reason == names.update_succeeded
+    return is_told and node.labels.get(names.update_result) == names.update_successful
 
 
 def _chosen(
@@ -227,11 +229,10 @@ def _chosen(
     undergoing = len(chosen)
     if is_manual or undergoing + new.replicas >= fleet.replicas:
         return NOTHING
-    wanted = sum(one.replicas for one in fleet.sets if not one.is_deleting)
     available = sum(one.available_at(one.replicas) for one in fleet.sets)
     sized = fleet.new
     missing = new.replicas - (sized.available_at(new.replicas) if sized is not None else 0)
-    if wanted - fleet.floor - missing - undergoing <= 0:
+    if fleet.wanted - fleet.floor - missing - undergoing <= 0:
         return NOTHING
     # Of those that undergo it some are not available by now: they are missing once, not twice.
     leave = sum(one.machine.works for one in chosen)
@@ -271,45 +272,166 @@ def set_labels(
 
 
 def node_patch(node: Node, step: NodeStep, names: Names) -> Patch | None:
-    """What is written on a node; None where it stands."""
-    labels, notes, spec = _wanted(node, step, names)
-    metadata: dict[str, Any] = same_object(node) | same_version(node)
-    for key, values, there in (
-        ("labels", labels, node.labels),
-        ("annotations", notes, node.annotations),
-    ):
-        changed = {name: value for name, value in values.items() if there.get(name) != value}
-        if changed:
-            metadata[key] = changed
-    if not (spec or "labels" in metadata or "annotations" in metadata):
-        return None
-    return {"metadata": metadata} | ({"spec": spec} if spec else {})
-
-
-def _wanted(
-    node: Node, step: NodeStep, names: Names
-) -> tuple[Mapping[str, str | None], Mapping[str, str | None], dict[str, Any]]:
-    """Labels, annotations and fields of the spec."""
-    if step is NodeStep.CANDIDATE:
-        taint = Taint(key=names.old_taint, value=_TAINTED, effect="PreferNoSchedule")
-        return {names.candidate: _TRUE}, {}, _tainted(node, taint, names)
-    if step is NodeStep.SELECT:
-        return {names.selected: _TRUE}, {}, {}
-    labels = dict.fromkeys((names.candidate, names.selected, names.update_result))
-    if step is NodeStep.RELEASE:
-        return labels, {}, _tainted(node, None, names)
+    """Return the patch of a step; None: it is done."""
+    labels: dict[str, str | None] = dict.fromkeys(
+        (names.candidate, names.selected, names.update_result)
+    )
+    match step:
+        case NodeStep.CANDIDATE:
+            taint = Taint(key=names.old_taint, value=_TAINTED, effect="PreferNoSchedule")
+            taints = _tainted(node, taint, names)
+            return model.node_patch(node, labels={names.candidate: _TRUE}, taints=taints)
+        case NodeStep.SELECT:
+            return model.node_patch(node, labels={names.selected: _TRUE})
+        case NodeStep.RELEASE:
+            return model.node_patch(node, labels=labels, taints=_tainted(node, None, names))
     critical = Taint(key=names.critical_taint, effect="NoSchedule")
-    spec = _tainted(node, critical, names)
-    return (
-        labels,
-        {names.update_failed_reason: None},
-        spec | ({"unschedulable": None} if node.spec.unschedulable else {}),
+    return model.node_patch(
+        node,
+        labels=labels,
+        annotations={names.update_failed_reason: None},
+        taints=_tainted(node, critical, names),
+        spec={"unschedulable": None} if node.spec.unschedulable else None,
     )
 
 
-def _tainted(node: Node, wanted: Taint | None, names: Names) -> dict[str, Any]:
-    """The taints without that of an old machine, and with another one."""
+def _tainted(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
+    """Return the taints without that of an old machine, and with another one."""
     key = None if wanted is None else wanted.key
     taints = [one for one in node.taints if one.key not in (names.old_taint, key)]
-    taints += [wanted] if wanted is not None else []
-    return {} if taints == list(node.taints) else {"taints": taints_value(taints)}
+    return taints if wanted is None else [*taints, wanted]
+
+
+# --- on the node ----------------------------------------------------------------------------------
+
+UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
+"""Phases in which somebody on the node is at work, or was and failed."""
+
+_BEGINS = frozenset({Phase.RUNNING, Phase.UNKNOWN})
+"""Phases in which a node is emptied for its update; in others it is not there, or comes or goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is done about a node.
+
+    Attributes:
+        says: the step that its condition should tell; empty: the one it tells.
+        drains: whether it is emptied.
+        begins: whether it is empty, so that its update may begin.
+    """
+
+    says: str = ""
+    drains: bool = False
+    begins: bool = False
+
+
+REST = Decision()
+
+
+def decide(machine: Machine, node: Node, settings: Settings) -> Decision:
+    """What is done about a machine's node."""
+    names = settings.names
+    if not names.candidate or names.candidate not in node.labels or node.is_deleting:
+        return REST
+    step = _reason(node, names)
+    if (says := _says(machine, node, step, names)) not in ("", step):
+        return Decision(says=says)
+    if names.selected not in node.labels:
+        return REST
+    if step == names.update_selected:
+        # Updating by now: whoever said so did not come to tell the node.
+        return Decision(drains=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+    if step == names.update_drained:
+        return Decision(begins=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+    is_told = step != names.update_ready or names.update_result in node.labels
+    return Decision(begins=not is_told and machine.phase in _BEGINS)
+
+
+def _says(machine: Machine, node: Node, step: str, names: Names) -> str:
+    """The step that the condition should tell; empty: the one it tells."""
+    is_selected, has_result = names.selected in node.labels, names.update_result in node.labels
+    if not step or (step == names.update_succeeded and not has_result):
+        return names.update_waiting
+    if not is_selected and not has_result and machine.phase not in UNDER_WAY:
+        # Chosen no longer; or what it tells is left from an update before.
+        return names.update_waiting
+    if is_selected and step in (names.update_waiting, names.update_selected):
+        return names.update_selected
+    went = result(node, names=names)
+    return "" if went is None else names.update_succeeded if went else names.update_failed
+
+
+def result(node: Node, *, names: Names) -> bool | None:
+    """How the update of a node went; None: nobody said."""
+    said = node.labels.get(names.update_result)
+    known = {names.update_successful: True, names.update_unsuccessful: False}
+    return known.get(said) if said is not None else None
+
+
+def why_failed(node: Node | None, settings: Settings) -> str:
+    """What whoever updated the node said of his failure; empty: nothing."""
+    reason = settings.names.update_failed_reason
+    return "" if node is None else node.annotations.get(reason, "")
+
+
+def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+    """Return the task to drain a node that stays, as its machine does."""
+    found = condition_of(node, settings.names.update_condition)
+    since = moment(found.last_transition_time) if found is not None else None
+    force = machine.force_drain
+    return drain_task(machine, node, since=since or now, now=now, settings=settings, force=force)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def begun(machine: Machine, now: datetime) -> MachineStatus:
+    """The status of a machine whose node is empty."""
+    text = f"Machine {machine.name} is undergoing an in-place update"
+    state, kind = OperationState.PROCESSING, OperationType.IN_PLACE
+    return machine.status.entered(Phase.UPDATING, text, state, kind, now, timeout_active=True)
+
+
+def undrained(machine: Machine, why: str, now: datetime) -> MachineStatus:
+    """The status of a machine whose node could not be emptied (texts: reference)."""
+    return replace(
+        machine.status,
+        description=f"Drain failed due to {why}. Will retry in next sync. Initiate node drain",
+        code="",
+        state=OperationState.PROCESSING.value,
+        kind=OperationType.DRAIN.value,
+        updated=now,
+    )
+
+
+def step_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
+    """The condition that tells the step of the node as it is; None: it does."""
+    found = decide(machine, node, settings)
+    if not found.says:
+        return None
+    failed = found.says == settings.names.update_failed
+    message = why_failed(node, settings) if failed else ""
+    return _told(node, settings.names, found.says, message, now)
+
+
+def ready_patch(machine: Machine, node: Node, now: datetime, settings: Settings) -> Patch | None:
+    """The condition that hands an empty node over; None: it does, or is not wanted any more."""
+    names = settings.names
+    wanted = msgspec.structs.replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
+    found = decide(wanted, node, settings)
+    if not (found.drains or found.begins):
+        return None
+    return _told(node, names, names.update_ready, "", now)
+
+
+def _told(node: Node, names: Names, reason: str, message: str, now: datetime) -> Patch:
+    # Its status is the same in each step: its time of transition is the time of the step.
+    said = (STATUS_TRUE, reason, message)
+    found = node_condition_patch(node, names.update_condition, said, now)
+    return {**found, "metadata": same_object(node) | same_version(node)}
+
+
+def _reason(node: Node, names: Names) -> str:
+    found = condition_of(node, names.update_condition)
+    return "" if found is None else found.reason

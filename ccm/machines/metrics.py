@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ccm.base import metrics
-from ccm.machines import bounds, reasons
+from ccm.machines import reasons, replicas
 from ccm.machines.classes import ResolvedClass
+from ccm.model import NodeCondition
 from ccm.model.machines import (
-    FailedMachine,
+    Condition,
     Machine,
     MachineDeployment,
     MachineSet,
@@ -17,6 +18,7 @@ from ccm.model.machines import (
     Strategy,
 )
 
+T = TypeVar("T")
 Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
 """Gauge and labels -> value."""
 
@@ -141,8 +143,6 @@ for _reason in (reasons.REASON_OVERSHOOT, reasons.REASON_UNDERSHOOT, reasons.REA
 STALE = metrics.counter(
     "mcm_machine_stale_machines_total", "Machines that failed, and were deleted to be replaced."
 )
-SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
-DEPLOYMENTS = metrics.gauge("mcm_machine_deployment_items_total", "Machine deployments there are.")
 _OBJECT = ["name", "namespace"]
 _FAILURE = [
     "failed_machine_name",
@@ -151,58 +151,78 @@ _FAILURE = [
     "failed_machine_last_operation_state",
     "failed_machine_last_operation_machine_operation_type",
 ]
-SET_INFO = metrics.gauge(
-    "mcm_machine_set_info",
-    "1 for each machine set.",
-    [
-        *_OBJECT,
-        "createdAt",
-        "spec_machine_class_api_group",
-        "spec_machine_class_kind",
-        "spec_machine_class_name",
-    ],
-)
-DEPLOYMENT_INFO = metrics.gauge(
-    "mcm_machine_deployment_info",
-    "1 for each machine deployment.",
-    [*_OBJECT, "createdAt", "spec_strategy_type"],
-)
-SET_CONDITION = metrics.gauge(
-    "mcm_machine_set_status_condition",
-    "Conditions of a machine set: True 1, False 0, Unknown 2.",
-    [*_OBJECT, "condition"],
-)
-DEPLOYMENT_CONDITION = metrics.gauge(
-    "mcm_machine_deployment_status_condition",
-    "Conditions of a machine deployment: True 1, False 0, Unknown 2.",
-    [*_OBJECT, "condition"],
-)
-SET_FAILED = metrics.gauge(
-    "mcm_machine_set_failed_machines",
-    "1 for each machine of a set whose last operation failed.",
-    [*_OBJECT, *_FAILURE],
-)
-DEPLOYMENT_FAILED = metrics.gauge(
-    "mcm_machine_deployment_failed_machines",
-    "1 for each machine of a deployment whose last operation failed.",
-    [*_OBJECT, *_FAILURE],
-)
-_SET_NUMBERS = {
-    name: metrics.gauge(f"mcm_machine_set_{name}", f"{text} of a machine set.", _OBJECT)
-    for name, text in {
+
+
+class _Family:
+    """Series of sets, or of deployments.
+
+    Args:
+        prefix: how the names begin.
+        what: the objects, in the help texts.
+        about: further labels of the series that is 1 for each object.
+        numbers: help texts of gauges with one number of each object, by the rest of the name.
+    """
+
+    def __init__(
+        self, prefix: str, what: str, about: Sequence[str], numbers: Mapping[str, str]
+    ) -> None:
+        self.info = metrics.gauge(
+            f"{prefix}_info", f"1 for each {what}.", [*_OBJECT, "createdAt", *about]
+        )
+        self.condition = metrics.gauge(
+            f"{prefix}_status_condition",
+            f"Conditions of a {what}: True 1, False 0, Unknown 2.",
+            [*_OBJECT, "condition"],
+        )
+        self.failed = metrics.gauge(
+            f"{prefix}_failed_machines",
+            f"1 for each machine of a {prefix.rpartition('_')[2]} whose last operation failed.",
+            [*_OBJECT, *_FAILURE],
+        )
+        self.numbers = {
+            name: metrics.gauge(f"{prefix}_{name}", f"{text} of a {what}.", _OBJECT)
+            for name, text in numbers.items()
+        }
+
+    def series(
+        self,
+        obj: MachineSet | MachineDeployment,
+        about: Sequence[str],
+        numbers: Mapping[str, float | None],
+    ) -> Series:
+        """Return the series of an object."""
+        who, status = (obj.name, obj.namespace), obj.status
+        found: Series = {(self.info, (*who, obj.metadata.creation_timestamp or "", *about)): 1}
+        for name, value in numbers.items():
+            if value is not None:
+                found[self.numbers[name], who] = value
+        for each in status.failed:
+            last = each.operation
+            labels = (each.name, each.provider_id, each.owner, last.state, last.kind)
+            found[self.failed, (*who, *labels)] = 1
+        return found | _of_conditions(self.condition, who, status.conditions)
+
+
+SETS = metrics.gauge("mcm_machine_set_items_total", "MachineSets there are.")
+DEPLOYMENTS = metrics.gauge("mcm_machine_deployment_items_total", "Machine deployments there are.")
+_SETS = _Family(
+    "mcm_machine_set",
+    "machine set",
+    ["spec_machine_class_api_group", "spec_machine_class_kind", "spec_machine_class_name"],
+    {
         "info_spec_replicas": "Machines wanted",
         "info_spec_min_ready_seconds": "Seconds until a machine is available,",
         "status_available_replicas": "Available machines",
         "status_fully_labelled_replicas": "Machines with all labels",
         "status_ready_replicas": "Machines that run,",
         "status_replicas": "Machines",
-    }.items()
-}
-_DEPLOYMENT_NUMBERS = {
-    name: metrics.gauge(
-        f"mcm_machine_deployment_{name}", f"{text} of a machine deployment.", _OBJECT
-    )
-    for name, text in {
+    },
+)
+_DEPLOYMENTS = _Family(
+    "mcm_machine_deployment",
+    "machine deployment",
+    ["spec_strategy_type"],
+    {
         "info_spec_paused": "1 where it is paused, else 0,",
         "info_spec_replicas": "Machines wanted",
         "info_spec_min_ready_seconds": "Seconds until a machine is available,",
@@ -217,8 +237,8 @@ _DEPLOYMENT_NUMBERS = {
         "status_updated_replicas": "Machines of the newest template",
         "status_collision_count": "Names that were taken",
         "status_replicas": "Machines",
-    }.items()
-}
+    },
+)
 
 
 def took(step: str, machine: Machine, made_of: ResolvedClass, seconds: float) -> None:
@@ -251,12 +271,10 @@ def _who(machine: Machine, made_of: ResolvedClass) -> tuple[str, ...]:
 def note_machine(old: Machine | None, new: Machine | None, *, total: int) -> None:
     """Keep the series of a machine in step with it; those of one that is gone vanish."""
     MACHINES.set(total)
-    _follow(_machine_series(old), _machine_series(new))
+    _follow(old, new, _machine_series)
 
 
-def _machine_series(obj: Machine | None) -> Series:
-    if obj is None:
-        return {}
+def _machine_series(obj: Machine) -> Series:
     who = (obj.name, obj.namespace)
     about = (
         *who,
@@ -275,7 +293,7 @@ def _machine_series(obj: Machine | None) -> Series:
 def note_set(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
     """Keep the series of a set in step with it; those of a deleted set vanish."""
     SETS.set(total)
-    _follow(_set_series(old), _set_series(new))
+    _follow(old, new, _set_series)
 
 
 def note_deployment(
@@ -283,14 +301,11 @@ def note_deployment(
 ) -> None:
     """Keep the series of a deployment in step with it; those of a deleted deployment vanish."""
     DEPLOYMENTS.set(total)
-    _follow(_deployment_series(old), _deployment_series(new))
+    _follow(old, new, _deployment_series)
 
 
-def _set_series(obj: MachineSet | None) -> Series:
-    if obj is None:
-        return {}
-    who, status = (obj.name, obj.namespace), obj.status
-    about = (*who, obj.metadata.creation_timestamp or "", *obj.template.class_reference)
+def _set_series(obj: MachineSet) -> Series:
+    status = obj.status
     numbers = {
         "info_spec_replicas": obj.replicas,
         "info_spec_min_ready_seconds": obj.min_ready_s,
@@ -299,19 +314,11 @@ def _set_series(obj: MachineSet | None) -> Series:
         "status_ready_replicas": status.ready,
         "status_replicas": status.replicas,
     }
-    return (
-        {(SET_INFO, about): 1}
-        | _of_numbers(_SET_NUMBERS, who, numbers)
-        | _of_conditions(SET_CONDITION, who, status.conditions)
-        | _of_failures(SET_FAILED, who, status.failed)
-    )
+    return _SETS.series(obj, obj.template.class_reference, numbers)
 
 
-def _deployment_series(obj: MachineDeployment | None) -> Series:
-    if obj is None:
-        return {}
-    who, status = (obj.name, obj.namespace), obj.status
-    about = (*who, obj.metadata.creation_timestamp or "", obj.strategy_type)
+def _deployment_series(obj: MachineDeployment) -> Series:
+    status = obj.status
     numbers: dict[str, float | None] = {
         "info_spec_paused": int(obj.is_paused),
         "info_spec_replicas": obj.replicas,
@@ -328,15 +335,10 @@ def _deployment_series(obj: MachineDeployment | None) -> Series:
     }
     rolling = {"max_surge": (obj.max_surge, True), "max_unavailable": (obj.max_unavailable, False)}
     for name, (value, up) in rolling.items():
-        if obj.strategy is Strategy.ROLLING and bounds.is_amount(value):
-            amount = bounds.amount(value, max(obj.replicas, 0), up=up)
+        if obj.strategy is Strategy.ROLLING and replicas.is_amount(value):
+            amount = replicas.amount(value, max(obj.replicas, 0), up=up)
             numbers[f"info_spec_rolling_update_{name}"] = amount
-    return (
-        {(DEPLOYMENT_INFO, about): 1}
-        | _of_numbers(_DEPLOYMENT_NUMBERS, who, numbers)
-        | _of_conditions(DEPLOYMENT_CONDITION, who, status.conditions)
-        | _of_failures(DEPLOYMENT_FAILED, who, status.failed)
-    )
+    return _DEPLOYMENTS.series(obj, (obj.strategy_type,), numbers)
 
 
 # --- series of an object --------------------------------------------------------------------------
@@ -345,47 +347,15 @@ _CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 """Values of a condition's status (reference)."""
 
 
-class _Condition(Protocol):
-    @property
-    def type(self) -> str: ...
-
-    @property
-    def status(self) -> str: ...
-
-
-def _follow(before: Series, after: Series) -> None:
+def _follow(old: T | None, new: T | None, series: Callable[[T], Series]) -> None:
+    before, after = ({} if one is None else series(one) for one in (old, new))
     for metric, labels in before.keys() - after.keys():
         metric.remove(*labels)
     for (metric, labels), value in after.items():
         metric.labels(*labels).set(value)
 
 
-def _of_numbers(
-    gauges: Mapping[str, metrics.Gauge], who: tuple[str, ...], found: Mapping[str, float | None]
-) -> Series:
-    return {(gauges[name], who): value for name, value in found.items() if value is not None}
-
-
 def _of_conditions(
-    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[_Condition]
+    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[Condition | NodeCondition]
 ) -> Series:
     return {(metric, (*who, one.type)): _CONDITIONS.get(one.status, 2) for one in found}
-
-
-def _of_failures(
-    metric: metrics.Gauge, who: tuple[str, ...], found: Iterable[FailedMachine]
-) -> Series:
-    return {
-        (
-            metric,
-            (
-                *who,
-                each.name,
-                each.provider_id,
-                each.owner,
-                each.operation.state,
-                each.operation.kind,
-            ),
-        ): 1
-        for each in found
-    }

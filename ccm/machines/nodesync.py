@@ -172,10 +172,9 @@ def _taints(
     ours = {(one.key, one.effect): one for one in wanted}
     dropped = {(one.key, one.effect) for one in before} - ours.keys()
     kept = [one for one in there if (one.key, one.effect) not in dropped]
-    found = [_valued(one, ours.pop((one.key, one.effect), one)) for one in kept]
+    found = list[Taint]()
+    for one in kept:
+        taint = ours.pop((one.key, one.effect), one)
+        # Where the value is right the taint stays: it may carry the time it was added.
+        found.append(one if one.value == taint.value else taint)
     return [*found, *ours.values()]
-
-
-def _valued(there: Taint, wanted: Taint) -> Taint:
-    """The taint as it is where the value is right: it may carry the time it was added."""
-    return there if there.value == wanted.value else wanted

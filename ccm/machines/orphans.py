@@ -113,7 +113,10 @@ def judge(
         else:
             foreign.append(record)
     ownerless = [*(record for record in marked if not owned.has(record)), *named]
-    seen = {_key(record): _sighting(record, sightings, now) for record in ownerless}
+    seen = dict[str, Sighting]()
+    for key in map(_key, ownerless):
+        before = sightings.get(key, Sighting(since=now, number=0))
+        seen[key] = Sighting(since=before.since, number=before.number + 1)
     candidates, waiting = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
         ripe = _is_ripe(record, seen[_key(record)], now)
@@ -139,7 +142,9 @@ def decide(found: Judgement, machines: Iterable[Machine], *, all_namespaces: boo
     ownerless = [record for record in found.candidates if not owners.claims(record)]
     confirmed, unconfirmed = list[MachineRecord](), list[MachineRecord]()
     for record in ownerless:
-        (confirmed if all_namespaces or _is_located(record) else unconfirmed).append(record)
+        # A VM without marks is a candidate only because `GoneMachines` has its name.
+        is_located = _is_unmarked(record) or bool(record.identity.namespace)
+        (confirmed if all_namespaces or is_located else unconfirmed).append(record)
     # VMs of another namespace must not raise the number that may be deleted of ours.
     ours = found.ours - (len(found.candidates) - len(confirmed))
     most = max(FEWEST, math.floor(PART * ours))
@@ -250,24 +255,12 @@ def _is_ours(record: MachineRecord, cluster: str, namespace: str) -> bool:
     return bool(cluster) and marks.cluster == cluster and marks.namespace in ("", namespace)
 
 
-def _is_located(record: MachineRecord) -> bool:
-    # A VM without marks is a candidate only because `GoneMachines` has its name.
-    return _is_unmarked(record) or bool(record.identity.namespace)
-
-
 def _is_unmarked(record: MachineRecord) -> bool:
     return not (record.identity.cluster or record.identity.uid)
 
 
 def _key(record: MachineRecord) -> str:
     return record.info.provider_id or f"{record.identity.name}/{record.identity.uid}"
-
-
-def _sighting(record: MachineRecord, sightings: Mapping[str, Sighting], now: datetime) -> Sighting:
-    before = sightings.get(_key(record))
-    if before is None:
-        return Sighting(since=now, number=1)
-    return Sighting(since=before.since, number=before.number + 1)
 
 
 def _is_ripe(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:

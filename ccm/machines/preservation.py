@@ -9,17 +9,16 @@ The annotation that keeps the autoscaler away is there as long as the node is pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
 
 import msgspec
 
-from ccm.machines.drain import DrainTask
-from ccm.machines.settings import Names, Settings, effective
+from ccm.machines.drain import DrainTask, drain_task
+from ccm.machines.settings import Names, Settings
 from ccm.model import Node, NodeCondition, Taint
+from ccm.model import node as model
 from ccm.model.machines import Machine, MachineStatus, Phase, Preserve
 from ccm.model.meta import KubeObject
 from ccm.model.names import (
@@ -29,8 +28,8 @@ from ccm.model.names import (
     STATUS_FALSE,
     STATUS_TRUE,
 )
-from ccm.model.node import taints_value
-from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.node import condition_of, node_condition_patch
+from ccm.model.patches import Patch, annotations_patch
 from ccm.model.times import format_time
 
 NOW, WHEN_FAILED = Preserve.NOW.value, Preserve.WHEN_FAILED.value
@@ -94,7 +93,7 @@ def decide(machine: Machine, node: Node | None, now: datetime, settings: Setting
         wish, by_node, theirs = last or own, bool(last), last
     action, forgets = _action(wish, machine.phase, is_over=until is not None and until <= now)
     if action is Action.PRESERVE and until is None:
-        until = now + timedelta(seconds=effective(machine, settings).preserve_timeout_s)
+        until = now + timedelta(seconds=settings.of(machine).preserve_timeout_s)
     return Decision(
         action=action,
         wish=wish,
@@ -133,25 +132,19 @@ def wants_drain(machine: Machine, node: Node, decision: Decision, settings: Sett
     """Whether a preserved node still has Pods that should move."""
     if decision.action is not Action.PRESERVE or machine.phase is not Phase.FAILED:
         return False
-    condition = _condition(node, settings.names)
+    condition = condition_of(node, settings.names.preserved_condition)
     return condition is None or DRAINED not in condition.message
 
 
-def drain_task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
-    """What is asked for of a preserved node: by force once its time is up, or if a person wants."""
-    own, since = machine.drain_timeout_s, machine.status.since or now
-    limit = timedelta(seconds=settings.drain_timeout_s if own is None else own)
-    return DrainTask(
-        machine=machine,
-        node_name=node.name,
-        force=machine.force_drain or now > since + limit,
-        deadline=since + limit,
-        max_evict_retries=machine.max_evict_retries,
-        # The node stays: it is no other's business that its machine failed.
-        terminating=False,
-        # The taint keeps Pods from it, and a cordon would be taken for a person's.
-        cordon=False,
-        left_s=(since + limit - now).total_seconds(),
+def task(machine: Machine, node: Node, now: datetime, settings: Settings) -> DrainTask:
+    """Return the task to drain a preserved node.
+
+    The node stays: it is no other's business that its machine failed. The taint keeps Pods from
+    it, and a cordon would be taken for a user's.
+    """
+    since, force = machine.status.since or now, machine.force_drain
+    return drain_task(
+        machine, node, since=since, now=now, settings=settings, force=force, cordon=False
     )
 
 
@@ -162,29 +155,24 @@ def node_patch(
     machine: Machine, node: Node, decision: Decision, settings: Settings
 ) -> Patch | None:
     """Annotations and taint of the node; None: they are as they should be."""
-    names, metadata = settings.names, same_object(node)
+    names = settings.names
     if decision.action is Action.NOTHING:
         return None
     is_kept, notes = decision.action is Action.PRESERVE, dict[str, str | None]()
     ends = decision.action is Action.STOP and decision.until is not None
-    if is_kept and ANNOTATION_SCALE_DOWN_DISABLED not in _true(node):
+    if is_kept and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED) != "true":
         notes |= dict.fromkeys(_AUTOSCALER, "true")
-    if ends and ANNOTATION_SCALE_DOWN_DISABLED_BY_US in _true(node):
+    if ends and node.annotations.get(ANNOTATION_SCALE_DOWN_DISABLED_BY_US) == "true":
         notes |= dict.fromkeys(_AUTOSCALER)
-    if decision.forgets and names.preserve in node.annotations:
+    if decision.forgets:
         notes[names.preserve] = None
-    found: dict[str, Any] = {}
-    tainted = any(one.key == names.preserved_taint for one in node.taints)
-    if is_kept and machine.phase is Phase.FAILED and not tainted:
-        taint = Taint(key=names.preserved_taint, effect=EFFECT_NO_SCHEDULE)
-        found["spec"] = {"taints": taints_value([*node.taints, taint])}
-    elif tainted and (ends or (is_kept and machine.phase is Phase.RUNNING)):
-        others = [one for one in node.taints if one.key != names.preserved_taint]
-        found["spec"] = {"taints": taints_value(others)}
-    if not notes and not found:
-        return None
-    metadata |= same_version(node) | ({"annotations": notes} if notes else {})
-    return {**found, "metadata": metadata}
+    taints, others = None, [one for one in node.taints if one.key != names.preserved_taint]
+    is_tainted = len(others) < len(node.taints)
+    if is_kept and machine.phase is Phase.FAILED and not is_tainted:
+        taints = [*others, Taint(key=names.preserved_taint, effect=EFFECT_NO_SCHEDULE)]
+    elif ends or (is_kept and machine.phase is Phase.RUNNING):
+        taints = others
+    return model.node_patch(node, annotations=notes, taints=taints)
 
 
 def condition_patch(
@@ -209,27 +197,14 @@ def condition_patch(
     names = settings.names
     if decision.until is None or decision.action is Action.NOTHING:
         return None
-    before = _condition(node, names)
-    status, reason, message = _wording(machine, before, decision, names, drained)
-    if before is not None and (before.status, before.reason, before.message) == (
-        status,
-        reason,
-        message,
-    ):
+    before = condition_of(node, names.preserved_condition)
+    said = status, _, _ = _wording(machine, before, decision, names, drained)
+    if before is not None and (before.status, before.reason, before.message) == said:
         return None
-    moment = since = format_time(now)
-    if before is not None and before.status == status and before.last_transition_time:
-        since = before.last_transition_time
-    # All of its fields, for those that a patch leaves out stay as they are.
-    wanted = {
-        "type": names.preserved_condition,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastHeartbeatTime": moment,
-        "lastTransitionTime": since,
-    }
-    return {"metadata": same_object(node), "status": {"conditions": [wanted]}}
+    since = ""
+    if before is not None and before.status == status:
+        since = before.last_transition_time or ""
+    return node_condition_patch(node, names.preserved_condition, said, now, since=since)
 
 
 def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Patch | None:
@@ -240,10 +215,7 @@ def machine_patch(obj: KubeObject, decision: Decision, settings: Settings) -> Pa
     wanted: dict[str, str | None] = {}
     if decision.by_node or decision.forgets:
         wanted = {names.preserve: None, names.preserve_of_node: decision.node_wish or None}
-    notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
-    if not notes:
-        return None
-    return {"metadata": same_object(obj) | same_version(obj) | {"annotations": notes}}
+    return annotations_patch(obj, wanted)
 
 
 _AUTOSCALER = (ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN_DISABLED_BY_US)
@@ -273,15 +245,3 @@ def _wording(
     if drained is False:
         return STATUS_FALSE, reason, f"{NOT_DRAINED} {until}"
     return STATUS_TRUE, reason, f"{DRAINED} {until}" if drained else until
-
-
-def _condition(node: Node, names: Names) -> NodeCondition | None:
-    conditions = node.status.conditions or ()
-    return next((one for one in conditions if one.type == names.preserved_condition), None)
-
-
-def _true(node: Node) -> Mapping[str, str]:
-    """Those of the autoscaler's annotations that say yes."""
-    return {
-        key: text for key, text in node.annotations.items() if key in _AUTOSCALER and text == "true"
-    }

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ccm.machines import bounds
-from ccm.machines.replicas import Member, PopulatedSet, ready_in_s
+from ccm.machines import replicas
+from ccm.machines.replicas import PopulatedSet, ready_in_s
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Phase
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
@@ -53,12 +53,6 @@ class Seen:
         """All sets."""
         return self.olds if self.new is None else [*self.olds, self.new]
 
-    def is_complete(self, status: DeploymentStatus) -> bool:
-        """Whether all machines are there, new and available, and no other."""
-        wanted = self.deployment.replicas
-        counts = (status.updated, status.replicas, status.available)
-        return self.new is not None and all(count == wanted for count in counts)
-
 
 def status(seen: Seen) -> DeploymentStatus:
     """The status that says what there is."""
@@ -73,7 +67,9 @@ def status(seen: Seen) -> DeploymentStatus:
         updated=0 if seen.new is None else len(seen.new.members),
         ready=sum(one.machine.phase is Phase.RUNNING for one in members),
         available=available,
-        preserved=sum(_is_preserved(one) for one in members),
+        preserved=sum(
+            one.machine.phase is Phase.FAILED and one.kept_until is not None for one in members
+        ),
         unavailable=max(0, wanted - available),
         failed=tuple(each for one in seen.sets for each in one.status.failed),
     )
@@ -81,18 +77,14 @@ def status(seen: Seen) -> DeploymentStatus:
 
 
 def refusal(deployment: MachineDeployment, now: datetime) -> DeploymentStatus:
-    """The status that says why nothing can be done; what there is nobody counts then."""
-    return _stopped(deployment, now, UNUSABLE, " ".join(deployment.faults))
+    """Return the status that says why nothing can be done; it counts nothing."""
+    return stopped(deployment, now, UNUSABLE, " ".join(deployment.faults))
 
 
-def not_made(deployment: MachineDeployment, now: datetime, text: str) -> DeploymentStatus:
-    """The status that says why the set of the newest template could not be made."""
-    return _stopped(deployment, now, NOT_MADE, text)
-
-
-def _stopped(
+def stopped(
     deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
+    """Return the status that says why a rollout does not go on."""
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [one for one in before.conditions if one.type != PROGRESSING]
@@ -113,10 +105,6 @@ def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     return min(waits, default=None)
 
 
-def _is_preserved(one: Member) -> bool:
-    return one.machine.phase is Phase.FAILED and one.kept_until is not None
-
-
 def _conditions(seen: Seen, found: DeploymentStatus) -> tuple[Condition, ...]:
     before = seen.deployment.status
     wanted = [_availability(seen, found), _progress(seen, found), *_failures(seen)]
@@ -127,7 +115,7 @@ def _conditions(seen: Seen, found: DeploymentStatus) -> tuple[Condition, ...]:
 
 def _availability(seen: Seen, found: DeploymentStatus) -> Condition:
     deployment = seen.deployment
-    floor = deployment.replicas - found.preserved - bounds.unavailable(deployment)
+    floor = deployment.replicas - found.preserved - replicas.unavailable(deployment)
     enough = found.available >= max(floor, 0)
     return Condition(
         type=AVAILABLE,
@@ -144,7 +132,8 @@ def _progress(seen: Seen, found: DeploymentStatus) -> Condition | None:
         return _pause(deployment, last)
     if seen.made:
         return _moves(MADE, f'Created new machine set "{seen.made}"', seen.now)
-    if seen.is_complete(found):
+    counts = {found.updated, found.replicas, found.available}
+    if seen.new is not None and counts == {deployment.replicas}:
         text = f'MachineSet "{_name(seen)}" has successfully progressed.'
         return Condition(type=PROGRESSING, status=STATUS_TRUE, reason=DONE, message=text)
     if last is not None and last.reason == DONE and found.replicas == found.updated:

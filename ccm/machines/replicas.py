@@ -8,6 +8,7 @@ goes last, or not at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +16,18 @@ from datetime import UTC, datetime
 import msgspec
 
 from ccm.model import Node
-from ccm.model.machines import Machine, MachineSet, OperationState, Phase, Preserve
+from ccm.model.machines import (
+    FailedMachine,
+    Machine,
+    MachineDeployment,
+    MachineSet,
+    Operation,
+    OperationState,
+    Phase,
+    Preserve,
+    SetStatus,
+    Strategy,
+)
 
 BURST = 100
 """Most machines that are made, and most that are deleted, in one pass (reference)."""
@@ -156,31 +168,6 @@ class Scaling:
     lacking: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What is said of a set.
-
-    Attributes:
-        replicas: machines that are there, on their way out or not.
-        labeled: those with all labels of the template.
-        ready: those that run.
-        available: those that have worked for long enough.
-        preserved: those that failed and are kept.
-        preserved_by_us: those that the set itself keeps.
-        failed: keys of those whose last operation failed, without those that are kept.
-        changes_in_s: seconds until one of the numbers changes just by time; None = none will.
-    """
-
-    replicas: int = 0
-    labeled: int = 0
-    ready: int = 0
-    available: int = 0
-    preserved: int = 0
-    preserved_by_us: int = 0
-    failed: Sequence[str] = ()
-    changes_in_s: float | None = None
-
-
 def scaling(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Scaling:
     """What a pass does about the number of machines."""
     every = list(members)
@@ -290,8 +277,10 @@ def _age(member: Member) -> tuple[datetime, str]:
     return (member.machine.created, member.key)
 
 
-def counts(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Counts:
-    """What is said of a set."""
+def counts(
+    wanted: MachineSet, members: Iterable[Member], now: datetime
+) -> tuple[SetStatus, float | None]:
+    """Return the numbers in the status of a set, and the seconds until one changes just by time."""
     every = list(members)
     kept = [
         one for one in every if one.machine.phase is Phase.FAILED and one.kept_until is not None
@@ -300,7 +289,16 @@ def counts(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Coun
     ends = [(one.kept_until - now).total_seconds() for one in kept if one.kept_until is not None]
     later = [seconds for seconds in (*waits, *ends) if seconds > 0]
     keys = {one.key for one in kept}
-    return Counts(
+    failed = sorted(
+        (
+            one.machine
+            for one in every
+            if one.machine.status.state == OperationState.FAILED.value and one.key not in keys
+        ),
+        key=lambda machine: machine.key,
+    )
+    found = SetStatus(
+        observed=max(wanted.metadata.generation, wanted.status.observed),
         replicas=len(every),
         labeled=sum(one.is_labeled for one in every),
         ready=sum(one.machine.phase is Phase.RUNNING for one in every),
@@ -309,12 +307,24 @@ def counts(wanted: MachineSet, members: Iterable[Member], now: datetime) -> Coun
         preserved_by_us=sum(
             one.own_preserve is Preserve.AUTO for one in every if not one.machine.is_ending
         ),
-        failed=sorted(
-            one.key
-            for one in every
-            if one.machine.status.state == OperationState.FAILED.value and one.key not in keys
-        ),
-        changes_in_s=min(later, default=None),
+        conditions=wanted.status.conditions,
+        last=wanted.status.last,
+        failed=tuple(_failed(one, wanted.name) for one in failed),
+    )
+    return found, min(later, default=None)
+
+
+def _failed(machine: Machine, owner: str) -> FailedMachine:
+    found = machine.status
+    operation = Operation(
+        description=found.description,
+        code=found.code,
+        state=found.state,
+        kind=found.kind,
+        updated=found.updated,
+    )
+    return FailedMachine(
+        name=machine.name, provider_id=machine.provider_id, owner=owner, operation=operation
     )
 
 
@@ -324,3 +334,78 @@ def ready_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
         return 0.0
     since = machine.status.since or machine.created
     return min_ready_s - (now - since).total_seconds()
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+_PERCENT = re.compile(r"([0-9]{1,9})%")
+
+
+def is_amount(value: object) -> bool:
+    """Whether this is a number, or a percentage."""
+    if isinstance(value, str):
+        return _PERCENT.fullmatch(value) is not None
+    return isinstance(value, int) and value >= 0
+
+
+def amount(value: int | str, of: int, *, up: bool) -> int:
+    """A number, or so many percent `of` something, rounded up or down.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, int):
+        return value
+    found = _PERCENT.fullmatch(value)
+    if found is None:
+        raise ValueError(f"{value!r} is neither a number nor a percentage such as 25%")
+    hundredths = int(found[1]) * of
+    return -(-hundredths // 100) if up else hundredths // 100
+
+
+def surge(deployment: MachineDeployment) -> int:
+    """Most machines above the replicas; none where they are not rolled."""
+    if deployment.strategy is not Strategy.ROLLING:
+        return 0
+    return amount(deployment.max_surge, deployment.replicas, up=True)
+
+
+def most(deployment: MachineDeployment) -> int:
+    """Return the machines that a deployment may have: those it wants, and its surge."""
+    surges = deployment.strategy in (Strategy.ROLLING, Strategy.IN_PLACE)
+    if not (surges and is_amount(deployment.max_surge)):
+        return deployment.replicas
+    return deployment.replicas + amount(deployment.max_surge, deployment.replicas, up=True)
+
+
+def unavailable(deployment: MachineDeployment) -> int:
+    """Most machines that may be missing, never more than there are to be."""
+    if deployment.strategy not in (Strategy.ROLLING, Strategy.IN_PLACE) or not deployment.replicas:
+        return 0
+    most = amount(deployment.max_unavailable, deployment.replicas, up=False)
+    extra = amount(deployment.max_surge, deployment.replicas, up=True)
+    # With neither of them nothing could ever be exchanged.
+    if most == 0 and (extra == 0 or deployment.is_manual):
+        most = 1
+    return min(most, deployment.replicas)
+
+
+def new_size(deployment: MachineDeployment, *, present: int, new: int) -> int:
+    """How large the new set may be now.
+
+    Args:
+        deployment: the deployment.
+        present: machines that there are, or may be any moment, in all sets.
+        new: replicas of the new set.
+
+    Raises:
+        ValueError: nobody knows how its machines are exchanged.
+    """
+    if deployment.strategy is None:
+        raise ValueError("there is no such strategy")
+    if deployment.strategy is Strategy.RECREATE:
+        return deployment.replicas
+    if deployment.is_manual:
+        return new
+    most = deployment.replicas + amount(deployment.max_surge, deployment.replicas, up=True)
+    return new + max(0, min(most - present, deployment.replicas - new))

@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ccm.machines import autoscaler, bounds, inplace, progress, revisions, scaling
+from ccm.base.parsing import parse_digits
+from ccm.machines import autoscaler, inplace, progress, replicas, scaling
 from ccm.machines.autoscaler import Mark, NodeMark
 from ccm.machines.inplace import NOTHING, Update
 from ccm.machines.replicas import PopulatedSet
-from ccm.machines.revisions import Name, Revert
-from ccm.machines.settings import Settings
+from ccm.machines.settings import Names, Settings
 from ccm.model.machines import DeploymentStatus, MachineDeployment, Strategy
+from ccm.model.names import SAFE_LETTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,45 +119,17 @@ def plan(
     """
     if deployment.faults:
         return Plan(status=progress.refusal(deployment, now))
-    new, olds = revisions.new_and_old(deployment, sets)
+    new, olds = new_and_old(deployment, sets)
     seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
+    found = Plan(status=DeploymentStatus())
     if deployment.rollback_to is not None and not deployment.is_paused:
-        wish = revisions.revert(deployment, sets, settings.names)
-        return _said(Plan(revert=wish, status=DeploymentStatus()), seen)
-    marks, annotations = _wishes(deployment, sets, now, settings)
-    found = Plan(marks=marks, annotations=annotations, status=DeploymentStatus())
-    if not marks:
-        found = _moved(found, seen, settings, {*taken, *(one.name for one in sets)})
-    return _said(found, seen)
-
-
-def fleet_of(seen: progress.Seen, settings: Settings) -> scaling.Fleet:
-    """The sets as far as their sizes are concerned."""
-    deployment = seen.deployment
-    olds = [scaling.sized(one, deployment, seen.now, settings.names) for one in seen.olds]
-    new = (
-        None if seen.new is None else scaling.sized(seen.new, deployment, seen.now, settings.names)
-    )
-    return scaling.Fleet(
-        replicas=deployment.replicas,
-        surge=bounds.surge(deployment),
-        floor=deployment.replicas - bounds.unavailable(deployment),
-        new=new,
-        olds=olds,
-    )
-
-
-def is_rolling(deployment: MachineDeployment, olds: Sequence[PopulatedSet]) -> bool:
-    """Whether machines are exchanged one by one now."""
-    return deployment.strategy is Strategy.ROLLING and _is_under_way(deployment, olds)
-
-
-def _is_under_way(deployment: MachineDeployment, olds: Sequence[PopulatedSet]) -> bool:
-    return not deployment.is_paused and any(one.replicas or one.live for one in olds)
-
-
-def _said(found: Plan, seen: progress.Seen) -> Plan:
-    """The plan with the status that goes with it."""
+        found = replace(found, revert=revert(deployment, sets, settings.names))
+    else:
+        marks, annotations = _wishes(deployment, sets, now, settings)
+        found = replace(found, marks=marks, annotations=annotations)
+        if not marks:
+            rollout = _Rollout(seen, settings)
+            found = rollout.planned(found, {*taken, *(one.name for one in sets)})
     made = found.make.name if found.make is not None else None
     seen = replace(seen, made=made.name if made is not None else "")
     status = progress.status(seen)
@@ -168,7 +141,7 @@ def _said(found: Plan, seen: progress.Seen) -> Plan:
 def _wishes(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], now: datetime, settings: Settings
 ) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
-    """What the autoscaler wants, and what becomes of its words."""
+    """Return the machines that the autoscaler wants to go, and what becomes of its annotation."""
     text = deployment.annotations.get(settings.names.trigger)
     if not text:
         return (), {}
@@ -177,147 +150,256 @@ def _wishes(
     return marks, {} if left == text else {settings.names.trigger: left}
 
 
-def _moved(found: Plan, seen: progress.Seen, settings: Settings, taken: Collection[str]) -> Plan:
-    """The plan with all that becomes of sets and nodes."""
-    deployment, new, olds = seen.deployment, seen.new, seen.olds
-    fleet = fleet_of(seen, settings)
-    update = _update(fleet, seen, settings)
-    sizes, first = _sizes(fleet, seen, update)
-    rolls = is_rolling(deployment, olds)
-    revision = revisions.next_number(new, olds, settings.names)
-    updates = deployment.strategy is Strategy.IN_PLACE and _is_under_way(deployment, olds)
-    nodes = autoscaler.node_marks(new, olds, settings, rolls=rolls, updates=updates)
-    make = None
-    if new is None and _may_make(seen):
-        notes = _copied(deployment, {}, settings) | _limits(fleet, settings)
-        make = Making(
-            name=revisions.name_for(deployment, taken),
-            replicas=first,
-            annotations=notes | {settings.names.revision: str(revision)},
+class _Rollout:
+    """The sets of a deployment on their way to the newest template."""
+
+    def __init__(self, seen: progress.Seen, settings: Settings) -> None:
+        self.seen, self.settings, self.names = seen, settings, settings.names
+        self.deployment = deployment = seen.deployment
+        self.new, self.olds = seen.new, seen.olds
+        self.is_in_place = deployment.strategy is Strategy.IN_PLACE
+        olds = [self._sized(one) for one in seen.olds]
+        self.fleet = scaling.Fleet(
+            replicas=deployment.replicas,
+            surge=replicas.surge(deployment),
+            floor=deployment.replicas - replicas.unavailable(deployment),
+            new=None if seen.new is None else self._sized(seen.new),
+            olds=olds,
         )
-    annotations = dict(found.annotations)
-    if (new or make) and revisions.number(deployment.annotations, settings.names) != revision:
-        annotations[settings.names.revision] = str(revision)
-    return replace(
-        found,
-        annotations=annotations,
-        nodes=() if deployment.is_paused else tuple(nodes),
-        holds=rolls and settings.holds_nodes,
-        make=make,
-        update=update,
-        changes=_changes(seen, fleet, sizes, settings, rolls=rolls),
-        drop=() if rolls or new is None else revisions.superfluous(deployment, olds),
-    )
+        self.waits = any(
+            one.replicas or one.members or not (one.has_seen or one.is_deleting)
+            for one in seen.olds
+        )
+        """Whether there are old machines, or may be."""
 
+    def _sized(self, one: PopulatedSet) -> scaling.Sized:
+        return scaling.sized(one, self.deployment, self.seen.now, self.names)
 
-def _update(fleet: scaling.Fleet, seen: progress.Seen, settings: Settings) -> Update:
-    """What is done about machines that are updated in place."""
-    deployment = seen.deployment
-    if deployment.strategy is not Strategy.IN_PLACE or deployment.is_paused:
-        return inplace.ended(seen.new, seen.olds, fleet, settings.names)
-    manual = deployment.is_manual
-    return inplace.update(
-        seen.new,
-        seen.olds,
-        fleet,
-        settings.names,
-        surge=0 if manual else bounds.amount(deployment.max_surge, deployment.replicas, up=True),
-        is_manual=manual,
-    )
+    def planned(self, found: Plan, taken: Collection[str]) -> Plan:
+        """Return the plan with all that becomes of sets and nodes."""
+        deployment, new, olds = self.deployment, self.new, self.olds
+        update = self._update()
+        sizes, first = self._sizes(update)
+        is_under_way = not deployment.is_paused and any(one.replicas or one.live for one in olds)
+        rolls = deployment.strategy is Strategy.ROLLING and is_under_way
+        revision = next_number(new, olds, self.names)
+        updates = self.is_in_place and is_under_way
+        nodes = autoscaler.node_marks(new, olds, self.settings, rolls=rolls, updates=updates)
+        make = None
+        may_make = deployment.strategy is not Strategy.RECREATE or not self.waits
+        if new is None and may_make and not deployment.is_paused:
+            notes = self._copied({}) | self._limits() | {self.names.revision: str(revision)}
+            name = name_for(deployment, taken)
+            make = Making(name=name, replicas=first, annotations=notes)
+        annotations = dict(found.annotations)
+        if (new or make) and number(deployment.annotations, self.names) != revision:
+            annotations[self.names.revision] = str(revision)
+        return replace(
+            found,
+            annotations=annotations,
+            nodes=() if deployment.is_paused else tuple(nodes),
+            holds=rolls and self.settings.holds_nodes,
+            make=make,
+            update=update,
+            changes=self._changes(sizes, rolls=rolls),
+            drop=() if rolls or new is None else superfluous(deployment, olds),
+        )
 
+    def _update(self) -> Update:
+        """Return what is done about machines that are updated in place."""
+        wanted = self.deployment
+        if not self.is_in_place or wanted.is_paused:
+            return inplace.ended(self.new, self.olds, self.fleet, self.names)
+        manual = wanted.is_manual
+        surge = 0 if manual else replicas.amount(wanted.max_surge, wanted.replicas, up=True)
+        return inplace.update(
+            self.new, self.olds, self.fleet, self.names, surge=surge, is_manual=manual
+        )
 
-def _sizes(fleet: scaling.Fleet, seen: progress.Seen, update: Update) -> tuple[scaling.Sizes, int]:
-    """Sizes that change, by UID, and the first size of a set that is to be made."""
-    deployment = seen.deployment
-    if update.sizes and (deployment.is_paused or deployment.strategy is not Strategy.IN_PLACE):
-        return update.sizes, 0
-    if deployment.is_paused:
-        sizes = scaling.held(fleet)
-        if deployment.strategy is Strategy.IN_PLACE:
-            # They make no machines: what they got, they would lose again in the next pass.
-            olds = {one.uid: one.replicas for one in seen.olds}
-            sizes = {uid: size for uid, size in sizes.items() if size <= olds.get(uid, size)}
-        return sizes, 0
-    if deployment.strategy is Strategy.IN_PLACE:
-        return update.sizes, bounds.new_size(deployment, present=fleet.present, new=0)
-    if deployment.strategy is Strategy.RECREATE:
-        return scaling.recreated(fleet, waits=_waits(seen))
-    return scaling.rolled(fleet, deployment)
+    def _sizes(self, update: Update) -> tuple[scaling.Sizes, int]:
+        """Return sizes that change, by UID, and the first size of a set that is to be made."""
+        deployment, fleet = self.deployment, self.fleet
+        if update.sizes and (deployment.is_paused or not self.is_in_place):
+            return update.sizes, 0
+        if deployment.is_paused:
+            sizes = scaling.held(fleet)
+            if self.is_in_place:
+                # They make no machines: what they got, they would lose again in the next pass.
+                olds = {one.uid: one.replicas for one in self.olds}
+                sizes = {uid: size for uid, size in sizes.items() if size <= olds.get(uid, size)}
+            return sizes, 0
+        if self.is_in_place:
+            return update.sizes, replicas.new_size(deployment, present=fleet.present, new=0)
+        if deployment.strategy is Strategy.RECREATE:
+            return scaling.recreated(fleet, waits=self.waits)
+        return scaling.rolled(fleet, deployment)
 
+    def _changes(self, sizes: scaling.Sizes, *, rolls: bool) -> Sequence[Change]:
+        found, names = list[Change](), self.names
+        for one in self.seen.sets:
+            if one.is_deleting:
+                continue
+            is_new, size = one is self.new, sizes.get(one.uid)
+            notes = autoscaler.set_mark(one, names, rolls=rolls, is_new=is_new)
+            if is_new or (one.replicas if size is None else size):
+                notes |= _missing(one, self._limits())
+            notes |= self._notes(one, is_new=is_new)
+            is_old = self.is_in_place and not is_new
+            labels = inplace.set_labels(one, names, is_old=is_old, is_known=self.fleet.is_known)
+            copies = is_new and one.template.rest != self.deployment.template.rest
+            if size is not None or notes or labels or copies:
+                found.append(
+                    Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
+                )
+        return found
 
-def _may_make(seen: progress.Seen) -> bool:
-    """Whether the set of the newest template is to be made now."""
-    deployment = seen.deployment
-    if deployment.is_paused:
-        return False
-    if deployment.strategy is Strategy.RECREATE:
-        return not _waits(seen)
-    return True
+    def _notes(self, one: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
+        """Return the annotations that a set gets of its deployment, and its revision."""
+        if is_new:
+            revision = next_number(one, self.olds, self.names)
+            return {**self._copied(one.annotations), **numbered(one, revision, self.names)}
+        key = self.names.scaler_time
+        said = self.deployment.annotations.get(key)
+        return _missing(one, {key: said}) if said and one.replicas else {}
 
+    def _copied(self, there: Mapping[str, str]) -> dict[str, str]:
+        return {
+            key: value
+            for key, value in self.deployment.annotations.items()
+            if key not in self.names.not_copied and there.get(key) != value
+        }
 
-def _waits(seen: progress.Seen) -> bool:
-    """Whether there are old machines, or may be."""
-    return any(
-        one.replicas or one.members or not (one.has_seen or one.is_deleting) for one in seen.olds
-    )
-
-
-def _changes(
-    seen: progress.Seen,
-    fleet: scaling.Fleet,
-    sizes: scaling.Sizes,
-    settings: Settings,
-    *,
-    rolls: bool,
-) -> Sequence[Change]:
-    found = []
-    for one in seen.sets:
-        if one.is_deleting:
-            continue
-        is_new = one is seen.new
-        size = sizes.get(one.uid)
-        notes = autoscaler.set_mark(one, settings.names, rolls=rolls, is_new=is_new)
-        if is_new or (one.replicas if size is None else size):
-            notes |= _missing(one, _limits(fleet, settings))
-        notes |= _notes(one, seen, settings, is_new=is_new)
-        is_old = seen.deployment.strategy is Strategy.IN_PLACE and not is_new
-        labels = inplace.set_labels(one, settings.names, is_old=is_old, is_known=fleet.is_known)
-        copies = is_new and one.template.rest != seen.deployment.template.rest
-        change = Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
-        if size is not None or notes or labels or copies:
-            found.append(change)
-    return found
-
-
-def _notes(
-    one: PopulatedSet, seen: progress.Seen, settings: Settings, *, is_new: bool
-) -> Mapping[str, str]:
-    """What a set gets of the annotations of its deployment, and its revision."""
-    deployment = seen.deployment
-    if not is_new:
-        said = deployment.annotations.get(settings.names.scaler_time)
-        return _missing(one, {settings.names.scaler_time: said}) if said and one.replicas else {}
-    revision = revisions.next_number(one, seen.olds, settings.names)
-    return {
-        **_copied(deployment, one.annotations, settings),
-        **revisions.numbered(one, revision, settings.names),
-    }
-
-
-def _copied(
-    deployment: MachineDeployment, there: Mapping[str, str], settings: Settings
-) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in deployment.annotations.items()
-        if key not in settings.names.not_copied and there.get(key) != value
-    }
-
-
-def _limits(fleet: scaling.Fleet, settings: Settings) -> dict[str, str]:
-    """The annotations that tell how a set was scaled last."""
-    return {settings.names.desired: str(fleet.replicas), settings.names.most: str(fleet.most)}
+    def _limits(self) -> dict[str, str]:
+        """Return the annotations that tell how a set was scaled last."""
+        return {
+            self.names.desired: str(self.fleet.replicas),
+            self.names.most: str(self.fleet.most),
+        }
 
 
 def _missing(one: PopulatedSet, wanted: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if one.annotations.get(key) != value}
+
+
+# --- revisions ------------------------------------------------------------------------------------
+
+_SUFFIX = 5
+"""Length of what is appended to the name of a deployment."""
+
+_FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
+"""FNV-1a, 32 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """How a set is to be called.
+
+    Attributes:
+        name: of the object.
+        hash: of the template, as text; stands in a label.
+        collisions: how often a name was taken before this one was not.
+    """
+
+    name: str
+    hash: str
+    collisions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revert:
+    """The answer to the wish for an older template.
+
+    Attributes:
+        to: the set whose template it is; None: nothing is changed.
+        revision: its number.
+        why_not: why nothing is changed.
+        is_same: whether that is because it is the present one.
+    """
+
+    to: PopulatedSet | None = None
+    revision: int = 0
+    why_not: str = ""
+    is_same: bool = False
+
+
+def new_and_old(
+    deployment: MachineDeployment, sets: Sequence[PopulatedSet]
+) -> tuple[PopulatedSet | None, Sequence[PopulatedSet]]:
+    """The set of the newest template, and the others; the oldest first."""
+    ordered = sorted(sets, key=lambda one: one.age)
+    essence = deployment.template.essence
+    alike = (one for one in ordered if one.template.essence == essence and not one.is_deleting)
+    new = next(alike, None)
+    return new, [one for one in ordered if one is not new]
+
+
+def name_for(deployment: MachineDeployment, taken: Collection[str]) -> Name:
+    """How the set of the newest template is to be called; none of the names taken."""
+    collisions = deployment.status.collisions or 0
+    while True:
+        digest = str(_fnv(f"{deployment.template.essence}{collisions or ''}"))
+        suffix = "".join(SAFE_LETTERS[ord(one) % len(SAFE_LETTERS)] for one in digest[:_SUFFIX])
+        name = f"{deployment.name}-{suffix}"
+        if name not in taken:
+            return Name(name=name, hash=digest, collisions=collisions)
+        collisions += 1
+
+
+def number(of: Mapping[str, str], names: Names) -> int:
+    """The revision that annotations tell; 0 where they tell none."""
+    return parse_digits(of.get(names.revision, "")) or 0
+
+
+def next_number(new: PopulatedSet | None, olds: Sequence[PopulatedSet], names: Names) -> int:
+    """The revision of the newest template."""
+    highest = max((number(one.annotations, names) for one in olds), default=0)
+    found = number(new.annotations, names) if new is not None else 0
+    return max(found, highest + 1)
+
+
+def numbered(new: PopulatedSet, revision: int, names: Names) -> Mapping[str, str]:
+    """The annotations that give a set its revision; none where it has it."""
+    before = number(new.annotations, names)
+    if before >= revision:
+        return {}
+    found = {names.revision: str(revision)}
+    if before:
+        former = new.annotations.get(names.revision_history, "")
+        found[names.revision_history] = ",".join(filter(None, (former, str(before))))
+    return found
+
+
+def superfluous(
+    deployment: MachineDeployment, olds: Sequence[PopulatedSet]
+) -> Sequence[PopulatedSet]:
+    """Old sets beyond those that are kept; none that has machines."""
+    if deployment.history_limit is None:
+        return ()
+    kept = [one for one in olds if one.has_seen and not one.is_deleting]
+    empty = [one for one in kept if not (one.replicas or one.members)]
+    return empty[: max(0, len(empty) - deployment.history_limit)]
+
+
+def revert(deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names) -> Revert:
+    """What follows from the wish for an older template."""
+    wish = deployment.rollback_to or 0
+    known = {number(one.annotations, names): one for one in sorted(sets, key=lambda one: one.age)}
+    known.pop(0, None)
+    if not wish:
+        # The one before is the second highest.
+        wish = sorted(known)[-2] if len(known) > 1 else 0
+    found = known.get(wish)
+    if found is None:
+        text = f"There is no revision {wish}." if wish else "There is no revision before this one."
+        return Revert(revision=wish, why_not=text)
+    if found.template.essence == deployment.template.essence:
+        text = f"Revision {wish} has the same template as the deployment {deployment.name}."
+        return Revert(revision=wish, why_not=text, is_same=True)
+    return Revert(to=found, revision=wish)
+
+
+def _fnv(text: str) -> int:
+    found = _FNV_OFFSET
+    for byte in text.encode():
+        found = (found ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return found

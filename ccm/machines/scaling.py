@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ccm.base.parsing import parse_digits
-from ccm.machines import bounds
+from ccm.machines import replicas
 from ccm.machines.replicas import DEFAULT_PRIORITY, PopulatedSet, deletion_order, is_called
 from ccm.machines.settings import Names
 from ccm.model.machines import MachineDeployment
@@ -125,14 +125,14 @@ class Fleet:
         return sum(one.present for one in self.sets)
 
     @property
+    def wanted(self) -> int:
+        """Machines that all sets together want."""
+        return sum(one.replicas for one in self.sets if not one.is_deleting)
+
+    @property
     def is_known(self) -> bool:
         """Whether it is known which machines there are, and will be."""
         return all(one.has_seen or one.is_deleting for one in self.sets)
-
-    @property
-    def active(self) -> Sequence[Sized]:
-        """Sets of which machines are wanted."""
-        return [one for one in self.sets if one.is_active]
 
     @property
     def old_active(self) -> Sequence[Sized]:
@@ -165,7 +165,7 @@ def sized(found: PopulatedSet, deployment: MachineDeployment, now: datetime, nam
 
 def held(fleet: Fleet) -> Sizes:
     """The sizes while nothing is exchanged: only as many machines as there should be."""
-    active, new = fleet.active, fleet.new
+    active, new = [one for one in fleet.sets if one.is_active], fleet.new
     if not fleet.is_known:
         return {}
     if len(active) <= 1:
@@ -175,7 +175,7 @@ def held(fleet: Fleet) -> Sizes:
         )
     if new is not None and new.replicas == new.available_at(new.replicas) == fleet.replicas:
         return {one.uid: 0 for one in fleet.old_active}
-    if (excess := _wanted(fleet) - fleet.most) > 0:
+    if (excess := fleet.wanted - fleet.most) > 0:
         return _shrunk(fleet, excess)
     grows = new if new is not None and new.replicas else active[-1]
     more = fleet.most - fleet.present
@@ -204,12 +204,12 @@ def rolled(fleet: Fleet, deployment: MachineDeployment) -> tuple[Sizes, int]:
     new = fleet.new
     if not fleet.is_known:
         return {}, 0
-    excess = _wanted(fleet) - fleet.most
+    excess = fleet.wanted - fleet.most
     if excess > 0 and fleet.old_active:
         return _shrunk(fleet, excess), 0
     if new is None:
-        return {}, bounds.new_size(deployment, present=fleet.present, new=0)
-    size = bounds.new_size(deployment, present=fleet.present, new=new.replicas)
+        return {}, replicas.new_size(deployment, present=fleet.present, new=0)
+    size = replicas.new_size(deployment, present=fleet.present, new=new.replicas)
     if new.replicas > fleet.replicas:
         size = _fit(fleet, new)
     return _changed({new.uid: size, **down(fleet, new)}, fleet), 0
@@ -219,7 +219,7 @@ def down(fleet: Fleet, new: Sized) -> Sizes:
     """Sizes of old sets: first those go that are missing anyway, then as many as may be missing."""
     sizes = {one.uid: one.replicas for one in fleet.olds}
     missing = new.replicas - new.available_at(new.replicas)
-    room = _wanted(fleet) - fleet.floor - missing
+    room = fleet.wanted - fleet.floor - missing
     spare = sum(one.available_at(one.replicas) for one in fleet.sets) - fleet.floor
     for costs in (False, True):
         for one in fleet.olds:
@@ -245,7 +245,7 @@ def _lowered(one: Sized, size: int, room: int, budget: int) -> tuple[int, int]:
 
 def lessened(fleet: Fleet, surge: int) -> Sizes:
     """Sizes of those that shrink where more machines are wanted than there may be."""
-    excess = _wanted(fleet) - fleet.replicas - surge
+    excess = fleet.wanted - fleet.replicas - surge
     return _shrunk(fleet, excess) if excess > 0 else {}
 
 
@@ -253,7 +253,7 @@ def _shrunk(fleet: Fleet, excess: int) -> Sizes:
     """Sizes with so many machines less: first those go that somebody chose, then each set loses in
     proportion, and the largest what is left.
     """
-    by_size = sorted(fleet.active, key=lambda one: -one.replicas)
+    by_size = sorted((one for one in fleet.sets if one.is_active), key=lambda one: -one.replicas)
     sizes = {one.uid: one.replicas for one in fleet.sets}
     left = excess
     for one in by_size:
@@ -268,7 +268,7 @@ def _shrunk(fleet: Fleet, excess: int) -> Sizes:
 
 def _share(one: Sized, fleet: Fleet) -> int:
     """How many of the machines that are too many are this set's (apps Deployment controller)."""
-    former = one.most or _wanted(fleet)
+    former = one.most or fleet.wanted
     kept = (2 * one.replicas * fleet.most + former) // (2 * former)
     return max(0, one.replicas - kept)
 
@@ -299,10 +299,6 @@ def _fitting(fleet: Fleet, sizes: Sizes, one: Sized, wanted: int) -> int:
         if others + one.steady_at(size) >= floor:
             return size
     return sizes[one.uid]
-
-
-def _wanted(fleet: Fleet) -> int:
-    return sum(one.replicas for one in fleet.sets if not one.is_deleting)
 
 
 def _changed(sizes: Sizes, fleet: Fleet) -> Sizes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.base.backoff import Exponential
-from ccm.machines import statuses
+from ccm.machines import creation
 from ccm.machines.replicas import Member
 from ccm.model.machines import Phase
 
@@ -80,7 +80,7 @@ def is_another_answer(found: Setbacks, *, code: str, text: str) -> bool:
         code: code with which the cloud refused to create a machine; empty = it was created.
         text: text of the refusal.
     """
-    return bool(found.code) and (code != found.code or not statuses.similar(text, found.text))
+    return bool(found.code) and (code != found.code or not creation.similar(text, found.text))
 
 
 def resumed(since: datetime) -> Setbacks:

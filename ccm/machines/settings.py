@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ccm.cloud.machines import Identity
 from ccm.model.machines import Machine
+
+_OWN = (
+    "creation_timeout_s",
+    "health_timeout_s",
+    "update_timeout_s",
+    "preserve_timeout_s",
+    "drain_timeout_s",
+    "unhealthy_conditions",
+)
+"""Settings that a machine may have itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +139,8 @@ class Settings:
         has_target: whether there is a cluster to join.
         unhealthy_conditions: condition types that make a node unhealthy unless they are False.
         creation_timeout_s: time to join, after which a machine fails.
-        health_timeout_s: time with an unhealthy node, after which a machine fails.
+        health_timeout_s: time with an unhealthy node, after which a machine fails; None =
+            never.
         update_timeout_s: time for an update in place.
         preserve_timeout_s: time for which a failed machine is preserved.
         exhausted_retry_s: delay of a creation that exceeded a quota or the capacity.
@@ -145,7 +156,7 @@ class Settings:
     has_target: bool = True
     unhealthy_conditions: Sequence[str] = ()
     creation_timeout_s: float = 1200.0
-    health_timeout_s: float = 600.0
+    health_timeout_s: float | None = 600.0
     update_timeout_s: float = 1200.0
     preserve_timeout_s: float = 345_600.0
     exhausted_retry_s: float = 600.0
@@ -165,43 +176,7 @@ class Settings:
             uid=machine.uid,
         )
 
-    def timeout_s(self, machine: Machine) -> float:
-        """Return the time that a machine has to join."""
-        own = machine.creation_timeout_s
-        return self.creation_timeout_s if own is None else own
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effective:
-    """What counts for one machine.
-
-    Attributes:
-        creation_timeout_s: after how long it has failed to join.
-        health_timeout_s: after how long with a sick node it has failed; None = never.
-        update_timeout_s: how long an update in place may take.
-        preserve_timeout_s: for how long it is preserved.
-        unhealthy_conditions: its node is healthy while each of them that it has is False.
-    """
-
-    creation_timeout_s: float
-    health_timeout_s: float | None
-    update_timeout_s: float
-    preserve_timeout_s: float
-    unhealthy_conditions: Sequence[str]
-
-
-def effective(machine: Machine, settings: Settings) -> Effective:
-    """The settings that count for a machine."""
-    health_s = _first(machine.health_timeout_s, settings.health_timeout_s)
-    own = machine.unhealthy_conditions
-    return Effective(
-        creation_timeout_s=settings.timeout_s(machine),
-        health_timeout_s=None if machine.never_fails else health_s,
-        update_timeout_s=_first(machine.update_timeout_s, settings.update_timeout_s),
-        preserve_timeout_s=_first(machine.preserve_timeout_s, settings.preserve_timeout_s),
-        unhealthy_conditions=settings.unhealthy_conditions if own is None else own,
-    )
-
-
-def _first(own: float | None, others: float) -> float:
-    return others if own is None else own
+    def of(self, machine: Machine) -> Settings:
+        """Return the settings that count for a machine: its own ones, and else these."""
+        own = {name: value for name in _OWN if (value := getattr(machine, name)) is not None}
+        return replace(self, **own | ({"health_timeout_s": None} if machine.never_fails else {}))

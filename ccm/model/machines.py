@@ -8,7 +8,7 @@ of an object, and makes the patches for what controllers want to write.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -127,6 +127,29 @@ class MachineStatus:
     addresses: tuple[NodeAddress, ...] = ()
     conditions: tuple[NodeCondition, ...] = ()
 
+    def entered(
+        self,
+        phase: Phase,
+        description: str,
+        state: OperationState,
+        kind: OperationType,
+        now: datetime,
+        *,
+        timeout_active: bool = False,
+    ) -> MachineStatus:
+        """Return the status of a machine that enters a phase now."""
+        return replace(
+            self,
+            phase=phase,
+            description=description,
+            code="",
+            state=state.value,
+            kind=kind.value,
+            timeout_active=timeout_active,
+            since=now,
+            updated=now,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
@@ -147,6 +170,11 @@ class Condition:
     message: str = ""
     updated: datetime | None = None
     since: datetime | None = None
+
+    def after(self, before: Condition | None) -> Condition:
+        """Return the condition with the time since which it has its status."""
+        is_same = before is not None and before.status == self.status
+        return replace(self, since=before.since) if before is not None and is_same else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 
 from ccm.model import names
-from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire, enum
-from ccm.model.times import parse_time
+from ccm.model.meta import EMPTY, KubeObject, ObjectMeta, ObjectReference, Wire, enum
+from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import format_time, parse_time
 
 
 class Taint(Wire, frozen=True, kw_only=True):
@@ -108,6 +109,68 @@ def age_s(node: Node, now: datetime) -> float | None:
     """Seconds since the node was created; None where nobody says when that was."""
     created = node.metadata.creation_timestamp
     return (now - parse_time(created)).total_seconds() if created else None
+
+
+def condition_of(node: Node, kind: str) -> NodeCondition | None:
+    """Return the condition of a type."""
+    return next((one for one in node.status.conditions or () if one.type == kind), None)
+
+
+def node_condition_patch(
+    node: Node, kind: str, said: tuple[str, str, str], now: datetime, *, since: str = ""
+) -> Patch:
+    """Return the status patch of a condition, which has all fields: a missing one would stay.
+
+    Args:
+        node: the node.
+        kind: type of the condition.
+        said: its status, reason and message.
+        now: the time.
+        since: time since which it has this status; empty = now.
+    """
+    status, reason, message = said
+    wanted = {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": format_time(now),
+        "lastTransitionTime": since or format_time(now),
+    }
+    return {"metadata": same_object(node), "status": {"conditions": [wanted]}}
+
+
+def node_patch(
+    node: Node,
+    *,
+    labels: Mapping[str, str | None] = EMPTY,
+    annotations: Mapping[str, str | None] = EMPTY,
+    taints: Sequence[Taint] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> Patch | None:
+    """Return the patch that gives a node what differs; None: nothing does.
+
+    Args:
+        node: the node.
+        labels: labels to set; None as a value: to remove.
+        annotations: likewise.
+        taints: all taints; None = as they are.
+        spec: further fields of the spec, which differ.
+    """
+    metadata: dict[str, Any] = {}
+    for key, wanted, there in (
+        ("labels", labels, node.labels),
+        ("annotations", annotations, node.annotations),
+    ):
+        if changed := {name: text for name, text in wanted.items() if there.get(name) != text}:
+            metadata[key] = changed
+    fields = dict(spec or {})
+    if taints is not None and list(taints) != list(node.taints):
+        fields["taints"] = taints_value(taints)
+    if not (metadata or fields):
+        return None
+    metadata = same_object(node) | same_version(node) | metadata
+    return {"metadata": metadata} | ({"spec": fields} if fields else {})
 
 
 def taints_value(taints: Sequence[Taint]) -> list[Any] | None:

@@ -6,6 +6,8 @@ whole, under the version they were read from: a custom resource has no merge key
 
 from __future__ import annotations
 
+import msgspec
+
 from ccm.model.meta import KubeObject, OwnerReference
 from ccm.model.patches import Patch, same_object, same_version
 
@@ -59,17 +61,5 @@ def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
 def _owned_by(obj: KubeObject, owners: list[OwnerReference]) -> Patch:
     metadata = same_object(obj) | same_version(obj)
     # As text and numbers: what compares or stores a patch knows no structs.
-    metadata["ownerReferences"] = [_plain(one) for one in owners]
+    metadata["ownerReferences"] = [msgspec.to_builtins(one) for one in owners]
     return {"metadata": metadata}
-
-
-def _plain(one: OwnerReference) -> dict[str, object]:
-    known = {
-        "apiVersion": one.api_version,
-        "kind": one.kind,
-        "name": one.name,
-        "uid": one.uid,
-        "controller": one.controller,
-        "blockOwnerDeletion": one.block_owner_deletion,
-    }
-    return {key: value for key, value in known.items() if value is not None}

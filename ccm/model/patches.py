@@ -60,6 +60,14 @@ def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patc
     return {"metadata": metadata}
 
 
+def hold(obj: KubeObject, name: str) -> Patch | None:
+    """Return the patch that adds a finalizer to a custom resource; None: it is there, or too late.
+
+    To an object that is being deleted no finalizer can be added any more.
+    """
+    return None if obj.is_deleting else add_finalizer(obj, name, strategic=False)
+
+
 def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
     """The patch that removes a finalizer and none of somebody else; None when it is gone.
 

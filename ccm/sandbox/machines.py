@@ -20,7 +20,7 @@ from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
 from ccm.kube.resources import SECRETS, SERVICES, Kind
-from ccm.machines import bounds
+from ccm.machines import replicas
 from ccm.model.machines import Machine, MachineDeployment
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import cloud
@@ -117,8 +117,8 @@ def standing(obj: MachineDeployment) -> str:
     status = obj.status
     if obj.faults:
         return f"{obj.name}: {'; '.join(obj.faults)}"
-    most = obj.replicas + bounds.surge(obj)
-    least = obj.replicas - bounds.unavailable(obj)
+    most = obj.replicas + replicas.surge(obj)
+    least = obj.replicas - replicas.unavailable(obj)
     paused = ", paused" if obj.is_paused else ""
     return (
         f"{obj.name}: {status.replicas} machines (at most {most}), {status.updated} of "

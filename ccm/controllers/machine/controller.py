@@ -16,10 +16,8 @@ from ccm.base import clock
 from ccm.controllers.machine.context import Context, Drains, Pauses
 from ccm.controllers.machine.create import Creation, claim
 from ccm.controllers.machine.freeze import SETTLING_S, Freezer
-from ccm.controllers.machine.health import Health, sooner
-from ccm.controllers.machine.preserve import Preserver
+from ccm.controllers.machine.health import Health, Preserver, Updater, sooner
 from ccm.controllers.machine.remove import Terminations
-from ccm.controllers.machine.update import Updater
 from ccm.machines import creation, health, metrics
 from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import Outcome

@@ -24,7 +24,7 @@ from ccm.controllers.machine.tokens import Taken, Tokens
 from ccm.machines import creation, metrics, tokens
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.creation import SHORT_S, Outcome
-from ccm.machines.listing import Listing
+from ccm.machines.driver import Listing
 from ccm.model.machines import Machine
 from ccm.model.patches import Patch
 from ccm.runtime.workers import Turn

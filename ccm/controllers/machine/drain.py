@@ -12,15 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from ccm.base import clock, log
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.controllers.machine.attachments import Attachments
-from ccm.controllers.machine.budgets import Budgets
 from ccm.controllers.machine.evictions import Evictions, Failed, Tools
-from ccm.kube.informer import Informer
-from ccm.kube.resources import BUDGETS, PODS
 from ccm.machines import drain, reasons
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import Shared
@@ -70,21 +64,11 @@ class Drainer:
         settings: drain.Settings | None = None,
         events: Recorder | None = None,
     ) -> None:
-        self._client = client = shared.caches.target.client
         self._caches = shared.caches
         self._events = events
         self._drains: dict[str, _Entry] = {}
         self._handler: Any = None
-        self._knows_evictions: bool | None = None
-        self._asking = asyncio.Lock()
-        self._tools = Tools(
-            caches=shared.caches,
-            client=client,
-            settings=settings or drain.Settings(),
-            budgets=Budgets(lambda: Informer(client.resource(BUDGETS), resource=BUDGETS.plural)),
-            attachments=Attachments(shared.driver, client),
-            evicts=self._evicts,
-        )
+        self._tools = Tools(shared, settings or drain.Settings())
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
         """See to it that a machine's node is drained.
@@ -137,21 +121,17 @@ class Drainer:
             await cancel_and_join(entry.job)
 
     async def tend(self) -> None:
-        """Until cancelled; then no drain is left under way."""
+        """Wait to be cancelled; then no drain is left under way."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await self.close()
-
-    async def close(self) -> None:
-        """End all of them."""
-        entries, self._drains = list(self._drains.values()), {}
-        if self._handler is not None:
-            self._caches.nodes.remove_handler(self._handler)
-            self._handler = None
-        for entry in entries:
-            _settle(entry)
-        await cancel_and_join(*(entry.job for entry in entries))
+            entries, self._drains = list(self._drains.values()), {}
+            if self._handler is not None:
+                self._caches.nodes.remove_handler(self._handler)
+                self._handler = None
+            for entry in entries:
+                _settle(entry)
+            await cancel_and_join(*(entry.job for entry in entries))
 
     async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
         await cancel_and_join(before)
@@ -212,15 +192,6 @@ class Drainer:
         for entry in self._drains.values():
             if entry.task.node_name == node.name:
                 entry.evictions.look_at_node()
-
-    async def _evicts(self) -> bool:
-        """Whether there are evictions; asked once."""
-        async with self._asking:
-            if self._knows_evictions is None:
-                found = msgspec.json.decode(await self._client.raw("GET", "/api/v1"))
-                known = {one.get("name") for one in found.get("resources", ())}
-                self._knows_evictions = f"{PODS.plural}/eviction" in known
-        return self._knows_evictions
 
 
 def _settle(entry: _Entry) -> None:

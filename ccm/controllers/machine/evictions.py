@@ -8,15 +8,17 @@ waited for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
 
 from ccm.base import clock, log, tasks
 from ccm.base.tasks import Group, bounded, first_of, leaves
-from ccm.controllers.machine.attachments import Attachments, Mounted
-from ccm.controllers.machine.budgets import Budgets, Refused
+from ccm.cloud.errors import CloudError, Unimplemented
+from ccm.cloud.machines import GetVolumeIDsRequest, MachineDriver
 from ccm.kube.client import Client
 from ccm.kube.errors import (
     ApiError,
@@ -28,15 +30,15 @@ from ccm.kube.errors import (
     Unreachable,
 )
 from ccm.kube.informer import Informer
-from ccm.kube.resources import NODES, PODS
+from ccm.kube.resources import ATTACHMENTS, BUDGETS, CLAIMS, NODE_VOLUMES, NODES, PODS, VOLUMES
 from ccm.machines import drain
-from ccm.machines.ages import Ages
-from ccm.machines.caches import Caches
+from ccm.machines.caches import Ages
 from ccm.machines.drain import DrainTask
-from ccm.model import Node, Pod, names
-from ccm.model.patches import Patch
+from ccm.machines.driver import Driver, Shared
+from ccm.model import Node, Pod, PodDisruptionBudget
+from ccm.model.meta import KubeObject
 from ccm.runtime.controller import until_synced
-from ccm.runtime.lazy import following
+from ccm.runtime.lazy import RefCountedInformer, following
 from ccm.runtime.writer import Step, Writer
 
 LOOKS = 2
@@ -79,25 +81,30 @@ class Answer(Enum):
 PAUSES_S = {Answer.TROUBLE: TROUBLE_S, Answer.RACED: RACED_S}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What all drains share.
+    """Objects that all drains share.
 
-    Attributes:
-        caches: the nodes, and the time.
-        client: requests to the cluster of the nodes.
+    Args:
+        shared: what the machine controllers share.
         settings: of flags.
-        budgets: who waits for them.
-        attachments: where volumes are.
-        evicts: whether the API server knows evictions.
     """
 
-    caches: Caches
-    client: Client
-    settings: drain.Settings
-    budgets: Budgets
-    attachments: Attachments
-    evicts: Callable[[], Awaitable[bool]]
+    def __init__(self, shared: Shared, settings: drain.Settings) -> None:
+        self.caches, self.client = shared.caches, shared.caches.target.client
+        self.settings = settings
+        self.budgets = Budgets(self.client)
+        self.attachments = Attachments(shared.driver, self.client)
+        self._knows_evictions: bool | None = None
+        self._asking = asyncio.Lock()
+
+    async def evicts(self) -> bool:
+        """Return whether the API server knows evictions; it is asked once."""
+        async with self._asking:
+            if self._knows_evictions is None:
+                found = msgspec.json.decode(await self.client.raw("GET", "/api/v1"))
+                known = {one.get("name") for one in found.get("resources", ())}
+                self._knows_evictions = f"{PODS.plural}/eviction" in known
+        return self._knows_evictions
 
 
 class Evictions:
@@ -113,12 +120,25 @@ class Evictions:
         self.tally = drain.Tally(forced=task.force)
         self._task = task
         self._tools = tools
+        self._patience_s = tools.settings.patience_s(task.max_evict_retries)
         self._changed = changed
-        self._pods = self._informer()
+        source = tools.client.resource(PODS).where(f"spec.nodeName={task.node_name}")
+        self._pods = Informer(source, resource=PODS.plural)
+        self._pods.add_handler(
+            name="drain",
+            on_update=lambda old, new: self._gone(old) if old.uid != new.uid else None,
+            on_delete=lambda pod, _: self._gone(pod),
+        )
         self._ages = Ages(tools.client.server_time)
         self._ends: dict[str, asyncio.Event] = {}
         self._news = asyncio.Event()
-        self._until_s = self._deadline_s()
+        self._until_s: float | None = None
+        """Monotonic deadline of the graceful drain."""
+        if task.deadline is not None:
+            left_s = task.left_s
+            if left_s is None:
+                left_s = (task.deadline - tools.caches.now()).total_seconds()
+            self._until_s = clock.monotonic() + left_s
         self._interval_s = drain.retry_s(self._left_s())
         self._is_empty = False
         self._budgets: AsyncExitStack | None = None
@@ -129,7 +149,7 @@ class Evictions:
         self._news.set()
 
     def look_at_node(self) -> None:
-        """Its conditions may be others: force may be due at another time."""
+        """Check the conditions of the node: force may be due at another time."""
         self._news.set()
 
     async def run(self) -> None:
@@ -154,13 +174,11 @@ class Evictions:
         if (node := self._node()) is None:
             return
         write = Writer(self._tools.client.resource(NODES))
-
-        def going(one: Node) -> Patch | None:
-            return drain.condition_patch(one, names.CONDITION_TERMINATING, clock.now())
-
         try:
             if self._task.terminating:
-                await write.change(node, Step(going, "status"))
+                await write.change(
+                    node, Step(lambda one: drain.condition_patch(one, clock.now()), "status")
+                )
         except KubeError as error:
             if not self.tally.forced:
                 raise Failed(f"failure in update of node conditions - {error}") from error
@@ -172,16 +190,6 @@ class Evictions:
 
     def _node(self) -> Node | None:
         return self._tools.caches.nodes.store.get(self._task.node_name)
-
-    def _deadline_s(self) -> float | None:
-        """From when on force is used, on a clock that nobody sets; None = never."""
-        task = self._task
-        if task.deadline is None:
-            return None
-        left_s = task.left_s
-        if left_s is None:
-            left_s = (task.deadline - self._tools.caches.now()).total_seconds()
-        return clock.monotonic() + left_s
 
     def _left_s(self) -> float | None:
         return None if self._until_s is None else self._until_s - clock.monotonic()
@@ -222,16 +230,16 @@ class Evictions:
     async def _gracefully(self) -> None:
         for _ in range(LOOKS):
             pods = self._pods.store.list()
-            order = drain.order(pods)
-            if not order.count:
+            parallel, serial = drain.order(pods)
+            if not (parallel or serial):
                 break
             self.tally.total += sum(one.uid not in self._ends for one in drain.removable(pods))
             claims = drain.exclusive_claims(pods)
             try:
                 async with Group() as group:
-                    for pod in order.parallel:
+                    for pod in parallel:
                         group.start(self._leave(pod), name=f"drain-{pod.key}")
-                    group.start(self._one_by_one(order.serial, claims), name="drain-serial")
+                    group.start(self._one_by_one(serial, claims), name="drain-serial")
             except ExceptionGroup as errors:
                 # The others need not be told: what was evicted goes, and the rest comes again.
                 raise next(leaves(errors)) from errors
@@ -243,24 +251,22 @@ class Evictions:
     async def _leave(self, pod: Pod) -> None:
         """A Pod that nobody waits for but itself."""
         spent_s = 0.0
-        patience_s = self._tools.settings.patience_s(self._task.max_evict_retries)
         while (answer := await self._evict(pod)) is not Answer.ACCEPTED:
-            if spent_s >= patience_s:
+            if spent_s >= self._patience_s:
                 await self._delete(pod, 0)
                 break
-            spent_s += await self._wait([pod], answer, patience_s - spent_s)
+            spent_s += await self._wait([pod], answer, self._patience_s - spent_s)
         await self._ended(pod)
 
     async def _one_by_one(self, pods: Sequence[Pod], claims: Mapping[str, tuple[str, ...]]) -> None:
         spent_s = 0.0
-        patience_s = self._tools.settings.patience_s(self._task.max_evict_retries)
         left = list(pods)
         while left:
             refused, answer = [], Answer.ACCEPTED
             for pod in left:
                 mounted = await self._tools.attachments.of(pod, claims[pod.uid])
                 if (found := await self._evict(pod)) is not Answer.ACCEPTED:
-                    if spent_s < patience_s:
+                    if spent_s < self._patience_s:
                         refused.append(pod)
                         answer = found
                         continue
@@ -268,7 +274,7 @@ class Evictions:
                 await self._moved(pod, mounted)
             left = refused
             if left:
-                spent_s += await self._wait(left, answer, patience_s - spent_s)
+                spent_s += await self._wait(left, answer, self._patience_s - spent_s)
 
     async def _wait(self, pods: Sequence[Pod], answer: Answer, left_s: float) -> float:
         """Until one of them should be tried again; how much patience that took."""
@@ -280,10 +286,7 @@ class Evictions:
             # Watched from the first refusal to the end, and not anew for each.
             self._budgets = None
             await stack.enter_async_context(budgets.use())
-        try:
-            await first_of(*(budgets.wait(one, pause_s) for one in pods), name="budgets")
-        except Refused as error:
-            raise Failed(f"- {error}") from error
+        await first_of(*(budgets.wait(one, pause_s) for one in pods), name="budgets")
         return 0.0 if trouble else clock.monotonic() - began
 
     async def _evict(self, pod: Pod) -> Answer:
@@ -302,14 +305,13 @@ class Evictions:
             # Pod or budget changed in that moment; what another Pod has the name of is gone soon.
             self._note(pod, f"could not be evicted: {error}")
             return Answer.RACED
-        except TooManyRequests as error:
-            if not error.has_cause(BUDGET):
-                return self._hindered(pod, error)
+        except (TooManyRequests, Unreachable, ServerError) as error:
+            if not (isinstance(error, TooManyRequests) and error.has_cause(BUDGET)):
+                self._note(pod, f"could not be evicted: {error}")
+                return Answer.TROUBLE
             why = next((one.message for one in error.causes), error.message)
             self._note(pod, f"waits for its disruption budget: {why}")
             return Answer.REFUSED
-        except (Unreachable, ServerError) as error:
-            return self._hindered(pod, error)
         except ApiError as error:
             raise Failed(f"- Pod {pod.key} cannot be evicted: {error}") from error
         return self._goes(pod)
@@ -319,10 +321,6 @@ class Evictions:
         self.tally.blocked.pop(pod.key, None)
         self._changed()
         return Answer.ACCEPTED
-
-    def _hindered(self, pod: Pod, error: KubeError) -> Answer:
-        self._note(pod, f"could not be evicted: {error}")
-        return Answer.TROUBLE
 
     def _note(self, pod: Pod, why: str) -> None:
         self.tally.blocked[pod.key] = why
@@ -347,17 +345,18 @@ class Evictions:
         settings, node_name = self._tools.settings, self._task.node_name
         until = clock.monotonic() + pod.grace_s + settings.detach_timeout_s
         await self._ended(pod)
-        if not mounted:
+        volumes, ids = mounted
+        if not ids:
             return
-        attachments, listed = self._tools.attachments, ", ".join(mounted.volumes)
+        attachments, listed = self._tools.attachments, ", ".join(volumes)
         left_s = until - clock.monotonic()
         self._waits(pod, f"waits for {listed} to be detached")
-        if await _in_time(left_s, attachments.detached(mounted, node_name)):
+        if await _in_time(left_s, attachments.detached(ids, node_name)):
             # What nobody makes anew is attached nowhere. The reference waits for it too.
             if pod.controller:
                 self._waits(pod, f"waits for {listed} to be attached to another node")
                 limit_s = settings.reattach_timeout_s
-                await _in_time(limit_s, attachments.reattached(mounted, node_name))
+                await _in_time(limit_s, attachments.reattached(volumes, node_name))
         else:
             _log.warning("volumes are still attached, the drain goes on", pod=pod.key)
         self.tally.volumes.pop(pod.key, None)
@@ -412,19 +411,6 @@ class Evictions:
             else:
                 return
 
-    # --- the watch ----------------------------------------------------------------------------
-
-    def _informer(self) -> Informer[Pod]:
-        source = self._tools.client.resource(PODS).where(f"spec.nodeName={self._task.node_name}")
-        found = Informer(source, resource=PODS.plural)
-
-        def updated(old: Pod, new: Pod) -> None:
-            if old.uid != new.uid:
-                self._gone(old)
-
-        found.add_handler(name="drain", on_update=updated, on_delete=lambda pod, _: self._gone(pod))
-        return found
-
     def _gone(self, pod: Pod) -> None:
         if (end := self._ends.get(pod.uid)) is not None:
             end.set()
@@ -438,3 +424,184 @@ async def _in_time(seconds: float, work: Awaitable[None]) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+# --- budgets and volumes --------------------------------------------------------------------------
+
+LOOKUP_TRIES = 3
+LOOKUP_RETRY_S = 5.0
+"""Tries to read a claim or volume, and the time between them (reference)."""
+
+T = TypeVar("T", bound=KubeObject)
+
+
+Mounted = tuple[tuple[str, ...], tuple[str, ...]]
+"""Volumes that are waited for: names of the PersistentVolumes, and IDs by which nodes know them."""
+
+
+class Attachments:
+    """Where volumes are.
+
+    Args:
+        driver: calls the driver.
+        client: reads from the cluster.
+    """
+
+    def __init__(self, driver: Driver, client: Client) -> None:
+        self._driver = driver
+        self._client = client
+        self._elsewhere = RefCountedInformer(
+            lambda: Informer(client.resource(ATTACHMENTS), resource=ATTACHMENTS.plural)
+        )
+
+    async def of(self, pod: Pod, claims: Iterable[str]) -> Mounted:
+        """Those behind a Pod's claims that the driver knows; what is missing is left out."""
+        volumes: list[str] = []
+        ids: list[str] = []
+        for claim in claims:
+            name, spec = await self._volume(pod, claim)
+            found = await self._ids(spec) if spec else ()
+            if found:
+                volumes.append(name)
+                ids.extend(found)
+        return tuple(volumes), tuple(ids)
+
+    async def detached(self, ids: Sequence[str], node_name: str) -> None:
+        """Return once the node reports none of them, or is gone."""
+        source = self._client.resource(NODE_VOLUMES).where(f"metadata.name={node_name}")
+        async with following(Informer(source, resource=NODE_VOLUMES.plural)) as nodes:
+
+            def are_gone() -> bool:
+                node = nodes.store.get(node_name)
+                return node is None or not drain.still_attached(ids, node.attached)
+
+            await _until(nodes, are_gone)
+
+    async def reattached(self, volumes: Sequence[str], node_name: str) -> None:
+        """Return once each of them is attached to another node."""
+        async with self._elsewhere.use() as found:
+            await _until(
+                found,
+                lambda: not drain.not_elsewhere(volumes, found.store.list(), node_name),
+            )
+
+    async def _volume(self, pod: Pod, claim: str) -> tuple[str, dict[str, Any]]:
+        """Name and spec of the PersistentVolume behind a claim; empty where there is none."""
+        for attempt in range(1, LOOKUP_TRIES + 1):
+            try:
+                bound = await self._client.resource(CLAIMS).get(claim, namespace=pod.namespace)
+                if not bound.spec.volume_name:
+                    return "", {}
+                volume = await self._client.resource(VOLUMES).get(bound.spec.volume_name)
+            except NotFound:
+                return "", {}
+            except KubeError as error:
+                if attempt == LOOKUP_TRIES:
+                    _log.warning("volume of a Pod is not waited for", pod=pod.key, error=str(error))
+                await asyncio.sleep(LOOKUP_RETRY_S)
+            else:
+                return volume.name, volume.spec
+        return "", {}
+
+    async def _ids(self, spec: dict[str, Any]) -> Sequence[str]:
+        request = GetVolumeIDsRequest(pv_specs=(spec,))
+        try:
+            return await self._driver.call(MachineDriver.get_volume_ids, request)
+        except Unimplemented:
+            pass
+        except CloudError as error:
+            _log.warning("volume is not waited for", error=str(error))
+        return ()
+
+
+async def _until(informer: Informer[T], holds: Callable[[], bool]) -> None:
+    """Return once it holds, told by a complete cache."""
+    changed = asyncio.Event()
+
+    def note(*_: object) -> None:
+        changed.set()
+
+    handler = informer.add_handler(name="drain", on_add=note, on_update=note, on_delete=note)
+    try:
+        while not informer.has_synced:
+            with suppress(TimeoutError):
+                await informer.wait_synced(60.0)
+        while not holds():
+            changed.clear()
+            await changed.wait()
+    finally:
+        informer.remove_handler(handler)
+
+
+# --- budgets ------------------------------------------------------------------------------
+
+SYNC_S = 10.0
+"""Longest wait for the budgets themselves; the Pod is tried again anyway."""
+
+STALE_S = 1.0
+"""When a Pod is tried again whose budget seems to allow it: what is seen may be of before."""
+
+
+CONFIRM_S = 2.0
+"""How long a budget has to look misconfigured: one may for a moment, when a Pod is gone and the
+one that replaces it is yet to be made."""
+
+
+class Budgets:
+    """The budgets, and who waits for them.
+
+    Args:
+        client: reads from the cluster of the nodes.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._cache = RefCountedInformer(self._made)
+        self._waiting: dict[str, tuple[Pod, asyncio.Event]] = {}
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        """They are watched for as long as the block runs: around all waits of a Pod."""
+        async with self._cache.use():
+            yield
+
+    async def wait(self, pod: Pod, seconds: float) -> None:
+        """Until a Pod that was refused should be tried again; at most that long.
+
+        Raises:
+            Failed: it would be in vain.
+        """
+        async with self._cache.use() as budgets:
+            with suppress(TimeoutError):
+                await budgets.wait_synced(SYNC_S)
+            own = drain.over(pod, budgets.store.list())
+            why = drain.fault(pod, own)
+            if any(one.status.disruptions_allowed > 0 for one in own):
+                seconds = min(seconds, STALE_S)
+            event = asyncio.Event()
+            self._waiting[pod.uid] = pod, event
+            try:
+                is_freed = await tasks.wait_for(event, CONFIRM_S if why else seconds)
+            finally:
+                del self._waiting[pod.uid]
+            if why and not is_freed:
+                own = drain.over(pod, budgets.store.list())
+                if why := drain.fault(pod, own):
+                    raise Failed(f"- {why}")
+
+    def _made(self) -> Informer[PodDisruptionBudget]:
+        budgets = Informer(self._client.resource(BUDGETS), resource=BUDGETS.plural)
+        budgets.add_handler(
+            name="drain",
+            on_update=lambda _, new: self._wake(new, new.status.disruptions_allowed),
+            on_delete=lambda gone, _: self._wake(gone, len(self._waiting)),
+        )
+        return budgets
+
+    def _wake(self, budget: PodDisruptionBudget, count: int) -> None:
+        for pod, event in self._waiting.values():
+            if count <= 0:
+                return
+            if budget.is_over(pod):
+                event.set()
+                count -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -64,17 +64,8 @@ def thawed(machine: Machine, now: datetime) -> MachineStatus | None:
     """The status of a machine that was thought sick meanwhile; None: nothing is written."""
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None
-    return replace(
-        machine.status,
-        phase=Phase.RUNNING,
-        description=THAW_TEXT,
-        code="",
-        state=OperationState.SUCCESSFUL.value,
-        kind=OperationType.HEALTH_CHECK.value,
-        timeout_active=False,
-        since=now,
-        updated=now,
-    )
+    state, kind = OperationState.SUCCESSFUL, OperationType.HEALTH_CHECK
+    return machine.status.entered(Phase.RUNNING, THAW_TEXT, state, kind, now)
 
 
 class Freezer:

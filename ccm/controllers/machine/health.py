@@ -9,19 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from ccm.base import clock, redact
 from ccm.cloud.errors import CloudError, NotOwned
 from ccm.controllers.machine.context import Context
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import deletion, health, metrics, nodesync, preservation, reasons, replacing
-from ccm.machines.creation import SHORT_S, Outcome
+from ccm.machines import (
+    deletion,
+    health,
+    inplace,
+    metrics,
+    nodesync,
+    preservation,
+    reasons,
+    replacing,
+)
+from ccm.machines.creation import SHORT_S, Outcome, says_nothing_new
+from ccm.machines.drain import DrainState
 from ccm.machines.health import Cause, Moment, Spell
+from ccm.machines.preservation import Action
 from ccm.machines.replacing import Replacements
 from ccm.model import Node
 from ccm.model.machines import Machine, Phase
-from ccm.model.names import WARNING
+from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
+from ccm.model.times import format_time
 from ccm.runtime import writer
 from ccm.runtime.writer import Step
 
@@ -258,7 +271,12 @@ class Health:
         if found is None:
             return
         key = found.key
-        self._index(key, old.node_name if old else "", new.node_name if new else "")
+        if old is not None and (keys := self._by_node.get(old.node_name)) is not None:
+            keys.discard(key)
+            if not keys:
+                del self._by_node[old.node_name]
+        if new is not None and new.node_name:
+            self._by_node.setdefault(new.node_name, set()).add(key)
         if new is None:
             self._spells.pop(key, None)
             self._held.discard(key)
@@ -275,16 +293,6 @@ class Health:
         """Keys of the machines of a node."""
         return tuple(self._by_node.get(name, ()))
 
-    def _index(self, key: str, before: str, after: str) -> None:
-        if before == after:
-            return
-        if before in self._by_node:
-            self._by_node[before].discard(key)
-            if not self._by_node[before]:
-                del self._by_node[before]
-        if after:
-            self._by_node.setdefault(after, set()).add(key)
-
 
 def sooner(*moments: float | None) -> float | None:
     """The soonest of some waits; None = never."""
@@ -293,3 +301,206 @@ def sooner(*moments: float | None) -> float | None:
 
 def _now() -> Moment:
     return Moment(wall=clock.now(), steady_s=clock.monotonic())
+
+
+# --- preservation ---------------------------------------------------------------------------------
+
+
+class Preserver:
+    """Preserves machines.
+
+    Args:
+        context: what the parts of the controller share.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._caches = context, context.caches
+        self._drains = context.drains
+        self._draining: set[str] = set()
+
+    async def run(self, machine: Machine) -> float | None:
+        """Pass over a machine whose node no other claims; when the next pass is due.
+
+        Raises:
+            StaleObject: the object was replaced; its change brings the next pass.
+            KubeError: a write failed.
+        """
+        node, settings = self._context.own_node_of(machine), self._context.settings
+        now = self._caches.now_since(machine.uid, machine.status.preserve_until)
+        found = preservation.decide(machine, node, now, settings)
+        if found.action is Action.NOTHING or (node is not None and node.is_deleting):
+            return None
+        if found.action is Action.PRESERVE and machine.status.preserve_until is None:
+            machine = await self._until(machine, found.until)
+        waits_s = None
+        if node is not None:
+            waits_s = await self._on_node(machine, node, found)
+        # Annotations of the machine; and that it is kept no longer, after all else.
+        written = await self._context.write.change(
+            machine, Step(lambda one: preservation.machine_patch(one, found, settings))
+        )
+        if written.obj is not None and found.action is Action.STOP and found.until is not None:
+            await self._until(written.obj, None)
+        if found.action is Action.PRESERVE:
+            assert found.until is not None
+            return sooner(waits_s, max(0.0, (found.until - now).total_seconds()) + 1)
+        return None
+
+    async def _on_node(
+        self, machine: Machine, node: Node, found: preservation.Decision
+    ) -> float | None:
+        """What stands on the node; when its drain is looked at again."""
+        settings, drained, waits_s = self._caches.settings, None, None
+        kept = await self._context.write_nodes.change(
+            node, Step(lambda one: preservation.node_patch(machine, one, found, settings))
+        )
+        if kept.obj is None:
+            return None
+        if preservation.wants_drain(machine, node, found, settings):
+            drained = await self._drained(machine, kept.obj)
+            # While it goes on, it wakes us.
+            waits_s = SHORT_S if drained is False else None
+        else:
+            # It is well again, or kept no longer: its Pods may stay.
+            await self._stop(machine.uid)
+        now = clock.now()
+        await self._context.write_nodes.change(
+            kept.obj,
+            Step(
+                lambda one: preservation.condition_patch(
+                    machine, one, found, now, settings, drained=drained
+                ),
+                "status",
+            ),
+        )
+        return waits_s
+
+    async def _drained(self, machine: Machine, node: Node) -> bool | None:
+        """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
+        goes on.
+        """
+        is_ours = machine.uid in self._draining
+        progress = self._drains.progress(machine.uid) if is_ours else None
+        if progress is not None and progress.state is DrainState.DONE:
+            # Forgotten: whoever ends the machine looks for himself.
+            await self._stop(machine.uid)
+            return True
+        has_failed = progress is not None and progress.state is DrainState.FAILED
+        if progress is None or has_failed:
+            now = self._caches.now_since(machine.uid, machine.status.since)
+            task = preservation.task(machine, node, now, self._caches.settings)
+            self._draining.add(machine.uid)
+            self._drains.start(task, lambda: self._context.wake((machine.key,)))
+        return False if has_failed else None
+
+    async def _stop(self, uid: str) -> None:
+        """End the drain that was begun here; one that is for another end goes on."""
+        if uid in self._draining:
+            self._draining.discard(uid)
+            await self._drains.stop(uid)
+
+    def forget(self, uid: str) -> None:
+        """The machine goes: whoever ends it drains its node."""
+        self._draining.discard(uid)
+
+    async def _until(self, machine: Machine, until: datetime | None) -> Machine:
+        codec = self._context.codec
+        after = await self._context.save(
+            machine, lambda one: codec.preserved(one, machine, until), "status"
+        )
+        reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
+        if until is not None:
+            reason = reasons.REASON_PRESERVED
+            text = f"It is kept until {format_time(until)}, even if it fails"
+        log = self._context.log
+        log.info("preservation of machine changed", machine=machine.key, after=text)
+        self._context.tell(machine, NORMAL, reason, text)
+        return after
+
+
+# --- updates in place -----------------------------------------------------------------------------
+
+
+class Updater:
+    """The part of updates in place that is done on nodes.
+
+    Args:
+        context: what the parts of the controller share.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._drains = context, context.drains
+        self._draining: dict[str, str] = {}
+        """UIDs of machines whose drains were begun here, by their keys."""
+
+    async def run(self, machine: Machine, *, is_contested: bool) -> float | None:
+        """Pass over a machine; when the next pass is due though nothing changes.
+
+        Raises:
+            StaleObject: the object was replaced; its change brings the next pass.
+            KubeError: a read or a write failed.
+        """
+        key, settings = machine.key, self._context.settings
+        node, found = self._context.own_node_of(machine), inplace.REST
+        if node is not None and not is_contested:
+            found = inplace.decide(machine, node, settings)
+        if not found.drains and (uid := self._draining.pop(key, None)) is not None:
+            self._context.log.info("node is not updated in place after all", machine=key)
+            await self._drains.stop(uid)
+        if node is None or found == inplace.REST:
+            return None
+        if not found.says:
+            return await self._prepared(machine, node, found)
+        # A change of the node brings the machine back.
+        now = clock.now()
+        await self._context.write_nodes.change(
+            node, Step(lambda one: inplace.step_patch(machine, one, now, settings), "status")
+        )
+        return None
+
+    def forget(self, key: str) -> None:
+        """The machine is gone, or goes: its drain, if there is one, is another's by then."""
+        self._draining.pop(key, None)
+
+    async def _prepared(
+        self, machine: Machine, node: Node, found: inplace.Decision
+    ) -> float | None:
+        """Empty the node, then hand it over; when to look again though nothing changes."""
+        now, settings = clock.now(), self._context.settings
+        if found.drains:
+            failure = await self._drained(machine, node)
+            if failure is None:
+                return None  # It wakes us.
+            if failure:
+                status = inplace.undrained(machine, failure, now)
+                if not says_nothing_new(machine.status, status):
+                    await self._context.settle(machine, Outcome(status=status))
+                return SHORT_S
+        if machine.phase is not Phase.UPDATING:
+            # First, for the node may be gone a moment after it was handed over.
+            await self._context.settle(machine, Outcome(status=inplace.begun(machine, now)))
+        await self._context.write_nodes.change(
+            node, Step(lambda one: inplace.ready_patch(machine, one, now, settings), "status")
+        )
+        if self._draining.pop(machine.key, None) is not None:
+            await self._drains.stop(machine.uid)
+        return None
+
+    async def _drained(self, machine: Machine, node: Node) -> str | None:
+        """Begin a drain, or look at it: empty, it ended well; None, it goes on; else why not."""
+        settings = self._context.settings
+        if self._draining.get(machine.key) != machine.uid:
+            live = None
+            with suppress(NotFound):
+                live = await self._context.nodes.get(node.name)
+            if live is None or not inplace.decide(machine, live, settings).drains:
+                return None  # The cache learns of it, too.
+            self._draining[machine.key] = machine.uid
+            task = inplace.task(machine, live, self._context.caches.now(), settings)
+            self._drains.start(task, lambda: self._context.wake((machine.key,)))
+        progress = self._drains.progress(machine.uid)
+        if progress is None or progress.state is DrainState.FAILED:
+            # Begun anew by the next pass.
+            del self._draining[machine.key]
+            return "- it was ended" if progress is None else progress.said
+        return "" if progress.state is DrainState.DONE else None

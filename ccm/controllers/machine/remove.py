@@ -293,7 +293,7 @@ class Deletion:
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
-        task = deletion.drain_task(self._machine, node, now, self._settings)
+        task = deletion.task(self._machine, node, now, self._settings)
         # One that was begun for another end, such as to preserve the machine, is not this one.
         progress = drains.progress(machine.uid) if self._drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or self._has_failed:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 from ccm.base import clock, log, redact
+from ccm.kube.client import Resource
 from ccm.kube.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from ccm.machines import tokens
 from ccm.machines.settings import Settings
@@ -25,22 +25,6 @@ MOST_KNOWN = 64
 """Tokens that redaction knows by their secret alone; with their ID before it all have a form."""
 
 
-class Secrets(Protocol):
-    """What is needed of the resource of Secrets."""
-
-    async def create(self, obj: Mapping[str, Any], *, namespace: str) -> Secret:
-        """Create one."""
-        ...
-
-    async def patch_merge(self, name: str, patch: Mapping[str, Any], *, namespace: str) -> Secret:
-        """JSON merge patch."""
-        ...
-
-    async def delete(self, name: str, *, namespace: str, uid: str) -> None:
-        """Delete one, if it has this UID."""
-        ...
-
-
 class Taken(Exception):
     """The ID is that of somebody else's token."""
 
@@ -52,7 +36,7 @@ class Tokens:
         api: requests about Secrets of the cluster that machines join.
     """
 
-    def __init__(self, api: Secrets) -> None:
+    def __init__(self, api: Resource[Secret]) -> None:
         self._api = api
         self._known: dict[str, None] = {}
         self._uids: dict[str, str] = {}
@@ -72,7 +56,7 @@ class Tokens:
         """
         token_id = machine.annotation(settings.names.token_id)
         secret = tokens.new_secret(secrets.choice)
-        expires = tokens.expiration(clock.now(), settings.timeout_s(machine))
+        expires = tokens.expiration(clock.now(), settings.of(machine).creation_timeout_s)
         data = tokens.content(
             machine=machine.key,
             token_id=token_id,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ccm.machines import progress, reasons
-from ccm.machines.rollout import Change, Plan
+from ccm.machines.rollout import Change, Revert
 from ccm.machines.settings import Names
 from ccm.model import Node
 from ccm.model.machines import WORKING, DeploymentStatus, Machine, MachineDeployment, MachineSet
 from ccm.model.names import NORMAL, WARNING
+from ccm.model.node import condition_of
 
 
 class Event(NamedTuple):
@@ -22,10 +22,8 @@ class Event(NamedTuple):
 
 
 def machine_matters(old: Machine | None, new: Machine | None) -> bool:
-    """Whether a rollout may go on, or has to be told otherwise, because a machine changed."""
-    if old is None or new is None:
-        return True
-    return _seen(old) != _seen(new)
+    """Return whether a rollout may go on, or its status differs, because a machine changed."""
+    return old is None or new is None or _seen(old) != _seen(new)
 
 
 def only_arrived(old: Machine | None, new: Machine | None) -> bool:
@@ -45,16 +43,13 @@ def node_matters(old: Node | None, new: Node, names: Names) -> bool:
 def _told(node: Node, names: Names) -> tuple[object, ...]:
     steps = (names.candidate, names.selected, names.update_result)
     labels = [node.labels.get(key) for key in steps]
-    conditions = node.status.conditions or ()
-    results = [one.reason for one in conditions if one.type == names.update_condition]
-    return (*labels, *results, names.hold_is_ours in node.annotations)
+    result = condition_of(node, names.update_condition)
+    return (*labels, result and result.reason, names.hold_is_ours in node.annotations)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
-    """Whether a change of a set is one; a resync is none."""
-    if old is None or new is None:
-        return True
-    return old.resource_version != new.resource_version
+    """Return whether a change of a set is one; a resync is none."""
+    return old is None or new is None or old.resource_version != new.resource_version
 
 
 def _seen(machine: Machine) -> tuple[object, ...]:
@@ -90,11 +85,8 @@ def scaled(change: Change) -> Event | None:
     return Event(NORMAL, reasons.EVENT_SCALING, text)
 
 
-def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
-    """What is told of the wish for an older template."""
-    wish = found.revert
-    if wish is None:
-        return None
+def reverted(wish: Revert, obj: MachineDeployment) -> Event:
+    """Return the event about the wish for an older template."""
     if wish.to is not None:
         text = f'Rolled back deployment "{obj.name}" to revision {wish.revision}'
         return Event(NORMAL, reasons.EVENT_ROLLBACK, text)
@@ -102,9 +94,9 @@ def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
     return Event(WARNING, reason, wish.why_not)
 
 
-def refused(found: DeploymentStatus, *, selects_all: bool) -> Iterator[Event]:
-    """What is told of a deployment with which nothing can be done."""
+def refused(found: DeploymentStatus, *, selects_all: bool) -> Event | None:
+    """Return the event about a deployment that cannot be used."""
     said = found.condition(progress.PROGRESSING)
-    if said is not None:
-        reason = reasons.EVENT_SELECTING_ALL if selects_all else said.reason
-        yield Event(WARNING, reason, said.message)
+    if said is None:
+        return None
+    return Event(WARNING, reasons.EVENT_SELECTING_ALL if selects_all else said.reason, said.message)

@@ -12,16 +12,16 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from ccm.base import clock, log
 from ccm.controllers.machineset import plan
-from ccm.controllers.machineset.conditions import Memories, Memory
-from ccm.controllers.machineset.members import Members, together
+from ccm.controllers.machineset.members import Members, Memories, Memory, together
 from ccm.kube.errors import KubeError
 from ccm.machines import metrics, reasons, replicas, setbacks
 from ccm.machines.caches import Caches
 from ccm.machines.crdguard import RECHECK, CRDGuard
-from ccm.machines.replicas import Counts, Member, Scaling
+from ccm.machines.replicas import Member, Scaling
 from ccm.model import Node, Secret, selectors
 from ccm.model.machines import (
     Machine,
@@ -34,7 +34,7 @@ from ccm.model.machines import (
 )
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_key, controller_uid
-from ccm.model.patches import Patch, add_finalizer, annotations_patch, remove_finalizer
+from ccm.model.patches import Patch, annotations_patch, hold, remove_finalizer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.ownership import Expectations, Index, Ownership
@@ -92,6 +92,9 @@ class MachineSetController:
         )
         self._index: Index[Machine] = Index()
         self._expect = Expectations()
+        finalizer = self._names.finalizer
+        self._hold = partial(hold, name=finalizer)
+        self._release = partial(remove_finalizer, name=finalizer, strategic=False)
         self._members = Members(caches, self._expect, rng)
         self._memories = Memories(caches.now)
         self.controller = Controller(
@@ -127,7 +130,7 @@ class MachineSetController:
             if obj.faults:
                 await self._refuse(obj)
                 return DONE
-            held = (await self._write.change(obj, Step(self._held))).obj
+            held = (await self._write.change(obj, Step(self._hold))).obj
             if held is None:
                 return DONE
             obj = held
@@ -140,7 +143,8 @@ class MachineSetController:
 
     async def _refuse(self, obj: MachineSet) -> None:
         """Nothing can be done with the set as it is, and it says so."""
-        condition = plan.refusal(obj.faults, clock.now())
+        faults = "; ".join(obj.faults)
+        condition = plan.failure(faults, reason=reasons.REASON_INVALID, now=clock.now())
 
         def said(one: MachineSet) -> Patch | None:
             before = one.status
@@ -151,12 +155,7 @@ class MachineSetController:
 
         if (await self._write.change(obj, Step(said, "status"))).changed:
             self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
-            self._events.event(
-                self._codec.machine_sets.reference(obj),
-                WARNING,
-                condition.reason,
-                condition.message,
-            )
+            self._tell(obj, WARNING, condition.reason, condition.message)
 
     async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
         """The machines of a set, as they are or as we left them."""
@@ -198,14 +197,14 @@ class MachineSetController:
             self._later(obj, self._expect.due_s(obj.uid))
             return
         if obj.is_deleting and not found and not self._caches.machines.undecodable:
-            await self._write.change(obj, Step(self._released))
+            await self._write.change(obj, Step(self._release))
             return
         scaling = replicas.scaling(obj, found, clock.now())
         did, error = await self._scale(obj, memory, scaling, found, machines)
         # What was done brings the next pass; should nobody tell us, it is looked up.
         self._later(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
-            await self._say(obj, memory, replicas.counts(obj, found, clock.now()), machines)
+            await self._say(obj, memory, found)
         if error is not None and not memory.setbacks.level:
             raise error
 
@@ -279,24 +278,24 @@ class MachineSetController:
             return
         now, is_create = clock.now(), kind is OperationType.CREATE
         memory.last = plan.operation(kind, done, error, now)
-        who = self._codec.machine_sets.reference(obj)
         if done:
             reason = reasons.REASON_CREATED if is_create else reasons.REASON_DELETED
-            self._events.event(who, NORMAL, reason, plan.told(kind, done))
+            self._tell(obj, NORMAL, reason, plan.told(kind, done))
         if error is not None:
             reason = reasons.REASON_FAILED_CREATE if is_create else reasons.REASON_FAILED_DELETE
-            memory.failure = plan.failure(error, reason=reason, now=now)
-            self._events.event(who, WARNING, reason, memory.failure.message)
+            memory.failure = plan.failure(str(error), reason=reason, now=now)
+            self._tell(obj, WARNING, reason, memory.failure.message)
+
+    def _tell(self, obj: MachineSet, kind: str, reason: str, text: str) -> None:
+        self._events.event(self._codec.machine_sets.reference(obj), kind, reason, text)
 
     # --- what is said -----------------------------------------------------------------------
 
-    async def _say(
-        self, obj: MachineSet, memory: Memory, counts: Counts, machines: Mapping[str, Machine]
-    ) -> None:
+    async def _say(self, obj: MachineSet, memory: Memory, members: Sequence[Member]) -> None:
         """Write the status, if it says anything new, and not too often."""
         conditions, last = memory.conditions(self._caches.now()), memory.last
-        wanted = plan.status(obj, counts, machines, conditions=conditions, last=last)
-        self._later(obj, counts.changes_in_s)
+        wanted, changes_in_s = replicas.counts(obj, members, clock.now())
+        self._later(obj, changes_in_s)
 
         def said(one: MachineSet) -> Patch | None:
             merged = plan.merged(one.status.conditions, conditions)
@@ -320,16 +319,13 @@ class MachineSetController:
             self.controller.queue.add_after(obj.key, seconds)
 
     def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
-        """A machine, kept for as long as it is, whatever clock jumps."""
-        node, annotation = self._node_of(machine), self._names.preserve
-        found = replicas.member(machine, node, labels, annotation=annotation)
+        """Return a machine with the time until which it is kept by our clock, which may jump."""
+        node = self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
+        found = replicas.member(machine, node, labels, annotation=self._names.preserve)
         if found.kept_until is None:
             return found
         over_s = self._caches.ages.since(machine.uid, found.kept_until)
         return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
-
-    def _node_of(self, machine: Machine) -> Node | None:
-        return self._caches.nodes.store.get(machine.node_name) if machine.node_name else None
 
     # --- the caches -------------------------------------------------------------------------
 
@@ -340,7 +336,7 @@ class MachineSetController:
         elif old is not None:
             self._expect.gone(old)
             self._write_machines.forget(old.key)
-        self._memories.learn(plan.outcome(old, new), new)
+        self._memories.learn(old, new)
         if new is not None and (answer := plan.answer(old, new)) is not None:
             self._resume(self._memories.answered(new.class_name, *answer))
         if plan.matters(old, new):
@@ -359,17 +355,12 @@ class MachineSetController:
                         self.controller.queue.add(one.key)
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
-        found = new or old
-        if not initial and found is not None and self._is_preserved_anew(old, new):
+        found, key = new or old, self._names.preserve
+        said = [None if one is None else one.annotations.get(key) for one in (old, new)]
+        if not initial and found is not None and said[0] != said[1]:
             machines = self._caches.machines.store.list()
             self._add(one for one in machines if one.node_name == found.name)
         return False
-
-    def _is_preserved_anew(self, old: Node | None, new: Node | None) -> bool:
-        said = [
-            None if one is None else one.annotations.get(self._names.preserve) for one in (old, new)
-        ]
-        return said[0] != said[1]
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
         metrics.note_set(old, new, total=len(self._caches.machine_sets.store))
@@ -416,15 +407,6 @@ class MachineSetController:
         for key in keys:
             self._log.info("pause of machine set ended", key=key)
             self.controller.queue.add(key)
-
-    def _held(self, one: MachineSet) -> Patch | None:
-        # To one that is being deleted no finalizer can be added any more.
-        return (
-            None if one.is_deleting else add_finalizer(one, self._names.finalizer, strategic=False)
-        )
-
-    def _released(self, one: MachineSet) -> Patch | None:
-        return remove_finalizer(one, self._names.finalizer, strategic=False)
 
 
 def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from enum import Enum
 
 from msgspec import structs
 
 from ccm.base import redact
 from ccm.machines import reasons
-from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
 from ccm.model.machines import (
     CREATING,
     WORKING,
     Condition,
-    FailedMachine,
     Machine,
     MachineOwner,
     MachineSet,
@@ -40,26 +36,17 @@ _MOST_NAMES = 5
 """That an event tells."""
 
 
-class Outcome(Enum):
-    """What became of a machine that was made."""
-
-    JOINED = "joined"
-    FAILED = "failed"
-
-
-def outcome(old: Machine | None, new: Machine | None) -> Outcome | None:
-    """What a change says about the making of a machine; None: nothing, or not for the first time.
+def joined(old: Machine | None, new: Machine | None) -> bool | None:
+    """Return whether a machine that was created works now, False if it failed; None: no news.
 
     One that failed after it had worked says nothing about machines that are yet to be made.
     """
     if old is None or new is None or new.status.kind != OperationType.CREATE.value:
         return None
     before, after = old.phase, new.phase
-    if before is after:
-        return None
-    if after is Phase.FAILED:
-        return Outcome.FAILED
-    return Outcome.JOINED if after in WORKING and before not in WORKING else None
+    if before is not after and after is Phase.FAILED:
+        return False
+    return True if after in WORKING and before not in WORKING else None
 
 
 def answer(old: Machine | None, new: Machine | None) -> tuple[str, str] | None:
@@ -85,10 +72,8 @@ def begins_unfreeze(old: MachineOwner | None, new: MachineOwner | None) -> bool:
 
 
 def matters(old: Machine | None, new: Machine | None) -> bool:
-    """Whether a set may have something to do because of a change of a machine."""
-    if old is None or new is None:
-        return True
-    return _seen(old) != _seen(new)
+    """Return whether a set may have something to do because of a change of a machine."""
+    return old is None or new is None or _seen(old) != _seen(new)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet) -> bool:
@@ -114,21 +99,15 @@ def _seen(machine: Machine) -> tuple[object, ...]:
     )
 
 
-def failure(error: Exception, *, reason: str, now: datetime) -> Condition:
-    """Says that machines cannot be made or deleted."""
-    return Condition(
-        type=reasons.CONDITION_REPLICA_FAILURE,
-        status=STATUS_TRUE,
-        reason=reason,
-        # As it will be stored, or it would be found to differ each time.
-        message=redact.public(str(error)),
-        since=now,
-    )
+def condition(kind: str, reason: str, text: str, now: datetime) -> Condition:
+    # The message as it will be stored, or it would be found to differ each time.
+    message = redact.public(text)
+    return Condition(type=kind, status=STATUS_TRUE, reason=reason, message=message, since=now)
 
 
-def refusal(faults: Iterable[str], now: datetime) -> Condition:
-    """Says that nothing can be done with a set as it is."""
-    return failure(ValueError("; ".join(faults)), reason=reasons.REASON_INVALID, now=now)
+def failure(text: str, *, reason: str, now: datetime) -> Condition:
+    """Return the condition that machines cannot be created or deleted."""
+    return condition(reasons.CONDITION_REPLICA_FAILURE, reason, text, now)
 
 
 def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
@@ -138,13 +117,7 @@ def slowed(found: Setbacks, next_at: datetime, now: datetime) -> Condition:
         f"{format_time(next_at)}. Correct the template, its class or its Secret. The last one: "
         f"{found.text}"
     )
-    return Condition(
-        type=reasons.CONDITION_SLOWED,
-        status=STATUS_TRUE,
-        reason=reasons.REASON_REPEATED_FAILURES,
-        message=redact.public(text),
-        since=now,
-    )
+    return condition(reasons.CONDITION_SLOWED, reasons.REASON_REPEATED_FAILURES, text, now)
 
 
 def slowed_since(obj: MachineSet) -> bool:
@@ -176,52 +149,6 @@ def told(kind: OperationType, machines: Sequence[str]) -> str:
     )
 
 
-def status(
-    obj: MachineSet,
-    counts: Counts,
-    machines: Mapping[str, Machine],
-    *,
-    conditions: Iterable[Condition],
-    last: Operation | None,
-) -> SetStatus:
-    """Return the status that says how a set is.
-
-    Args:
-        obj: the set.
-        counts: numbers of its machines.
-        machines: its machines by key.
-        conditions: conditions of our types; one that is missing is removed.
-        last: last operation; None = as it was.
-    """
-    failed = [machines[key] for key in counts.failed]
-    return SetStatus(
-        observed=max(obj.metadata.generation, obj.status.observed),
-        replicas=counts.replicas,
-        labeled=counts.labeled,
-        ready=counts.ready,
-        available=counts.available,
-        preserved=counts.preserved,
-        preserved_by_us=counts.preserved_by_us,
-        conditions=merged(obj.status.conditions, conditions),
-        last=obj.status.last if last is None else last,
-        failed=tuple(_summary(one, obj.name) for one in failed),
-    )
-
-
-def _summary(machine: Machine, owner: str) -> FailedMachine:
-    found = machine.status
-    operation = Operation(
-        description=found.description,
-        code=found.code,
-        state=found.state,
-        kind=found.kind,
-        updated=found.updated,
-    )
-    return FailedMachine(
-        name=machine.name, provider_id=machine.provider_id, owner=owner, operation=operation
-    )
-
-
 def is_awaited(before: SetStatus, after: SetStatus) -> bool:
     """Return whether a deployment may wait for a status: that the set knows its replicas, or that
     it is empty. All other counts the deployment makes itself.
@@ -232,9 +159,5 @@ def is_awaited(before: SetStatus, after: SetStatus) -> bool:
 def merged(before: Iterable[Condition], ours: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return all conditions: those of other writers as they are, and ours as they are to be."""
     known = {one.type: one for one in before}
-    found = [one for one in known.values() if one.type not in _OURS]
-    for one in ours:
-        old = known.get(one.type)
-        is_same = old is not None and old.status == one.status
-        found.append(replace(one, since=old.since) if old is not None and is_same else one)
-    return tuple(found)
+    others = (one for one in known.values() if one.type not in _OURS)
+    return (*others, *(one.after(known.get(one.type)) for one in ours))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ccm.controllers import machineovershoot
 from ccm.controllers import machineovershoot as overshoot
 from ccm.controllers.machineovershoot import Margins, Stock, Verdict
 from ccm.gardener import decoding, names
@@ -17,6 +16,7 @@ from ccm.gardener.types import (
     RollingUpdate,
     Strategy,
 )
+from ccm.machines import replicas
 from ccm.model import ObjectMeta
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinesets import (
@@ -106,7 +106,7 @@ def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int
     strategy = Strategy(type="RollingUpdate", rolling_update=bounds)
     spec = MachineDeploymentSpec(replicas=3, strategy=strategy, template=MachineTemplateSpec())
     found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
-    assert machineovershoot._most(decoding.machine_deployment(found)) == 3 + expected
+    assert replicas.most(decoding.machine_deployment(found)) == 3 + expected
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ccm.machines import bounds, rollout
-from ccm.machines.replicas import Member, PopulatedSet
+from ccm.machines import replicas, rollout
+from ccm.machines.replicas import Member, PopulatedSet, unavailable
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from tests.conformance.table import case
@@ -77,7 +77,7 @@ def test_how_many_may_be_missing(
 ) -> None:
     wanted = deployment(replicas=replicas, max_unavailable=most, max_surge=1, **how)
 
-    assert bounds.unavailable(wanted) == missing
+    assert unavailable(wanted) == missing
 
 
 @pytest.mark.row("rollout-unavailable-08")
@@ -88,7 +88,7 @@ def test_how_many_may_be_missing(
 def test_percentages(surge: int | str, missing: int | str, found: tuple[int, int]) -> None:
     wanted = deployment(replicas=7, max_surge=surge, max_unavailable=missing)
 
-    assert (bounds.surge(wanted), bounds.unavailable(wanted)) == found
+    assert (replicas.surge(wanted), unavailable(wanted)) == found
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_how_large_the_new_set_may_be(
 ) -> None:
     wanted = deployment(replicas=5, max_surge=surge, **how)
 
-    assert bounds.new_size(wanted, present=present, new=new) == size
+    assert replicas.new_size(wanted, present=present, new=new) == size
 
 
 @pytest.mark.row("rollout-size-07")
 def test_a_strategy_that_nobody_knows_has_no_size() -> None:
     with pytest.raises(ValueError, match="no such strategy"):
-        bounds.new_size(deployment(strategy=None), present=0, new=0)
+        replicas.new_size(deployment(strategy=None), present=0, new=0)
 
 
 @pytest.mark.parametrize(

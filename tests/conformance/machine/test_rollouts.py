@@ -17,7 +17,7 @@ from ccm.gardener.types import (
     RollingUpdate,
     Strategy,
 )
-from ccm.machines import bounds
+from ccm.machines import replicas
 from ccm.model import ObjectMeta
 from ccm.model.names import ANNOTATION_MAX_REPLICAS as MAX_REPLICAS
 from ccm.testing.clock import advance
@@ -150,7 +150,7 @@ def test_the_defaults_of_a_strategy(strategy: Strategy, surge: int, unavailable:
     view = decoding.machine_deployment(found)
 
     assert not [one for one in view.faults if "strategy" in one]
-    assert (bounds.surge(view), bounds.unavailable(view)) == (surge, unavailable)
+    assert (replicas.surge(view), replicas.unavailable(view)) == (surge, unavailable)
 
 
 @pytest.mark.row("rollout-pass-13")

@@ -12,9 +12,9 @@ from msgspec import structs
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import deletion
+from ccm.machines.creation import says_nothing_new, similar
 from ccm.machines.deletion import MARKERS, TABLE, Cause, Event, Progress, Stage
 from ccm.machines.settings import Settings
-from ccm.machines.statuses import says_nothing_new, similar
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, OperationState, Phase
 from tests.conformance.table import case

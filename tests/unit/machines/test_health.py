@@ -16,9 +16,9 @@ from ccm.base import clock
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.machines import health, reasons
-from ccm.machines.ages import Ages
+from ccm.machines.caches import Ages
 from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
-from ccm.machines.settings import Settings, effective
+from ccm.machines.settings import Settings
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeSpec, NodeStatus
@@ -106,7 +106,7 @@ def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
         unhealthy_conditions=("A",),
     )
 
-    flags, found = effective(machine(), RULES), effective(own, RULES)
+    flags, found = RULES.of(machine()), RULES.of(own)
     assert (flags.creation_timeout_s, flags.health_timeout_s) == (1200, 600)
     assert (flags.preserve_timeout_s, flags.unhealthy_conditions) == (
         345_600,
@@ -114,7 +114,7 @@ def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
     )
     assert (found.creation_timeout_s, found.health_timeout_s) == (1, 2)
     assert (found.preserve_timeout_s, found.unhealthy_conditions) == (3, ("A",))
-    assert effective(structs.replace(own, never_fails=True), RULES).health_timeout_s is None
+    assert RULES.of(structs.replace(own, never_fails=True)).health_timeout_s is None
 
 
 # --- phases ---------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccm.machines import bounds, rollout
+from ccm.machines import replicas, rollout
 from ccm.machines.inplace import NodeStep
-from ccm.machines.replicas import Member, PopulatedSet, deletion_order
+from ccm.machines.replicas import Member, PopulatedSet, amount, deletion_order
 from ccm.model import Node, NodeCondition, ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
 from ccm.model.node import NodeStatus
@@ -154,12 +154,12 @@ class Workshop:
     def most(self) -> int:
         """Most machines there may be."""
         replicas = self.wanted.replicas
-        return replicas + bounds.amount(self.wanted.max_surge, replicas, up=True)
+        return replicas + amount(self.wanted.max_surge, replicas, up=True)
 
     @property
     def floor(self) -> int:
         """Fewest machines that have to be at work."""
-        return self.wanted.replicas - bounds.unavailable(self.wanted)
+        return self.wanted.replicas - replicas.unavailable(self.wanted)
 
     def present(self) -> int:
         """Machines that there are, or may be any moment."""

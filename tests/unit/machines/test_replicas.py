@@ -13,9 +13,9 @@ from msgspec import structs
 from ccm.base.tasks import Group
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.machines import Credentials, MachineRecord
-from ccm.machines import bounds, replicas, revisions, rollout, setbacks
+from ccm.machines import replicas, rollout, setbacks
 from ccm.machines.classes import ResolvedClass
-from ccm.machines.listing import MAX_AGE_S, Listings
+from ccm.machines.driver import MAX_AGE_S, Listings
 from ccm.machines.replicas import BURST, Member
 from ccm.machines.scaling import Fleet, Sized, Victim, held, rolled
 from ccm.machines.setbacks import NONE, Setbacks
@@ -163,9 +163,9 @@ def fleet(*olds: Sized, new: Sized | None) -> Fleet:
 
 def test_amounts() -> None:
     amounts = (0, 3, "25%", -1, "x", "5", None, "٣%")
-    assert [bounds.is_amount(value) for value in amounts] == [True] * 3 + [False] * 5
+    assert [replicas.is_amount(value) for value in amounts] == [True] * 3 + [False] * 5
     with pytest.raises(ValueError, match="'5' is neither a number nor a percentage"):
-        bounds.amount("5", 10, up=True)
+        replicas.amount("5", 10, up=True)
 
 
 def test_a_machine_that_goes_is_not_available_and_still_takes_room() -> None:
@@ -209,14 +209,14 @@ def test_nothing_shrinks_before_the_victims_are_marked() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "²", "٣", "9" * 5000])
 def test_a_revision_that_is_no_number_is_none(text: str) -> None:
-    assert revisions.number({RULES.names.revision: text}, RULES.names) == 0
+    assert rollout.number({RULES.names.revision: text}, RULES.names) == 0
 
 
 def test_an_old_set_with_machines_is_kept() -> None:
     view = deployment(replicas=1, max_surge=1, history_limit=0)
     left = shelf("left", 0, members=plenty("left", 1, is_deleting=True))
     old = [left, shelf("unknown", 0, status=UNSEEN), shelf("empty", 0)]
-    assert [one.name for one in revisions.superfluous(view, old)] == ["empty"]
+    assert [one.name for one in rollout.superfluous(view, old)] == ["empty"]
 
 
 # --- setbacks: how fast a set creates machines that fail ------------------------------------------

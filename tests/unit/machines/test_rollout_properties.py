@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ccm.machines import bounds, rollout
+from ccm.machines import replicas, rollout
 from ccm.machines.replicas import DEFAULT_PRIORITY, Member, PopulatedSet, deletion_order, is_called
 from ccm.model import ObjectMeta
 from ccm.model.machines import MachineDeployment, Phase, SetStatus, Strategy, Template
@@ -110,10 +110,10 @@ class Game:
 
     def _check(self, sizes: dict[str, int], present: int) -> None:
         deployment = self.deployment
-        most = deployment.replicas + bounds.surge(deployment)
+        most = deployment.replicas + replicas.surge(deployment)
         assert self._present() <= max(most, present)
         if deployment.strategy is Strategy.ROLLING:
-            floor = deployment.replicas - bounds.unavailable(deployment)
+            floor = deployment.replicas - replicas.unavailable(deployment)
             before = [self._pending(sizes, chosen=chosen) for chosen in (True, False)]
             after = [self._pending({}, chosen=chosen) for chosen in (True, False)]
             # What the autoscaler chose to go is not our choice.
@@ -389,7 +389,7 @@ def test_no_more_machines_than_the_surge_allows(seed: int) -> None:
         moved(game, edits=False)
     game.settle()
 
-    assert game.peak <= game.deployment.replicas + bounds.surge(game.deployment)
+    assert game.peak <= game.deployment.replicas + replicas.surge(game.deployment)
     ends(game)
 
 

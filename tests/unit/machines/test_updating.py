@@ -9,9 +9,9 @@ import pytest
 from msgspec import structs
 
 from ccm.gardener.decoding import NAMES
-from ccm.machines import health, nodesync, updating
+from ccm.machines import health, inplace, nodesync
+from ccm.machines.inplace import REST, Decision
 from ccm.machines.settings import Settings
-from ccm.machines.updating import NOTHING, Decision
 from ccm.model import Node, NodeCondition, ObjectMeta, Taint
 from ccm.model.machines import Machine, MachineStatus, Phase
 from ccm.model.node import NodeStatus
@@ -59,25 +59,25 @@ def says(reason: str) -> Decision:
     [
         pytest.param(*case, marks=row(number))
         for number, *case in (
-            (1, Phase.RUNNING, {}, "", NOTHING),
-            (1, Phase.RUNNING, {NAMES.selected: "true"}, NAMES.update_waiting, NOTHING),
+            (1, Phase.RUNNING, {}, "", REST),
+            (1, Phase.RUNNING, {NAMES.selected: "true"}, NAMES.update_waiting, REST),
             (1, Phase.RUNNING, CANDIDATE, "", says(NAMES.update_waiting)),
             (1, Phase.RUNNING, CHOSEN, "", says(NAMES.update_waiting)),
             (1, Phase.RUNNING, CANDIDATE, NAMES.update_succeeded, says(NAMES.update_waiting)),
-            (1, Phase.RUNNING, CANDIDATE, NAMES.update_waiting, NOTHING),
+            (1, Phase.RUNNING, CANDIDATE, NAMES.update_waiting, REST),
             (2, Phase.RUNNING, CHOSEN, NAMES.update_waiting, says(NAMES.update_selected)),
             (3, Phase.RUNNING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
             (3, Phase.UNKNOWN, CHOSEN, NAMES.update_selected, Decision(drains=True)),
             (3, Phase.UPDATING, CHOSEN, NAMES.update_selected, Decision(drains=True)),
             (3, Phase.RUNNING, CHOSEN | WELL, NAMES.update_selected, Decision(drains=True)),
-            (3, Phase.FAILED, CHOSEN, NAMES.update_selected, NOTHING),
-            (3, Phase.PENDING, CHOSEN, NAMES.update_selected, NOTHING),
+            (3, Phase.FAILED, CHOSEN, NAMES.update_selected, REST),
+            (3, Phase.PENDING, CHOSEN, NAMES.update_selected, REST),
             (4, Phase.RUNNING, CANDIDATE, NAMES.update_selected, says(NAMES.update_waiting)),
             (4, Phase.RUNNING, CANDIDATE, NAMES.update_ready, says(NAMES.update_waiting)),
-            (4, Phase.UPDATING, CANDIDATE, NAMES.update_ready, NOTHING),
+            (4, Phase.UPDATING, CANDIDATE, NAMES.update_ready, REST),
             (6, Phase.UPDATING, CHOSEN, NAMES.update_drained, Decision(begins=True)),
             (6, Phase.RUNNING, CHOSEN, NAMES.update_ready, Decision(begins=True)),
-            (6, Phase.UPDATING, CHOSEN, NAMES.update_ready, NOTHING),
+            (6, Phase.UPDATING, CHOSEN, NAMES.update_ready, REST),
             (7, Phase.UPDATING, CHOSEN | WELL, NAMES.update_ready, says(NAMES.update_succeeded)),
             (7, Phase.UPDATING, CHOSEN | ILL, NAMES.update_ready, says(NAMES.update_failed)),
             (
@@ -88,13 +88,13 @@ def says(reason: str) -> Decision:
                 says(NAMES.update_succeeded),
             ),
             (7, Phase.RUNNING, CHOSEN | WELL, NAMES.update_ready, says(NAMES.update_succeeded)),
-            (7, Phase.UPDATED, CHOSEN | WELL, NAMES.update_succeeded, NOTHING),
-            (7, Phase.UPDATING, CHOSEN | {NAMES.update_result: "?"}, NAMES.update_ready, NOTHING),
+            (7, Phase.UPDATED, CHOSEN | WELL, NAMES.update_succeeded, REST),
+            (7, Phase.UPDATING, CHOSEN | {NAMES.update_result: "?"}, NAMES.update_ready, REST),
         )
     ],
 )
 def test_what_follows(phase: Phase, labels: dict[str, str], reason: str, found: Decision) -> None:
-    assert updating.decide(machine(phase), node(labels, reason), RULES) == found
+    assert inplace.decide(machine(phase), node(labels, reason), RULES) == found
 
 
 @row(3)
@@ -103,7 +103,7 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
     limited = machine(drain_timeout_s=60.0)
 
     def force(one: Machine, seconds: float) -> bool:
-        return updating.drain_task(one, chosen, START + timedelta(seconds=seconds), RULES).force
+        return inplace.task(one, chosen, START + timedelta(seconds=seconds), RULES).force
 
     assert (force(limited, 60), force(limited, 61)) == (False, True)
     assert (force(machine(), 7200), force(machine(force_drain=True), 0)) == (False, True)
@@ -128,7 +128,7 @@ def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> Non
 def test_a_node_that_goes() -> None:
     going = node(CHOSEN, NAMES.update_selected)
     metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
-    assert updating.decide(machine(), structs.replace(going, metadata=metadata), RULES) == NOTHING
+    assert inplace.decide(machine(), structs.replace(going, metadata=metadata), RULES) == REST
 
 
 # --- the node of a machine ------------------------------------------------------------------------
