@@ -147,25 +147,20 @@ class Code(Enum):
     QUOTA = 8
 
 
+FULL = errors.ResourceExhausted
+IN_TEXT = "machine codes error: code = [Unavailable] message = [busy]"
+ANSWERED = {"provider_id": "a://1", "node_name": "m-1"}
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "text", "state"),
     [
-        (OriginError("full", code=8), errors.ResourceExhausted, "full", None),
-        (OriginError("full", code="ResourceExhausted"), errors.ResourceExhausted, "full", None),
-        (OriginError("full", code=Code.QUOTA), errors.ResourceExhausted, "full", None),
-        (
-            OriginError("machine codes error: code = [Unavailable] message = [busy]"),
-            errors.Unavailable,
-            "busy",
-            None,
-        ),
-        (OriginError("half", code=14, last_known_state="nic"), errors.Unavailable, "half", "nic"),
-        (
-            OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"}),
-            errors.Uninitialized,
-            "half",
-            None,
-        ),
+        (OriginError("full", code=8), FULL, "full", None),
+        (OriginError("full", code="ResourceExhausted"), FULL, "full", None),
+        (OriginError("full", code=Code.QUOTA), FULL, "full", None),
+        (OriginError(IN_TEXT), errors.Unavailable, "busy", None),
+        (OriginError("x", code=14, last_known_state="nic"), errors.Unavailable, "x", "nic"),
+        (OriginError("x", code=17, response=ANSWERED), errors.Uninitialized, "x", None),
         (OriginError("odd", code=4711), errors.Internal, "OriginError: odd", None),
         (errors.Aborted("ours"), errors.Aborted, "ours", None),
         (ValueError("x"), errors.Internal, "ValueError: x", None),

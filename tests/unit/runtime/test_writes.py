@@ -291,6 +291,12 @@ BASE = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
+def by(owner: MachineSet) -> dict[str, Any]:
+    kind = {"apiVersion": MACHINE_SETS.api_version, "kind": "MachineSet"}
+    controls = {"controller": True, "blockOwnerDeletion": True}
+    return {**kind, "name": owner.name, "uid": owner.uid, **controls}
+
+
 class Room:
     """A set `web`, machines, and who claims them."""
 
@@ -313,15 +319,7 @@ class Room:
         return await self.machines.create(body, namespace="default")
 
     async def owned(self, name: str, owner: MachineSet, label: str = "web") -> Machine:
-        by = {
-            "apiVersion": MACHINE_SETS.api_version,
-            "kind": "MachineSet",
-            "name": owner.name,
-            "uid": owner.uid,
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-        return await self.machine(name, label, ownerReferences=[by])
+        return await self.machine(name, label, ownerReferences=[by(owner)])
 
     async def claim(self, owner: MachineSet, among: Sequence[Machine]) -> list[str]:
         found = await self.ownership.claim(
@@ -330,11 +328,8 @@ class Room:
         return [one.name for one in found]
 
     def owners(self, name: str) -> list[dict[str, Any]]:
-        return list(
-            (self.server.get(f"{BASE}/machines/{name}") or {})["metadata"].get(
-                "ownerReferences", []
-            )
-        )
+        found = self.server.get(f"{BASE}/machines/{name}") or {}
+        return list(found["metadata"].get("ownerReferences", []))
 
 
 @pytest_asyncio.fixture
@@ -350,16 +345,7 @@ async def test_an_orphan_that_matches_is_adopted_beside_its_other_owners(room: R
 
     assert await room.claim(owner, [orphan, stranger]) == ["a"]
 
-    kept, ours = room.owners("a")
-    assert kept == {**other, "blockOwnerDeletion": True}
-    assert ours == {
-        "apiVersion": MACHINE_SETS.api_version,
-        "kind": "MachineSet",
-        "name": "web",
-        "uid": owner.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    assert room.owners("a") == [{**other, "blockOwnerDeletion": True}, by(owner)]
     assert room.owners("b") == []
 
 
