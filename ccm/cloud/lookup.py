@@ -364,11 +364,7 @@ class InstanceLookup:
             return await self._handle.call(InstanceStates.instance_state, node)
         if not await self._handle.call(InstancesV2.instance_exists, node):
             return GONE
-        try:
-            off = await self._handle.call(InstancesV2.instance_shutdown, node)
-        except Unimplemented:
-            return RUNNING
-        return SHUTDOWN if off else RUNNING
+        return await _powered(self._handle.call(InstancesV2.instance_shutdown, node))
 
     async def _metadata(self, node: Node, waiting: int) -> InstanceMetadata | None:
         if not self.by_node:
@@ -392,11 +388,8 @@ class InstanceLookup:
         provider_id = await self._existing(node)
         if provider_id is None:
             return GONE
-        try:
-            off = await self._handle.call(Instances.instance_shutdown_by_provider_id, provider_id)
-        except Unimplemented:
-            return RUNNING
-        return SHUTDOWN if off else RUNNING
+        ask = Instances.instance_shutdown_by_provider_id
+        return await _powered(self._handle.call(ask, provider_id))
 
     async def _old_metadata(self, node: Node) -> InstanceMetadata:
         provider_id = node.provider_id
@@ -463,6 +456,14 @@ class InstanceLookup:
             except CloudError as by_name:
                 text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
                 raise _retold(by_name, text) from by_name
+
+
+async def _powered(is_off: Awaitable[bool]) -> InstanceState:
+    """The state of an instance that exists; one whose cloud cannot tell runs."""
+    try:
+        return SHUTDOWN if await is_off else RUNNING
+    except Unimplemented:
+        return RUNNING
 
 
 def _retold(error: CloudError, text: str) -> CloudError:

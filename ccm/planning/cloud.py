@@ -143,7 +143,6 @@ class AskingHandle(Handle):
         self._subjects: set[tuple[object, ...]] = set()
         self._heard = 0
         self._silence: errors.DeadlineExceeded | None = None
-        self._arounds = (_refuse_changes,)
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Ask, or note a change; see `Handle.call`.
@@ -164,6 +163,12 @@ class AskingHandle(Handle):
         if operation.verb == Routes.list_routes.__name__:
             answer = self._after_changes(cast("Sequence[Route]", answer))
         return cast("T", answer)
+
+    async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+        """The last wall before the provider."""
+        if operation.change:
+            raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
+        return await super()._ask(cloud, operation, method)
 
     async def _asked(
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
@@ -237,13 +242,6 @@ class AskingHandle(Handle):
             elif change.verb == Routes.delete_route.__name__ and change.arguments["route"] in found:
                 found.remove(change.arguments["route"])
         return found
-
-
-async def _refuse_changes(operation: Operation, step: Callable[[], Awaitable[object]]) -> object:
-    """The last wall before the provider."""
-    if not operation.change:
-        return await step()
-    raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
 
 
 def _mark(argument: object) -> object:

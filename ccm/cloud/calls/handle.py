@@ -28,9 +28,6 @@ T = TypeVar("T")
 Observer = Callable[[str, str], None]
 """Told (operation, outcome) after each call."""
 
-Around = Callable[[Operation, Callable[[], Awaitable[object]]], Awaitable[object]]
-"""Makes the call it is given, with something done before or after, and returns its answer."""
-
 _CALLS = metrics.counter(
     "ccm_cloud_calls",
     "Calls to the cloud provider by operation and outcome.",
@@ -114,7 +111,6 @@ class Handle:
         self._forced_limiter = limiter
         self._provider = _Provider(cloud=cloud, limiter=self._limiter_for(cloud))
         self._observers: tuple[Observer, ...] = ()
-        self._arounds: tuple[Around, ...] = ()
 
     @property
     def cloud(self) -> Cloud:
@@ -174,18 +170,8 @@ class Handle:
 
     def observe(self, observer: Observer) -> Handle:
         """The same handle; what is called through it is told to an observer too."""
-        return self._view(_observers=(*self._observers, observer))
-
-    def around(self, wrapper: Around) -> Handle:
-        """The same handle; what is called through it goes through a wrapper too.
-
-        The wrapper works within the call's deadline, and within what a stop waits for.
-        """
-        return self._view(_arounds=(wrapper, *self._arounds))
-
-    def _view(self, **changed: object) -> Handle:
         view = copy.copy(self)
-        vars(view).update(changed)
+        vars(view)["_observers"] = (*self._observers, observer)
         return view
 
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
@@ -236,13 +222,11 @@ class Handle:
                 observer(operation.verb, outcome)
 
     async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
-        """Put the question, through all wrappers, and check the answer."""
-        step = partial(bound(cloud, method), *operation.arguments.values())
-        for wrapper in self._arounds:
-            step = partial(wrapper, operation, step)
+        """Put the question, and check the answer."""
+        ask = bound(cloud, method)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
             lease_guard.check()
-            answer = await step()
+            answer = await ask(*operation.arguments.values())
         responses.verify(method, answer)
         return answer
 

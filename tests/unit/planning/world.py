@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -184,8 +184,11 @@ class Town:
         cluster, ledger, events = self._cluster(), Ledger(), forecast._Events()
         present = set(self.api.balancers)
 
-        async def noting(operation: Operation, step: Callable[[], Awaitable[object]]) -> object:
-            answer = await step()
+        handle = provider.handle(self._options, cloud)
+        ask = handle._ask
+
+        async def noting(cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+            answer = await ask(cloud, operation, method)
             if operation.change:
                 service = operation.arguments.get("service")
                 listed = isinstance(service, Service) and _balancer(service) in present
@@ -198,7 +201,7 @@ class Town:
                 ledger.changes.append(made)
             return answer
 
-        handle = provider.handle(self._options, cloud).around(noting)
+        vars(handle)["_ask"] = noting
         plan = migration_plan(self._options)
         running = Controllers(self._options, cluster, events, Vitals(), plan)
         work = spawn(running.run(handle, election=None), name="controllers")
