@@ -205,49 +205,6 @@ async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
     assert left == ["theirs", "ccm-managed-certificate-uid-2"]
 
 
-@pytest.mark.row("hcloud-balancer-18")
-@pytest.mark.parametrize("asked", [{}, {"use_private_ip": "true", "protocol": "http"}])
-async def test_what_the_vendors_manager_settled_is_taken_over(
-    harness: HcloudHarness, asked: dict[str, str]
-) -> None:
-    """Its name, its label, its health check without times, and a type that nobody asked for."""
-    nodes = await harness.nodes(2)
-    wanted = service("0b6dbe96-bb3c-4d4c-b1e0-4c0ed8a21f0d", **asked)
-    protocol = asked.get("protocol", "tcp")
-    private = "use_private_ip" in asked
-    settled(
-        harness,
-        name="a0b6dbe96bb3c4d4cb1e04c0ed8a21f0",
-        labels={UID: wanted.uid},
-        load_balancer_type="lb21",
-        algorithm={"type": "least_connections"},
-        network=harness.network["id"],
-        services=[
-            {
-                "protocol": protocol,
-                "listen_port": 80,
-                "destination_port": 30080,
-                "health_check": {**CHECK, "interval": 30, "retries": 5},
-            }
-        ],
-        targets=[
-            {
-                "type": "server",
-                "server": {"id": int(one.provider_id[9:])},
-                "use_private_ip": private,
-            }
-            for one in nodes
-        ],
-    )
-    robot = node("bm", provider_id="hcloud://bm-42")
-
-    status = await ensured(harness.balancer, wanted, [*nodes, robot])
-    await harness.balancer.update_load_balancer(CLUSTER, wanted, [*nodes, robot])
-
-    assert harness.service.writes == 0
-    assert len(status.ingress) == 3
-
-
 @pytest.mark.row("hcloud-balancer-19")
 @pytest.mark.parametrize(("field", "value"), [("protocol", "UDP"), ("node_port", 0)])
 async def test_what_cannot_be_had_is_refused(

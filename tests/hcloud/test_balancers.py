@@ -359,27 +359,6 @@ async def refused(
 
 @pytest.mark.row("hcloud-balancer-24")
 @pytest.mark.parametrize("why", ["stale", "outside"])
-async def test_a_load_balancer_is_made_without_a_refused_target(
-    harness: HcloudHarness, why: str
-) -> None:
-    bad, asked, reason = await refused(harness, harness.project, why)
-    nodes = [bad, *await harness.nodes(2)]
-
-    for _ in range(2):
-        with pytest.raises(cloud.Aborted, match=reason) as caught:
-            await ensured(harness.balancer, service(**asked), nodes)
-        assert f"node {bad.name} (server {bad.provider_id[9:]})" in str(caught.value)
-        assert isinstance(caught.value.partial, cloud.Status)
-        assert caught.value.partial.ingress
-
-    assert members(harness) == ids(nodes[1:])
-    before = harness.service.writes
-    await ensured(harness.balancer, service(**asked), nodes[1:])
-    assert harness.service.writes == before
-
-
-@pytest.mark.row("hcloud-balancer-24")
-@pytest.mark.parametrize("why", ["stale", "outside"])
 async def test_a_refused_target_keeps_out_no_other(harness: HcloudHarness, why: str) -> None:
     bad, asked, reason = await refused(harness, harness.project, why)
     balancer, nodes = harness.balancer, await harness.nodes(3)

@@ -88,36 +88,6 @@ def test_values(name: str, text: str, field: str, value: Any) -> None:
 
 
 @pytest.mark.row("hcloud-config-02")
-def test_every_fault_is_in_one_message() -> None:
-    with pytest.raises(cloud.ConfigError) as caught:
-        read(
-            HCLOUD_INSTANCES_ADDRESS_FAMILY="ipv5",
-            HCLOUD_SERVER_CACHE_MODE="some",
-            HCLOUD_LOAD_BALANCERS_LOCATION="fsn1",
-            HCLOUD_LOAD_BALANCERS_NETWORK_ZONE="eu-central",
-            HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE="10.0.0.1/x",
-            HCLOUD_LOAD_BALANCERS_ALGORITHM_TYPE="best",
-            HCLOUD_METRICS_ENABLED="perhaps",
-            HCLOUD_NETWORK="k8s",
-            ROBOT_ENABLED="true",
-            ROBOT_USER="me",
-        )
-
-    told = sorted(each.split()[0] for each in caught.value.faults)
-    assert told == [
-        "HCLOUD_INSTANCES_ADDRESS_FAMILY",
-        "HCLOUD_LOAD_BALANCERS_ALGORITHM_TYPE",
-        "HCLOUD_LOAD_BALANCERS_LOCATION",
-        "HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE",
-        "HCLOUD_METRICS_ENABLED",
-        "HCLOUD_SERVER_CACHE_MODE",
-        "HCLOUD_TOKEN",
-        "ROBOT_ENABLED",
-        "ROBOT_USER",
-    ]
-
-
-@pytest.mark.row("hcloud-config-02")
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

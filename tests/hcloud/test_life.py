@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable
 from typing import Any
 
-import aiohttp
 import pytest
 
 from ccm import cloud
 from ccm.testing import machine_probes
-from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.contract_routes import created
@@ -71,38 +68,6 @@ async def test_a_whole_life_is_as_the_document_says(
     assert len(wrote) > 20, f"little was tried: {sorted(wrote)}"
 
 
-@pytest.mark.row("hcloud-call-01")
-async def test_calls_of_ninety_nodes(harness: HcloudHarness) -> None:
-    """What the provider itself needs; how often it is asked is the daemon's."""
-    made = [await harness.create() for _ in range(90)]
-    calls = harness.service.calls
-    listing = await harness.project.inventory.list_instances()
-    by_name = {one.name: one.metadata for one in listing.instances}
-    await harness.project.routes.list_routes(CLUSTER)
-    for number, each in enumerate(made):
-        route = cloud.Route(
-            destination_cidr=f"10.244.{number}.0/24",
-            target_node=each.name,
-            target_addresses=by_name[each.name].addresses,
-        )
-        await harness.project.routes.create_route(CLUSTER, "", route)
-    routes = await harness.project.routes.list_routes(CLUSTER)
-    nodes = [node(each.name, provider_id=each.provider_id) for each in made]
-    for number in range(5):
-        await ensured(harness.balancer, service(f"uid-{number}", type="lb31"), nodes)
-    nothing_left = calls.total()
-
-    await harness.project.routes.list_routes(CLUSTER)
-    await harness.project.inventory.list_instances()
-    await harness.balancer.list_load_balancers(CLUSTER)
-
-    assert len([one for one in routes if not one.blackhole]) == 90
-    assert all(len(one["targets"]) == 90 for one in harness.service.cloud.load_balancers.values())
-    # 3 for the servers, 90 for routes, 2 for these, and 2 for each load balancer.
-    assert nothing_left <= 110, calls
-    assert calls.total() - nothing_left == 4
-
-
 @pytest.mark.row("hcloud-call-04")
 @pytest.mark.virtual_time
 async def test_few_calls_left_are_made_one_by_one() -> None:
@@ -123,21 +88,6 @@ async def test_few_calls_left_are_made_one_by_one() -> None:
     await limiter.acquire()
     await limiter.acquire()
     assert loop.time() - began == pytest.approx(11.5, abs=0.6)
-
-
-@pytest.mark.row("hcloud-call-04")
-async def test_the_fake_limits_as_the_real_thing(harness: HcloudHarness) -> None:
-    service = harness.service
-    service.settings.requests = 7200  # two a second: the first comes too early on any machine
-    service._left = 0.0
-
-    with pytest.raises(cloud.RetryAfter):
-        await harness.project.inventory.list_instances()
-    refused = service.calls.total()
-    service.settings.requests = 72000
-    for _ in range(3):  # from here on it is known how many are left
-        await harness.project.inventory.list_instances()
-    assert service.calls.total() == refused + 4
 
 
 async def test_nothing_tells_the_token(
@@ -173,18 +123,3 @@ async def test_nothing_tells_the_token(
     everything = "\n".join([*told, printed.out, printed.err, caplog.text])
     assert "may not do that" in everything
     assert token not in everything
-
-
-@pytest.mark.parametrize("asked", ["unknown", "method"])
-async def test_what_the_fake_does_not_know(harness: HcloudHarness, asked: str) -> None:
-    """It says so in the API's words."""
-    url = harness.environ()["HCLOUD_ENDPOINT"]
-    headers = {"Authorization": f"Bearer {harness.service.token}"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        ask: Awaitable[Any] = (
-            session.get(f"{url}/isos") if asked == "unknown" else session.put(f"{url}/servers")
-        )
-        response = await ask
-        body = await response.json()
-
-    assert body["error"]["code"] == ("not_found" if asked == "unknown" else "method_not_allowed")

@@ -308,35 +308,6 @@ def settled(harness: StackitHarness, asked: cloud.Service, *targets: cloud.Node)
     return fake_balancers.create(harness.service.cloud, msgspec.to_builtins(order))
 
 
-@pytest.mark.row("stackit-balancer-19", "stackit-balancer-23")
-@pytest.mark.parametrize(
-    "asked",
-    [
-        service(),
-        service(service_plan_id="p250", tcp_idle_timeout="5m"),
-        service(internal_lb="true", tcp_proxy_protocol="true"),
-        service(external_address="192.0.2.7"),
-        service(listener_network=OTHER_NETWORK),
-        service({"flavorId": "cd49f4fd-1e48-497f-91ad-79894c8b95e4", "className": "stackit"}),
-    ],
-    ids=lambda one: ",".join(name.rpartition("/")[2] for name in one.annotations) or "plain",
-)
-async def test_what_the_vendors_manager_settled_is_taken_over(
-    harness: StackitHarness, asked: cloud.Service
-) -> None:
-    nodes = await harness.nodes(2)
-    settled(harness, asked, *nodes)
-    balancer = harness.balancer
-
-    (listed,) = await balancer.list_load_balancers(CLUSTER)
-    status = await ensured(balancer, asked, nodes)
-    await updated(balancer, asked, nodes)
-
-    assert listed.digest == balancer.load_balancer_digest(CLUSTER, asked, nodes)
-    assert len(status.ingress) == 1
-    assert harness.service.writes == 0
-
-
 @pytest.mark.row("stackit-balancer-23")
 async def test_a_digest_of_what_only_the_status_shows(harness: StackitHarness) -> None:
     balancer = harness.balancer

@@ -397,24 +397,6 @@ def refuse(harness: StackitHarness, *nodes: cloud.Node) -> None:
 
 
 @pytest.mark.row("stackit-balancer-26")
-async def test_a_load_balancer_is_made_without_a_refused_target(harness: StackitHarness) -> None:
-    balancer, nodes = harness.balancer, await harness.nodes(4)
-    refuse(harness, nodes[1])
-    good = [nodes[0], *nodes[2:]]
-
-    for _ in range(2):
-        with pytest.raises(cloud.Aborted, match=f"{nodes[1].name}.*not in the network") as caught:
-            await ensured(balancer, service(), nodes)
-        assert isinstance(caught.value.partial, cloud.Status)
-        assert caught.value.partial.ingress
-
-    assert members(harness) == [names(good)]
-    before = harness.service.writes
-    await ensured(balancer, service(), good)
-    assert harness.service.writes == before
-
-
-@pytest.mark.row("stackit-balancer-26")
 async def test_a_new_load_balancer_that_takes_time(harness: StackitHarness) -> None:
     balancer, nodes = harness.balancer, await harness.nodes(2)
     refuse(harness, nodes[0])

@@ -6,13 +6,12 @@ import pytest
 
 from ccm import cloud
 from ccm.testing import machine_probes
-from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
 from ccm.testing.fake_api import Exchange
 from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
-from providers.stackit.testing.server import IMAGE, NETWORK
+from providers.stackit.testing.server import IMAGE
 from tests.stackit import document
 from tests.stackit.balancing import EFFECTS, METRICS, service
 from tests.stackit.harness import StackitHarness
@@ -114,39 +113,3 @@ def test_the_documents_judge() -> None:
             answer=answer,
         )
         assert document.violations([exchange]), path
-
-
-@pytest.mark.row("stackit-call-01")
-async def test_calls_of_two_hundred(harness: StackitHarness) -> None:
-    """What the provider itself needs; how often it is asked is the daemon's."""
-    machines = machine_probes.machines_of(harness.project, harness)
-    service_ = harness.service
-    identities = [machines.identity() for _ in range(200)]
-    for who in identities:
-        await machines.initialize(who, (await machines.create(who)).provider_id)
-    making = service_.requests
-    listed = await harness.project.inventory.list_instances()
-    nodes = [
-        node(one.name, provider_id=one.metadata.provider_id, addresses=one.metadata.addresses)
-        for one in listed.instances
-    ]
-    for number in range(20):
-        await ensured(harness.balancer, build_service(f"web-{number}"), nodes)
-    nothing_left = service_.requests
-
-    await harness.project.inventory.list_instances()
-    await machines.listed()
-    await harness.balancer.list_load_balancers(CLUSTER)
-    at_rest = service_.requests
-
-    assert len(nodes) == 200
-    assert all(
-        len(one["targetPools"][0]["targets"]) == 200 for one in service_.cloud.balancers.values()
-    )
-    # A look and an order; then the server, its cards, and one of them changed.
-    assert making == 200 * 5
-    # One for the nodes; a look and an order for each load balancer, ready at once here.
-    assert nothing_left - making == 1 + 20 * 2
-    assert at_rest - nothing_left == 3
-    assert service_.account.issued == 2  # one for nodes, one for the machines' Secret
-    assert NETWORK in service_.cloud.networks

@@ -71,10 +71,6 @@ def page(items: Sequence[Node], version: int, *, malformed: Sequence[str] = ()) 
     return Page(items=items, resource_version=str(version), malformed_keys=malformed)
 
 
-def first_page(items: Sequence[Node], version: int) -> Page[Node]:
-    return Page(items=items, resource_version=str(version), continue_="more")
-
-
 @contextlib.asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """What never ends by itself runs for as long as the block."""
