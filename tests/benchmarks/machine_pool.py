@@ -186,26 +186,3 @@ def per_machine(asked: Mapping[str, int], count: int) -> dict[str, float]:
         **{f"writes_{kind}": share(writes, kind) for kind in kinds},
         **{f"reads_{kind}": share(("get", "list"), kind) for kind in kinds},
     }
-
-
-async def many(
-    world: World, count: int, *, boot_s: float, orders: float, workers: int
-) -> dict[str, Any]:
-    """Many at once on a cloud that takes so many orders a second."""
-    await behave(world, transition_s=boot_s, order_rate_limit=orders)
-    flags = (*FLAGS, f"--machine-concurrent-syncs={workers}")
-    async with pool(world, look_s=0.2) as made, world.leader("many.log", *flags) as daemon:
-        await world.cloud_calls()
-        before = proc.usage(daemon.pid)
-        figures = await made.run(count)
-        after = proc.usage(daemon.pid)
-        calls = await world.cloud_calls()
-        daemon.stop()
-    return {
-        "machines": count,
-        "workers": workers,
-        **figures,
-        "cpu_s": round(after.cpu_s - before.cpu_s, 2),
-        "peak_rss_mib": round(after.peak_mib, 1),
-        "cloud_calls": calls,
-    }

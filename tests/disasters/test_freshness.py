@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +37,7 @@ from tests.support import lifecycle as nodelifecycle
 from tests.support import routes
 from tests.support.cluster import Cluster
 from tests.support.fakecloud import FakeCloud, FakeStateCloud
-from tests.support.services import FakeBalancers, FakeDigests, World, served, started
+from tests.support.services import FakeBalancers, FakeDigests, World, ports, served, started
 from tests.support.watches import (
     LISTED,
     Recorder,
@@ -292,6 +293,40 @@ async def test_one_node_of_many_that_cannot_be_decoded_stops_nobody() -> None:
 
 
 # --- load -----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("service-scale-01", "service-scale-02", "service-scale-03")
+async def test_a_hundred_services_and_a_thousand_nodes() -> None:
+    """Each Service costs one ensure and two writes, one node more an update of each balancer. A
+    start is a listing, and an ensure of each that was changed or altered meanwhile."""
+    world = World(digests=True)
+    for number in range(1000):
+        world.node(f"m{number}")
+    for number in range(100):
+        world.service(f"s{number}")
+    async with world.running():
+        await world.pass_time(120)
+        assert Counter(world.balancers.calls) == {"ensure": 100}
+        assert len(world.patches) == 200
+        world.forget()
+        world.node("latecomer")
+        await world.pass_time(60)
+        assert Counter(world.balancers.calls) == {"update": 100}
+        assert world.patches == []
+    world.forget()
+    async with world.running():
+        await world.pass_time(600)
+        assert (world.balancers.calls, world.patches) == (["list"], [])
+    world.forget()
+    for number in range(10):
+        world.change(f"s{number}", ports=ports(81))
+    for name in list(world.balancers.held)[10:19]:
+        world.balancers.held[name] = ("altered", ())
+    del world.balancers.held[list(world.balancers.held)[19]]
+    async with world.running():
+        await world.pass_time(600)
+        assert Counter(world.balancers.calls) == {"list": 1, "ensure": 20}
+        assert world.patches == []
 
 
 async def test_a_wave_of_new_nodes_is_one_update_of_each_balancer() -> None:

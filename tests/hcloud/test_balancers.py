@@ -473,16 +473,15 @@ async def test_a_release_survives_a_crash_after_any_write(
 @pytest.mark.row("hcloud-balancer-06")
 async def test_a_release_waits_for_the_cloud(harness: HcloudHarness) -> None:
     made, wanted = settled(harness, labels=OWN), service("uid-1", name="theirs")
-    async with harness.open() as project:
-        await ensured(balancer_of(project), wanted, await make_nodes(project, harness, 1))
-        harness.service.settings.action_s = 60.0
-        for _ in range(2):
-            with pytest.raises(cloud.RetryAfter):
-                await balancer_of(project).ensure_load_balancer_deleted(CLUSTER, wanted)
-            assert made["labels"][UID] == "uid-1"
-        harness.service.settings.action_s = 0.0
-        harness.service.cloud.settle(all_of_them=True)
-        await deleted(balancer_of(project), wanted)
+    await ensured(harness.balancer, wanted, await harness.nodes(1))
+    harness.service.settings.action_s = 60.0
+    for _ in range(2):
+        with pytest.raises(cloud.RetryAfter):
+            await harness.balancer.ensure_load_balancer_deleted(CLUSTER, wanted)
+        assert made["labels"][UID] == "uid-1"
+    harness.service.settings.action_s = 0.0
+    harness.service.cloud.settle(all_of_them=True)
+    await deleted(harness.balancer, wanted)
 
     assert (made["labels"], made["services"]) == (OWN, [])
 
@@ -517,11 +516,10 @@ async def test_what_the_service_did_not_bring_stays(harness: HcloudHarness) -> N
 async def test_a_service_of_another_type_by_now_is_taken_off_too(harness: HcloudHarness) -> None:
     """It has lost its node ports when its load balancer goes."""
     made, wanted = settled(harness, labels=OWN), service("uid-1", name="theirs")
-    async with harness.open() as project:
-        await ensured(balancer_of(project), wanted, await make_nodes(project, harness, 1))
-        plain = cloud.ServicePort(name="http", port=80, target_port=80)
-        internal = build_service(uid="uid-1", type="ClusterIP", ports=[plain])
-        await deleted(balancer_of(project), internal)
+    await ensured(harness.balancer, wanted, await harness.nodes(1))
+    plain = cloud.ServicePort(name="http", port=80, target_port=80)
+    internal = build_service(uid="uid-1", type="ClusterIP", ports=[plain])
+    await deleted(harness.balancer, internal)
 
     assert (made["labels"], made["services"], made["targets"]) == (OWN, [], [])
 
@@ -529,13 +527,12 @@ async def test_a_service_of_another_type_by_now_is_taken_off_too(harness: Hcloud
 @pytest.mark.row("hcloud-balancer-06")
 async def test_an_adopted_orphan_is_not_deleted_by_name(harness: HcloudHarness) -> None:
     made = settled(harness)
-    async with harness.open() as project:
-        balancer = balancer_of(project)
-        await ensured(balancer, service("uid-1", name="theirs"), [])
-        await ensured(balancer, service("uid-2"), [])
-        listed = {one.name: one.adopted for one in await balancer.list_load_balancers(CLUSTER)}
-        with pytest.raises(cloud.FailedPrecondition, match="theirs was not made for a Service"):
-            await balancer.delete_load_balancer(CLUSTER, "theirs")
+    balancer = harness.balancer
+    await ensured(balancer, service("uid-1", name="theirs"), [])
+    await ensured(balancer, service("uid-2"), [])
+    listed = {one.name: one.adopted for one in await balancer.list_load_balancers(CLUSTER)}
+    with pytest.raises(cloud.FailedPrecondition, match="theirs was not made for a Service"):
+        await balancer.delete_load_balancer(CLUSTER, "theirs")
 
     assert sorted(listed.values()) == [False, True]
     assert listed["theirs"]

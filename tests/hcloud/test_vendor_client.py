@@ -159,24 +159,3 @@ async def test_load_balancers(service: server.Service, endpoint: str, seen: list
 
     newer = "DELETE /load_balancers/{id}"  # the document's answer is older than the client
     assert document.violations([one for one in seen if one.operation != newer]) == []
-
-
-async def test_what_takes_time_locks(service: server.Service, endpoint: str) -> None:
-    """An action is waited for by the vendor's client as it waits for the real thing's."""
-    service.settings.action_s = 0.2
-
-    def life() -> None:
-        client: Any = Client(token=service.token, api_endpoint=endpoint, poll_interval=0.05)
-        network = client.networks.create(
-            "net", "10.0.0.0/16", subnets=[NetworkSubnet("10.0.0.0/24", "cloud", "eu-central")]
-        )
-        action = network.add_route(NetworkRoute("10.244.1.0/24", "10.0.0.2"))
-        assert action.status == "running"
-        with pytest.raises(APIException) as caught:
-            network.add_route(NetworkRoute("10.244.2.0/24", "10.0.0.2"))
-        assert caught.value.code == "locked"
-        action.wait_until_finished()
-        network.add_route(NetworkRoute("10.244.2.0/24", "10.0.0.2")).wait_until_finished()
-        assert len(client.networks.get_by_id(network.id).routes) == 2
-
-    await asyncio.to_thread(life)

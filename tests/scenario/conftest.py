@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests import servers
-from tests.scenario import harness, load, machines
+from tests.scenario import harness, machines
 from tests.scenario.machines import ALL_CONTROLLERS, Fleet, sim_secret
 
 
@@ -17,13 +17,6 @@ async def env(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[ha
     """An environment with each API server in turn; no daemon runs yet."""
     async with harness.open_environment(api_server, tmp_path) as opened:
         yield opened
-
-
-@pytest_asyncio.fixture
-async def unloaded(env: harness.Environment) -> AsyncIterator[None]:
-    """The environment is left without the load."""
-    yield
-    await load.remove(env)
 
 
 @pytest_asyncio.fixture

@@ -1,19 +1,12 @@
-"""Load: many nodes and many Services at once, and what a daemon does about them.
-
-Calls are counted twice, as the daemon logs them and as they reach the simulated cloud, and
-`Work.check` holds one against the other.
-"""
+"""Services of a scenario, their load balancers, and what a daemon does about them."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,7 +15,7 @@ from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import Service, names
-from providers.sim import world_balancers, worlds
+from providers.sim import world_balancers
 from tests.faults import Exchange, Match
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment, wait_for
@@ -42,18 +35,14 @@ FLAGS: Mapping[str, str] = {
 }
 """A daemon with raised limits."""
 
-POD_RANGES = "10.128.0.0/9"
 
 PATIENCE_S = 240.0
 """How long a load may take on a busy machine."""
 
-BURST_S = 2.5
-"""After so long without a request, no burst of nodes is still going on."""
 
 LONGEST_S = 600
 """How long a test with a load may take there; seconds."""
 
-_AT_ONCE = 32
 _LOOK_S = 0.25
 
 
@@ -64,35 +53,6 @@ async def start(env: Environment, *, flags: Mapping[str, str] = FLAGS) -> Daemon
     daemon = await env.start(flags=flags)
     await daemon.says("became leader", within_s=PATIENCE_S)
     return daemon
-
-
-async def in_parallel(work: Sequence[Callable[[], Awaitable[Any]]]) -> None:
-    """Do all of it, a handful at once."""
-    slots = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(do: Callable[[], Awaitable[Any]]) -> None:
-        async with slots:
-            await do()
-
-    await asyncio.gather(*(one(do) for do in work))
-
-
-async def add_nodes(env: Environment, hosts: Sequence[str], *, ranges: bool = False) -> None:
-    """Machines in the cloud, and their nodes as healthy kubelets register them.
-
-    Args:
-        env: the environment.
-        hosts: names of both.
-        ranges: whether each gets a range of `POD_RANGES`; 32,768 at most.
-    """
-    ready = names.STATUS_TRUE
-    work: list[Callable[[], Awaitable[Any]]] = []
-    for number, host in enumerate(hosts):
-        env.machine(host)
-        cidr = f"10.{128 + (number >> 8)}.{number & 255}.0/24"
-        spec: dict[str, Any] = {"podCIDR": cidr, "podCIDRs": [cidr]} if ranges else {}
-        work.append(partial(env.cluster.register, host, ready=ready, **spec))
-    await in_parallel(work)
 
 
 async def routed(env: Environment) -> None:
@@ -122,22 +82,6 @@ def web(name: str, **spec: Any) -> dict[str, Any]:
 async def create(env: Environment, body: Mapping[str, Any]) -> dict[str, Any]:
     """Create a Service; what it is then."""
     return await env.cluster.create(SERVICES, body)
-
-
-async def add_services(env: Environment, services: Sequence[str]) -> None:
-    """Services that want a load balancer each."""
-    await in_parallel([partial(create, env, web(name)) for name in services])
-
-
-async def remove(env: Environment) -> None:
-    """Remove nodes, Services and events; one by one would take too long for the next test."""
-    lifted = {"metadata": {"finalizers": None}}
-    services = await services_of_people(env)
-    held = [name for name, one in services.items() if one["metadata"].get("finalizers")]
-    await in_parallel([partial(edit, env, name, lifted) for name in held])
-    await in_parallel([partial(delete, env, name) for name in services])
-    for path in (harness.NODES, "/api/v1/namespaces/default/events"):
-        await env.cluster.delete(path)
 
 
 async def services_of_people(env: Environment) -> dict[str, dict[str, Any]]:
@@ -173,20 +117,9 @@ async def balancer_of(env: Environment, name: str) -> world_balancers.Balancer:
     return balancers(env)[balancer_name(service)]
 
 
-def named(prefix: str, count: int) -> list[str]:
-    """So many names."""
-    return [f"{prefix}-{number:04}" for number in range(count)]
-
-
 def balancers(env: Environment) -> dict[str, world_balancers.Balancer]:
     """What the cloud holds, by name."""
     return {each.name: each for each in env.cloud.worlds.balancers.list()}
-
-
-def with_latency(env: Environment, seconds: float) -> None:
-    """Every call to the cloud takes so long from now on."""
-    settings: worlds.Settings = env.cloud.settings
-    env.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
 
 
 async def settled(
@@ -236,20 +169,16 @@ def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return list(service["status"].get("loadBalancer", {}).get("ingress") or ())
 
 
-async def started(
-    env: Environment, *operations: str, flags: Mapping[str, str], quiet_s: float = 1.5
-) -> tuple[Daemon, Work]:
-    """Start a daemon and wait until it has made these calls, and then nothing for so long."""
-    calls, written = len(env.calls()), len(writes(env))
+async def started(env: Environment, *operations: str, flags: Mapping[str, str]) -> Daemon:
+    """Start a daemon and wait until it has made these calls, and then nothing."""
     daemon = await start(env, flags=flags)
-    work = Work(env=env, daemon=daemon, first_call=calls, first_write=written, first_line=0)
 
     async def asked() -> bool:
-        return work.calls.keys() >= {*operations}
+        return {call.operation for call in env.calls()} >= {*operations}
 
     await wait_for(asked, f"calls of {operations}", within_s=PATIENCE_S)
-    await quiet(env, for_s=quiet_s)
-    return daemon, work
+    await quiet(env)
+    return daemon
 
 
 async def quiet(env: Environment, *, for_s: float = 1.5) -> None:
@@ -279,82 +208,9 @@ def writes(env: Environment) -> list[Exchange]:
     ]
 
 
-@dataclass(slots=True, kw_only=True)
-class Work:
-    """What one daemon did since `begin`; take it when all is quiet."""
-
-    env: Environment
-    daemon: Daemon
-    first_call: int
-    first_write: int
-    first_line: int
-
-    @classmethod
-    def begin(cls, env: Environment, daemon: Daemon) -> Self:
-        """Count from now on."""
-        return cls(
-            env=env,
-            daemon=daemon,
-            first_call=len(env.calls()),
-            first_write=len(writes(env)),
-            first_line=len(daemon.lines()),
-        )
-
-    def lines(self, message: str) -> list[dict[str, Any]]:
-        """Its log lines of this message."""
-        return [line for line in self.daemon.lines()[self.first_line :] if line["msg"] == message]
-
-    @property
-    def ensures(self) -> Counter[str]:
-        """Ensures that worked, by Service."""
-        return Counter(line["service"] for line in self.lines("load balancer ensured"))
-
-    @property
-    def updates(self) -> Counter[str]:
-        """Changes of the members alone, by Service."""
-        return Counter(line["service"] for line in self.lines("members changed"))
-
-    @property
-    def bursts(self) -> int:
-        """Bursts of changes of nodes that made load balancers change their members."""
-        return len(self.lines("nodes changed"))
-
-    @property
-    def calls(self) -> Counter[str]:
-        """Calls that reached the cloud, by operation; `find_balancer` looks one up by name."""
-        return Counter(
-            "find_balancer" if "name=" in call.path and "balancers" in call.path else call.operation
-            for call in self.env.calls()[self.first_call :]
-        )
-
-    @property
-    def writes(self) -> Counter[str]:
-        """Writes by resource."""
-        found = writes(self.env)[self.first_write :]
-        return Counter(_resource(exchange.path) for exchange in found)
-
-    def check(self) -> None:
-        """The log tells the truth, and no burst had a Service's members changed twice.
-
-        An ensure and a change of members begin with one look at the load balancer, so any
-        that failed, or was not logged, is a look too many.
-        """
-        assert self.calls["find_balancer"] == self.ensures.total() + self.updates.total()
-        bursts = 0
-        so_far: Counter[str] = Counter()
-        for line in self.daemon.lines()[self.first_line :]:
-            bursts += line["msg"] == "nodes changed"
-            if line["msg"] == "members changed":
-                so_far[line["service"]] += 1
-                assert so_far[line["service"]] <= bursts, line
-
-
-def _resource(path: str) -> str:
-    known = ("nodes", "services", "events")
-    return next(
-        (name for name, segment in itertools.product(known, path.split("/")) if name == segment),
-        path,
-    )
+def ensures(daemon: Daemon) -> Counter[str]:
+    """Ensures that worked, by Service."""
+    return Counter(line["service"] for line in daemon.lines("load balancer ensured"))
 
 
 async def warnings(env: Environment, service: str, about: str = "") -> list[str]:

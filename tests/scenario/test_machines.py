@@ -22,8 +22,6 @@ from ccm.gardener import crds, names
 from ccm.model.names import ANNOTATION_ALLOW_DELETION, REASON_DELETION_HELD
 from ccm.sandbox import realserver
 from tests import servers
-from tests.benchmarks import machine_pool
-from tests.benchmarks.world import open_world
 from tests.faults import Hold, Match, Point
 from tests.manifests.shipped import MANIFESTS
 from tests.readme import readme
@@ -42,7 +40,6 @@ from tests.scenario.machines import (
     create,
     group,
     in_phase,
-    join,
     living_pods,
     names_of,
     vms,
@@ -141,44 +138,6 @@ async def test_another_daemon_goes_on_where_the_first_was_killed(
         f"sim://{i}" for i in vms(env).values()
     }
     assert await ordered()
-
-
-@pytest.mark.both_servers
-@pytest.mark.parametrize(
-    ("count", "few", "most_s"), [(FEW, 3, 60), pytest.param(50, 10, 5, marks=pytest.mark.soak)]
-)
-async def test_a_set_becomes_nodes_and_shrinks_and_goes(
-    machine_env: Environment, count: int, few: int, most_s: float
-) -> None:
-    """The large one as fast as the reference is not: 48 s to scale, 33 s to delete."""
-    env = machine_env
-    daemon = await env.start_leading(flags=ALL)
-
-    async def says(count: int) -> bool:
-        (found,) = await env.cluster.items(SETS)
-        status = found.get("status", {})
-        return bool(status.get("readyReplicas", 0) == status.get("replicas", 0) == count)
-
-    async def gone() -> bool:
-        return not await env.cluster.items(SETS)
-
-    await env.cluster.create(SETS, group("MachineSet", "web", count))
-    await join(env, count)
-    await wait_for(lambda: says(count), "the set says that they run")
-    began = time.monotonic()
-    await env.cluster.patch(f"{SETS}/web/scale", {"spec": {"replicas": few}}, kind="merge")
-    await wait_for(lambda: says(few), "the set is scaled")
-    assert len(vms(env)) == few
-    scaled = time.monotonic()
-    await env.cluster.delete(f"{SETS}/web")
-    await wait_for(gone, "the set is gone")
-
-    assert (await env.cluster.items(MACHINES), vms(env)) == ([], {})
-    print(
-        f"{count} machines: to {few} {scaled - began:.1f} s, gone {time.monotonic() - scaled:.1f}"
-    )
-    assert max(scaled - began, time.monotonic() - scaled) <= most_s
-    assert await daemon.stop() == 0
 
 
 # --- Pods leave first -----------------------------------------------------------------------------
@@ -440,36 +399,3 @@ async def test_the_recovery_of_the_guide_keeps_every_vm(
     await second.says("machine is in another phase", phase="Pending")
     assert vms(env) == before
     assert await second.stop() == 0
-
-
-# --- many -----------------------------------------------------------------------------------------
-
-MANY, ORDERS, BOOT_S = 500, 50.0, 20.0
-"""How many, how many orders the cloud takes in a second, and how long a VM takes."""
-
-LEAST_S = MANY / ORDERS + BOOT_S
-"""No daemon can be faster."""
-
-
-async def figures(folder: Path, count: int, workers: int, **settings: float) -> dict[str, Any]:
-    """Those of one run, on a real server of its own."""
-    servers.require_assets()
-    folder.mkdir()
-    async with open_world(folder, latency="20ms") as world:
-        found = await machine_pool.many(world, count, workers=workers, **settings)
-    print(found)
-    return found
-
-
-@pytest.mark.soak
-@pytest.mark.envtest
-@pytest.mark.timeout(600)
-async def test_hundreds_of_machines_whatever_the_workers(tmp_path: Path) -> None:
-    """A worker that waits for the cloud holds up nobody, so few do as well as many."""
-    how = {"boot_s": BOOT_S, "orders": ORDERS}
-    walls = [(await figures(tmp_path / str(n), MANY, n, **how))["wall_s"] for n in (5, 50)]
-    unlimited = await figures(tmp_path / "unlimited", 200, 50, boot_s=2.0, orders=0.0)
-
-    assert max(walls) <= 1.3 * LEAST_S
-    assert max(walls) - min(walls) <= 0.1 * max(walls)
-    assert unlimited["cloud_calls"]["total"] <= 2.5 * 200

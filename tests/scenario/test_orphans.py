@@ -51,37 +51,23 @@ async def told(env: Environment, *words: str) -> str:
     return said.getvalue()
 
 
-@pytest.mark.usefixtures("owner")
-async def test_one_is_shown_and_deleted_by_its_name(env: Environment) -> None:
+async def test_one_is_shown_and_deleted_by_its_name_and_no_other(
+    env: Environment, owner: Service
+) -> None:
     assert (await told(env)).startswith(f"{LOST}  ")
+    assert "every load balancer" in await told(env, "--cluster-name=other")
+    for words, refusal in (
+        ([f"--delete={default_load_balancer_name(owner)}"], "belongs to a Service"),
+        (["--cluster-name=other", f"--delete={LOST}"], "is no load balancer of this cluster"),
+        (["--cloud-config=/nowhere"], "cannot be read"),
+    ):
+        with pytest.raises(Refused, match=refusal):
+            await told(env, *words)
     assert not env.calls("delete_balancer")
 
     assert await told(env, f"--delete={LOST}") == f"{LOST} is deleted\n"
     assert len(env.calls("delete_balancer")) == 1
     assert "every load balancer" in await told(env)
-
-
-async def test_one_that_belongs_to_a_service_is_never_deleted(
-    env: Environment, owner: Service
-) -> None:
-    with pytest.raises(Refused, match="belongs to a Service"):
-        await told(env, f"--delete={default_load_balancer_name(owner)}")
-
-    assert not env.calls("delete_balancer")
-
-
-@pytest.mark.usefixtures("owner")
-async def test_nothing_is_done_with_the_name_of_another_cluster(env: Environment) -> None:
-    assert "every load balancer" in await told(env, "--cluster-name=other")
-    with pytest.raises(Refused, match="is no load balancer of this cluster"):
-        await told(env, "--cluster-name=other", f"--delete={LOST}")
-
-    assert not env.calls("delete_balancer")
-
-
-async def test_what_is_missing_is_said(env: Environment) -> None:
-    with pytest.raises(Refused, match="cannot be read"):
-        await told(env, "--cloud-config=/nowhere")
 
 
 def test_a_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

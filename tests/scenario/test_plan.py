@@ -85,83 +85,55 @@ async def settle(env: Environment) -> None:
 # --- the changes --------------------------------------------------------------------------------
 
 
-async def machine_gone(env: Environment) -> None:
-    env.cloud.world.delete(machine(env, "n1").id)
-    await env.cluster.set_ready("n1", names.STATUS_UNKNOWN)
+async def machine_is(env: Environment, name: str, action: world.Action | None = None) -> None:
+    """The machine of a node is stopped, or gone, and its kubelet silent."""
+    found = next(one for one in env.cloud.world.snapshot() if one.name == name)
+    if action is None:
+        env.cloud.world.delete(found.id)
+    else:
+        env.cloud.world.act(found.id, action)
+    await env.cluster.set_ready(name, names.STATUS_UNKNOWN)
 
 
-async def machine_stopped(env: Environment) -> None:
-    env.cloud.world.act(machine(env, "n2").id, "stop")
-    await env.cluster.set_ready("n2", names.STATUS_UNKNOWN)
-
-
-async def runs_again(env: Environment) -> None:
-    taint = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
-    await node_patched(env, "n3", {"spec": {"taints": [taint]}})
-
-
-async def other_zone(env: Environment) -> None:
-    await node_patched(env, "n4", {"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}})
-
-
-async def registered(env: Environment) -> None:
-    cidr = "10.244.9.0/24"
-    await env.node("n9", ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr])
-
-
-async def nobodys(env: Environment) -> None:
-    """It is denied, and nothing says that it is ours."""
-    await env.cluster.register("stranger", ready=names.STATUS_UNKNOWN, taints=[])
-
-
-async def stray_route(env: Environment) -> None:
-    legacy.place_route(env, "10.244.77.0/24", "10.0.0.5")
-
-
-async def new_service(env: Environment) -> None:
-    await load.create(env, load.web("new"))
-
-
-async def service_deleted(env: Environment) -> None:
-    await load.delete(env, "s1")
-
-
-async def other_type(env: Environment) -> None:
-    await load.edit(env, "s2", {"spec": {"type": "ClusterIP"}})
-
-
-async def other_port(env: Environment) -> None:
-    ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443}]
-    await load.edit(env, "s3", {"spec": {"ports": ports}})
+async def node_patched(env: Environment, name: str, patch: Mapping[str, Any]) -> None:
+    await env.cluster.patch(f"{harness.NODES}/{name}", patch)
 
 
 async def balancer_lost(env: Environment) -> None:
     env.cloud.worlds.balancers.delete((await load.balancer_of(env, "s4")).id)
 
 
-async def status_wiped(env: Environment) -> None:
-    await legacy.show(env, "s5", [])
+async def stray_route(env: Environment) -> None:
+    legacy.place_route(env, "10.244.77.0/24", "10.0.0.5")
 
 
-async def finalizer_taken(env: Environment) -> None:
-    await load.edit(env, "s6", {"metadata": {"finalizers": None}})
+ELSEWHERE = {"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}}
+OFF = {"spec": {"taints": [{"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}]}}
+HTTPS = {"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443}
+UNREADY = {"ready": names.STATUS_UNKNOWN, "taints": []}
+NEW = {"ready": names.STATUS_TRUE, "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"]}
+FREE = {"metadata": {"finalizers": None}}
 
-
-CHANGES: Mapping[Callable[[Environment], Awaitable[None]], tuple[str, ...]] = {
-    other_zone: ("Node n4",),
-    runs_again: ("Node n3",),
-    machine_stopped: ("Node n2",),
-    nobodys: ("Node stranger",),
+Deed = Callable[[Environment], Awaitable[Any]]
+CHANGES: Mapping[Deed, tuple[str, ...]] = {
+    lambda env: node_patched(env, "n4", ELSEWHERE): ("Node n4",),
+    lambda env: node_patched(env, "n3", OFF): ("Node n3",),
+    lambda env: machine_is(env, "n2", "stop"): ("Node n2",),
+    # It is denied, and nothing says that it is ours.
+    lambda env: env.cluster.register("stranger", **UNREADY): ("Node stranger",),
     stray_route: ("Route 10.244.77.0/24",),
-    new_service: ("Service default/new",),
-    service_deleted: ("Service default/s1",),
-    other_type: ("Service default/s2",),
-    other_port: ("Service default/s3",),
+    lambda env: load.create(env, load.web("new")): ("Service default/new",),
+    lambda env: load.delete(env, "s1"): ("Service default/s1",),
+    lambda env: load.edit(env, "s2", {"spec": {"type": "ClusterIP"}}): ("Service default/s2",),
+    lambda env: load.edit(env, "s3", {"spec": {"ports": [HTTPS]}}): ("Service default/s3",),
     balancer_lost: ("Service default/s4",),
-    status_wiped: ("Service default/s5",),
-    finalizer_taken: ("Service default/s6",),
-    registered: ("Node n9", "Route 10.244.9.0/24", "Service default/s7", "Service default/s8"),
-    machine_gone: ("Node n1", "Route 10.244.1.0/24"),
+    lambda env: legacy.show(env, "s5", []): ("Service default/s5",),
+    lambda env: load.edit(env, "s6", FREE): ("Service default/s6",),
+    lambda env: env.node("n9", **NEW): (
+        *("Node n9", "Route 10.244.9.0/24"),
+        *("Service default/s7", "Service default/s8"),
+    ),
+    lambda env: machine_is(env, "n1"): ("Node n1", "Route 10.244.1.0/24"),
 }
 """What somebody does, and what the plan tells of then for the first time."""
 
@@ -263,7 +235,9 @@ async def happened(env: Environment, before: Picture) -> set[Key]:
     for name in before.objects.keys() | now.objects.keys():
         was, is_ = before.objects.get(name), now.objects.get(name)
         if was is not None and was.is_deleting and is_ is None:
-            found.append(gone(was))  # its finalizer was taken away
+            found.append(
+                of_service(was, DELETE, "metadata.finalizers", F)
+            )  # its finalizer was taken away
             continue
         kind = "Node" if isinstance(was or is_, Node) else "Service"
         found += changes.of_object(kind, was, is_, after_s=0)
@@ -271,28 +245,18 @@ async def happened(env: Environment, before: Picture) -> set[Key]:
         name = default_load_balancer_name(service) if isinstance(service, Service) else ""
         one, other = before.balancers.get(name), now.balancers.get(name)
         if one != other:
-            found.append(whole(service, action(one, other)))
+            made = CREATE if one is None else Action.CHANGE if other is not None else DELETE
+            found.append(of_service(service, made, BALANCER))
     for route in before.routes ^ now.routes:
         subject = Subject("Route", "", route)
-        made = Action.CREATE if route in now.routes else Action.DELETE
+        made = CREATE if route in now.routes else DELETE
         found.append(Change(subject=subject, action=made, what=ROUTE))
     return comparable(found)
 
 
-def action(before: object, after: object) -> Action:
-    if before is None:
-        return Action.CREATE
-    return Action.CHANGE if after is not None else Action.DELETE
-
-
-def whole(service: KubeObject, made: Action) -> Change:
+def of_service(service: KubeObject, action: Action, what: str, old: str | None = None) -> Change:
     subject = Subject("Service", service.namespace, service.name)
-    return Change(subject=subject, action=made, what=BALANCER)
-
-
-def gone(service: KubeObject) -> Change:
-    subject = Subject("Service", service.namespace, service.name)
-    return Change(subject=subject, action=Action.DELETE, what="metadata.finalizers", old=F)
+    return Change(subject=subject, action=action, what=what, old=old)
 
 
 async def held(env: Environment) -> set[str]:
@@ -300,11 +264,3 @@ async def held(env: Environment) -> set[str]:
     events = await env.cluster.items(harness.EVENTS)
     about = [each["involvedObject"] for each in events if each["reason"] == "DeletionHeld"]
     return {f"{one['kind']} {one['name']}" for one in about}
-
-
-async def node_patched(env: Environment, name: str, patch: Mapping[str, Any]) -> None:
-    await env.cluster.patch(f"{harness.NODES}/{name}", patch)
-
-
-def machine(env: Environment, name: str) -> world.Instance:
-    return next(one for one in env.cloud.world.snapshot() if one.name == name)

@@ -103,7 +103,8 @@ async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
     """Two of five load balancers are being made: these get their address, the others wait."""
     env.configure_cloud(timeout="60s")
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
-    await load.add_services(env, load.named("web", 5))
+    for number in range(5):
+        await load.create(env, load.web(f"web-{number}"))
     leader = await env.start(flags=FLAGS)
     await wait_for(lambda: two_under_way(env), "two calls are under way")
 
@@ -121,7 +122,8 @@ async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
     """After the grace period the call is dropped, and a successor makes it anew."""
     env.configure_cloud(timeout="60s")
     env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
-    await load.add_services(env, load.named("web", 3))
+    for number in range(3):
+        await load.create(env, load.web(f"web-{number}"))
     leader = await env.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
     await wait_for(lambda: two_under_way(env), "two calls are under way")
 

@@ -22,7 +22,6 @@ from tests import servers
 from tests.scenario import harness, legacy, load
 from tests.scenario.harness import Environment
 from tests.scenario.legacy import F
-from tests.scenario.load import Work
 
 pytestmark = [pytest.mark.timeout(load.LONGEST_S)]
 
@@ -80,15 +79,15 @@ async def settle_nodes(env: Environment) -> None:
     legacy.place_route(env, "10.244.1.0/24", "10.0.0.9", cluster="another")
 
 
-async def started(env: Environment) -> tuple[harness.Daemon, Work]:
+async def started(env: Environment) -> harness.Daemon:
     """Start a daemon with all controllers, and wait until it has nothing left to do."""
     return await load.started(env, "list_balancers", "list_routes", flags=legacy.FLAGS)
 
 
-def cloud_writes(work: Work) -> Counter[str]:
+def cloud_writes(env: Environment) -> Counter[str]:
     """What it changed in the cloud."""
-    reads = ("list_", "get_", "find_")
-    return Counter({name: n for name, n in work.calls.items() if not name.startswith(reads)})
+    found = Counter(call.operation for call in env.calls())
+    return Counter({one: found[one] for one in found if not one.startswith(("list_", "get_"))})
 
 
 def patched(env: Environment, kind: str) -> Counter[str]:
@@ -102,10 +101,10 @@ async def taken_over(env: Environment) -> None:
     """A daemon starts, and changes nothing anywhere."""
     before, cloud = await load.objects(env), env.cloud.worlds.snapshot()
 
-    daemon, work = await started(env)
+    daemon = await started(env)
 
-    assert work.ensures == {}
-    assert cloud_writes(work) == {}
+    assert load.ensures(daemon) == {}
+    assert cloud_writes(env) == {}
     assert load.writes(env) == []
     assert await load.objects(env) == before
     assert env.cloud.worlds.snapshot() == cloud
@@ -212,9 +211,9 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
         labels={EXCLUDE: ""},
     )
 
-    daemon, work = await started(env)
+    daemon = await started(env)
 
-    assert work.ensures == dict.fromkeys(
+    assert load.ensures(daemon) == dict.fromkeys(
         [f"default/{name}" for name in ("unmade", "untouched", "short", "altered")], 1
     )
     assert patched(env, "services") == {
@@ -227,7 +226,7 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
         "leftover": 1,
     }
     assert patched(env, "nodes") == {"silent": 1}
-    assert cloud_writes(work) == {
+    assert cloud_writes(env) == {
         "create_balancer": 2,
         "set_members": 3,
         "change_balancer": 1,
