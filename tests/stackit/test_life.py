@@ -90,26 +90,3 @@ async def test_a_whole_life_is_as_the_documents_say(
     assert {one.content_type for one in seen if one.path == "/token"} == {
         "application/x-www-form-urlencoded"
     }
-
-
-def test_the_documents_judge() -> None:
-    document.load()
-    root = "/v2/projects/{}/regions/eu01"
-    place = root.format("5b2c1a30-7f4e-4c39-9a61-0d9e3b8f2c11")
-    wrong = [
-        ("POST", "/servers", b'{"name": "a b", "machineType": "c2i.2"}', 201, b'{"name": "a"}'),
-        ("GET", "/servers", b"", 200, b"[]"),
-        ("POST", "/load-balancers", b'{"name": "UPPER"}', 200, b"{}"),
-        ("GET", "/load-balancers", b"", 200, b'{"loadBalancers": [{"status": "FINE"}]}'),
-    ]
-    for method, path, request, status, answer in wrong:
-        exchange = Exchange(
-            operation=f"{method} {root}{path}",
-            method=method,
-            path=f"{place}{path}",
-            query=[],
-            request=request,
-            status=status,
-            answer=answer,
-        )
-        assert document.violations([exchange]), path

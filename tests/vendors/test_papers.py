@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,8 @@ from providers.stackit import config as stackit_config
 from providers.stackit import reference as stackit_reference
 from providers.stackit import refusals
 from providers.stackit.testing import server as stackit_server
-from tests import servers
 from tests.manifests import shipped
 from tests.sandbox.command import carried_out, fake, guided, plain
-from tests.scenario import harness
-from tests.scenario.harness import wait_for
-from tests.scenario.machines import SERVICES
-from tests.vendors.clouds import Hcloud
 
 REAL: Mapping[str, Mapping[str, str]] = {
     "hcloud": {"HCLOUD_TOKEN": "real" * 16, "HCLOUD_ENDPOINT": "http://127.0.0.1:9/v1"},
@@ -194,49 +189,3 @@ def test_the_other_commands(name: str, tmp_path: Path) -> None:
 
     assert said.startswith("done: 2 machines run, 1 nodes initialised, 2 Services served")
     assert ", 0 warnings in " in said
-
-
-SPEC = {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}]}
-
-
-@pytest.mark.row("hcloud-config-03", "hcloud-balancer-08")
-async def test_a_token_in_a_file_is_exchanged_without_a_restart(
-    api_server: servers.ApiServer, tmp_path: Path
-) -> None:
-    """And what the cloud chooses in somebody's place is an event about the Service."""
-    vendor, token = Hcloud(), tmp_path / "token"
-    given = vendor.fake
-    token.write_text(given.token)
-    flags = {**vendor.all_flags, "cloud-config": "", "controllers": ",".join(vendor.kinds)}
-    async with (
-        vendor.server.serve(given) as endpoint,
-        harness.open_environment(api_server, tmp_path) as env,
-    ):
-        environ = {
-            "HCLOUD_ENDPOINT": endpoint,
-            "HCLOUD_TOKEN_FILE": str(token),
-            "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
-        }
-        daemon = await env.start_leading(flags=flags, env=environ)
-        await env.cluster.create(SERVICES, {"metadata": {"name": "web"}, "spec": SPEC})
-        await wait_for(balancers(given, 1), "there is a load balancer")
-
-        given.token = "renewed" * 9
-        token.write_text(given.token)
-        await daemon.says("changed file is in use", file=str(token))
-        await env.cluster.delete(f"{SERVICES}/web")
-        await wait_for(balancers(given, 0), "there is none")
-        (event,) = await env.cluster.events("web", "LoadBalancerTypeUnconfigured")
-        assert await daemon.stop() == 0
-
-    component = event["source"]["component"]
-    assert (event["type"], component) == ("Warning", "hcloud-cloud-controller-manager")
-
-
-def balancers(given: Any, number: int) -> Callable[[], Awaitable[bool]]:
-    """Whether there are so many."""
-
-    async def held() -> bool:
-        return len(given.cloud.load_balancers) == number
-
-    return held
