@@ -33,10 +33,10 @@ from ccm.model import names
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.clock import advance
-from tests.support import lifecycle as nodelifecycle
+from tests.disasters import nodes_world
 from tests.support import routes
 from tests.support.cluster import Cluster
-from tests.support.fakecloud import FakeCloud, FakeStateCloud
+from tests.support.fakecloud import FakeStateCloud
 from tests.support.services import FakeBalancers, FakeDigests, World, ports, served, started
 from tests.support.watches import (
     LISTED,
@@ -240,15 +240,16 @@ async def test_a_node_whose_newest_state_cannot_be_decoded_is_kept() -> None:
     """A node that was not Ready is written anew, by somebody whose words nobody can read.
 
     It must not be deleted for what it was; when it can be read and is still gone, it is."""
-    async with nodelifecycle.running(FakeCloud(exists=False)) as cluster:
-        cluster.informer._reflector.undecodable.add("a")
-        cluster.put(nodelifecycle.silent("a"))
+    world = nodes_world.World()
+    async with world.daemon(allow_mass=True):
+        world.api.informer._reflector.undecodable.add("a")
+        world.node("a", ready=False, there=False)
         await advance(3600)
-        assert cluster.deleted == []
+        assert world.api.deleted == []
 
-        cluster.informer._reflector.undecodable.clear()
+        world.api.informer._reflector.undecodable.clear()
         await advance(3600)
-        assert "a" in cluster.deleted
+        assert "a" in world.api.deleted
 
 
 async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None:

@@ -90,17 +90,21 @@ async def test_health_checks_from_the_environment(harness: HcloudHarness) -> Non
 async def test_what_nobody_asks_for_of_a_health_check_stays(harness: HcloudHarness) -> None:
     """By somebody's hand, or by the vendor's manager; what is asked for is changed beside it."""
     http = {"domain": "a.example.com", "path": "/ready", "tls": False, "status_codes": ["200"]}
-    check = {**CHECK, "protocol": "http", "http": http}
+    check = {**CHECK, "interval": 30, "retries": 5, "protocol": "http", "http": http}
     port = {"protocol": "tcp", "listen_port": 80, "destination_port": 30080, "health_check": check}
-    settled(harness, labels={UID: "uid-1"}, name="auid1", services=[port])
+    least = {"type": "least_connections"}
+    settled(harness, labels={UID: "uid-1"}, name="auid1", services=[port], algorithm=least)
     asked = service("uid-1", health_check_protocol="http")
     await ensured(harness.balancer, asked, [])
-    assert only(harness)["services"][0]["health_check"]["http"] == http
+    assert (only(harness)["services"][0]["health_check"], only(harness)["algorithm"]) == (
+        check,
+        least,
+    )
     asked = service("uid-1", health_check_protocol="http", health_check_http_path="/live")
     await ensured(harness.balancer, asked, [])
 
-    held = only(harness)["services"][0]["health_check"]["http"]
-    assert held == {**http, "path": "/live"}
+    held = only(harness)["services"][0]["health_check"]
+    assert held == {**check, "http": {**http, "path": "/live"}}
 
 
 @pytest.mark.row("hcloud-balancer-14")

@@ -110,8 +110,12 @@ async def stray_route(env: Environment) -> None:
 ELSEWHERE = {"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}}
 OFF = {"spec": {"taints": [{"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}]}}
 HTTPS = {"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443}
-UNREADY = {"ready": names.STATUS_UNKNOWN, "taints": []}
-NEW = {"ready": names.STATUS_TRUE, "podCIDR": "10.244.9.0/24", "podCIDRs": ["10.244.9.0/24"]}
+UNREADY: Mapping[str, Any] = {"ready": names.STATUS_UNKNOWN, "taints": []}
+NEW: Mapping[str, Any] = {
+    "ready": names.STATUS_TRUE,
+    "podCIDR": "10.244.9.0/24",
+    "podCIDRs": ["10.244.9.0/24"],
+}
 FREE = {"metadata": {"finalizers": None}}
 
 Deed = Callable[[Environment], Awaitable[Any]]

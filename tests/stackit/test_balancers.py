@@ -298,7 +298,7 @@ def test_an_empty_network_of_listeners_is_none() -> None:
 
 SCTP = msgspec.structs.replace(DEFAULT_PORT, name="sctp", port=81, protocol="SCTP")
 
-TYPED = {
+TYPED: dict[Any, str] = {
     ann.INTERNAL: "perhaps",
     ann.EXTERNAL: "::1",
     ann.PROXY: "tcp",

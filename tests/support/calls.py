@@ -44,16 +44,6 @@ class Provider:
         )
 
 
-class Counting:
-    """A limiter that counts the turns it gave."""
-
-    taken = 0
-
-    async def acquire(self) -> float:
-        self.taken += 1
-        return 0.0
-
-
 def cloud(name: str, act: Callable[[], Awaitable[Any]], **fields: Any) -> Cloud:
     """A cloud whose every method does that."""
     return Provider(act).cloud(name, **fields)
