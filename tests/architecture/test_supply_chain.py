@@ -1,23 +1,171 @@
-"""What the bill of materials and the audit are made of is the lock, and nothing else."""
+"""The script behind the make targets, the wheel, the bill of materials and the audit."""
 
 from __future__ import annotations
 
+import configparser
+import importlib.metadata
+import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import ccm
 from tests.architecture.sources import ROOT
-from tests.architecture.test_chores import chores
-from tests.architecture.test_distribution import needed
 
-__all__ = ["chores"]
+SCRIPT = ROOT / ".dev" / "run.py"
+NOWHERE = "http://127.0.0.1:9/simple"
+"""Nobody listens on the port of `discard`."""
+
+
+@pytest.fixture
+def chores() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chores", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_needs_the_standard_library_only_and_lists_its_tasks(chores: ModuleType) -> None:
+    command = [sys.executable, "-I", "-S", str(SCRIPT), "help"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (answer.returncode, "  demo " in answer.stdout) == (0, True), answer.stderr
+    assert chores.main(["dance"]) == 2
+
+
+def test_uv_comes_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
+    first, *hashes = chores.locked("uv").splitlines()
+
+    assert first.startswith("uv==")
+    assert len(hashes) > 5
+    assert all(line.strip().startswith("--hash=sha256:") for line in hashes)
+    with pytest.raises(chores.Failed, match="nonsense"):
+        chores.locked("nonsense")
+
+
+def test_checks_run_beside_the_tests_and_each_failure_is_named(
+    chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    untidy = ["sh", "-c", "echo untidy; echo very >&2; exit 1"]
+    monkeypatch.setattr(chores, "prepare", lambda: None)
+    monkeypatch.setattr(chores, "checks", lambda: (("style", untidy), ("types", ["true"])))
+    assert chores.main(["lint"]) == 1
+    assert capfd.readouterr().err.endswith("== failed: style\n")
+
+    monkeypatch.setattr(chores, "passes", lambda name, command: print("tests") is None)
+    assert chores.main(["test"]) == 1
+    said, complaint = capfd.readouterr()
+    assert said == "tests\n== style\nuntidy\nvery\n== types\n"
+    assert complaint == "== failed: style\n"
+
+
+PIP = ("-m", "pip", "download", "--no-cache-dir", "--retries", "1", "--dest", "{folder}")
+UV = ("-m", "uv", "pip", "install", "--no-cache", "--target", "{folder}")
+
+
+@pytest.mark.parametrize(
+    ("command", "variable"), [(PIP, "UV_DEFAULT_INDEX"), (UV, "PIP_INDEX_URL")], ids=["pip", "uv"]
+)
+def test_each_installer_asks_the_index_that_either_is_told_of(
+    chores: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Sequence[str],
+    variable: str,
+) -> None:
+    """And where that does not answer, one line says what the first run needs."""
+    words = [word.format(folder=tmp_path) for word in command]
+    given = {**os.environ, variable: NOWHERE, "UV_HTTP_RETRIES": "0"}
+    monkeypatch.setattr(chores, "ENVIRONMENT", chores.for_both(given))
+
+    with pytest.raises(chores.Failed) as failed:
+        chores.fetch("fetching", [sys.executable, *words, "no-such-package"])
+
+    (line,) = str(failed.value).splitlines()
+    assert "the package index does not answer" in line
+
+
+def test_all_that_pip_is_told_uv_is_told_too_but_for_what_it_knows(chores: ModuleType) -> None:
+    told = chores.for_both({"PIP_CERT": "/ca.pem", "UV_INDEX": "https://a", "PIP_PROXY": ""})
+
+    assert told["SSL_CERT_FILE"] == "/ca.pem"
+    assert told["PIP_EXTRA_INDEX_URL"] == "https://a"
+    assert "ALL_PROXY" not in told
+    assert chores.for_both({"UV_INDEX_URL": NOWHERE})["PIP_INDEX_URL"] == NOWHERE
+    assert chores.for_both({"PIP_FIND_LINKS": "/a /b"})["UV_FIND_LINKS"] == "/a,/b"
+    assert chores.for_both({"UV_FIND_LINKS": "/a,/b"})["PIP_FIND_LINKS"] == "/a /b"
+    both = {"PIP_INDEX_URL": "https://a", "UV_DEFAULT_INDEX": "https://b"}
+    assert chores.for_both(both) == both
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_the_daemon_the_providers_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    folders = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"ccm", "providers"}
+    assert {"ccm/py.typed", "providers/py.typed"} <= set(wheel.namelist())
+
+
+def test_the_wheel_brings_its_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    entries = configparser.ConfigParser()
+    entries.read_string(wheel.read(name).decode())
+
+    assert set(entries["console_scripts"]) == {
+        "cloud-controller-manager",
+        "kube-ccm",
+        "kubectl-ccm",
+        "kubectl_complete-ccm",
+        "machine-controller",
+        "machine-controller-manager",
+    }
+    assert set(entries["ccm.providers"]) >= {"sim"}
+
+
+def needed(name: str, found: set[str]) -> set[str]:
+    """The distributions that one brings along, extras left out."""
+    for text in importlib.metadata.requires(name) or ():
+        wanted = Requirement(text)
+        is_plain = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if is_plain and wanted.name not in found:
+            found |= needed(wanted.name, {*found, wanted.name})
+    return found
+
+
+def test_the_image_has_nothing_to_draw_with() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    installs = [line for line in lines if "/dist" in line]
+    brought = needed("kube-ccm", set())
+
+    assert [line.split()[-1] for line in installs if "--find-links" in line] == [
+        '"kube-ccm[${EXTRAS}]"'
+    ]
+    assert "ARG EXTRAS=uvloop" in lines
+    assert brought >= {"aiohttp", "structlog"}
+    assert "rich" not in brought
+
 
 LOCK = (ROOT / "requirements.lock").read_text()
 

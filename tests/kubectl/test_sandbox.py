@@ -1,8 +1,9 @@
-"""What a person does in a sandbox with kubectl beside nodes and Services."""
+"""kubectl in a sandbox, and `kubectl ccm`."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,8 +17,6 @@ from ccm.sandbox import cluster
 from tests.kubectl.tool import Kubectl
 from tests.waiting import DEADLINE_S
 
-pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
-
 OVERLAY = str(Path(cluster.__file__).with_name("overlay"))
 DEFINITION = yaml.safe_load((Path(__file__).parents[1] / "machines.yaml").read_text())
 MACHINE: dict[str, Any] = {
@@ -28,6 +27,8 @@ MACHINE: dict[str, Any] = {
 }
 
 
+@pytest.mark.envtest
+@pytest.mark.timeout(120)
 def test_the_overlay_is_applied_and_then_left_alone(kubectl: Kubectl) -> None:
     made = kubectl("apply", "-k", OVERLAY).splitlines()
     again = kubectl("apply", "-k", OVERLAY).splitlines()
@@ -69,15 +70,17 @@ def _machines(kubectl: Kubectl) -> list[str]:
     return [*said, str(status)]
 
 
-def test_a_custom_object_is_the_same_on_both_servers(
-    kubectl: Kubectl, real_kubectl: Kubectl
-) -> None:
+@pytest.mark.envtest
+@pytest.mark.timeout(120)
+def test_custom_objects_are_alike_on_both_servers(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
     ours = _machines(kubectl)
 
     assert "m1     small   Running   10\n" in ours[8]
     assert ours == _machines(real_kubectl)
 
 
+@pytest.mark.envtest
+@pytest.mark.timeout(120)
 def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret-token")
     command = [sys.executable, "-m", "ccm.testing.apiserver"]
@@ -95,3 +98,45 @@ def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
 
     assert ready["url"] in shown
     assert "secret-token" not in shown + loud
+
+
+COMMANDS = Path(sys.executable).parent
+
+
+@pytest.fixture
+def kubectl(
+    program: Path, builtin_kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Kubectl:
+    """kubectl on a PATH with nothing of ours but what an installation brings."""
+    monkeypatch.setenv("PATH", f"{COMMANDS}{os.pathsep}{os.defpath}")
+    return Kubectl(program, builtin_kubeconfig, tmp_path / "home")
+
+
+@pytest.mark.envtest
+def test_the_doctor_uses_the_cluster_of_kubectl(kubectl: Kubectl, builtin_kubeconfig: Path) -> None:
+    status, told = kubectl.run("ccm", "doctor", "--cloud-provider=sim")
+
+    assert status == 1, "there is no cloud to look at"
+    assert f"ok    kubeconfig: {builtin_kubeconfig}" in told
+    assert "ok    server: " in told
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize(
+    ("typed", "offered", "directive"),
+    [
+        (["doc"], ["doctor"], ":4"),
+        (["providers", ""], ["hcloud", "sim", "stackit"], ":4"),
+        (["doctor", "--output=js"], ["json"], ":4"),
+        (["doctor", "--cluster-ci"], ["--cluster-cidr="], ":6"),
+        (["doctor", "--kubeconfig="], [], ":0"),
+    ],
+)
+def test_kubectls_own_completion_asks_it(
+    kubectl: Kubectl, typed: list[str], offered: list[str], directive: str
+) -> None:
+    told = kubectl("__complete", "ccm", *typed).splitlines()
+
+    *lines, last, _ = [line for line in told if not line.startswith("[Debug] ")]
+    assert [line.partition("\t")[0] for line in lines] == offered
+    assert last == directive

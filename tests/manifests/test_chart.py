@@ -14,8 +14,15 @@ import ccm
 from ccm.app import options
 from ccm.app.options import FLAGS, IDLE, gates, names
 from tests.manifests import shipped
-from tests.manifests.shipped import CHART, MANIFESTS, Object
-from tests.manifests.variants import CERTIFICATE, EVERYTHING, VARIANTS, Values
+from tests.manifests.shipped import (
+    CERTIFICATE,
+    CHART,
+    EVERYTHING,
+    MANIFESTS,
+    VARIANTS,
+    Object,
+    Values,
+)
 
 pytestmark = pytest.mark.envtest
 
@@ -124,9 +131,7 @@ def test_two_releases_share_nothing(tmp_path: Path) -> None:
     assert labels != shipped.only(ours.values(), "Deployment")["spec"]["selector"]["matchLabels"]
 
 
-def test_a_changed_credential_restarts_the_pods_and_a_changed_config_does_not(
-    tmp_path: Path,
-) -> None:
+def test_pods_restart_for_credentials_and_not_for_configuration(tmp_path: Path) -> None:
     def template(**values: Any) -> Object:
         found = shipped.only(render(tmp_path, values), "Deployment")
         return dict(found["spec"]["template"]["metadata"])
@@ -161,9 +166,7 @@ def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_callers_of_the_webhook_must_show_a_certificate_where_a_value_says_so(
-    tmp_path: Path, given: bool
-) -> None:
+def test_webhook_callers_show_certificates_on_demand(tmp_path: Path, given: bool) -> None:
     hook = {**HOOK, "clientCaConfigMap": "callers"} if given else HOOK
     objects = render(tmp_path, {"webhook": hook})
     pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]

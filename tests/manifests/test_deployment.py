@@ -1,16 +1,21 @@
-"""The Deployment and the roles agree with the daemon's flags, names and times."""
+"""The Deployments and roles agree with flags, names and times of the daemon and the commands."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ccm.app import options, stopping
-from ccm.app.options import FLAGS, migration, names
+from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
+from ccm.app.options import FLAGS, Options, migration, names
 from ccm.model.names import TAINT_UNINITIALIZED
 from tests.manifests import shipped
-from tests.manifests.shipped import MANIFESTS
+from tests.manifests.shipped import MANIFESTS, Object
 
 SPEC = shipped.deployment()
 POD: dict[str, Any] = SPEC["template"]["spec"]
@@ -97,3 +102,142 @@ def test_the_separate_accounts_are_those_of_the_controllers() -> None:
     ]
 
     assert set(right.names) == {one.client for one in names.MANIFESTS}
+
+
+FOLDER = MANIFESTS / "machine-controller"
+
+
+_COMMAND = shipped.only(shipped.objects(FOLDER / "deployment.yaml"), "Deployment")
+POD_OF_COMMAND: dict[str, Any] = _COMMAND["spec"]["template"]["spec"]
+CONTAINER_OF_COMMAND: dict[str, Any] = POD_OF_COMMAND["containers"][0]
+
+
+ALONE: Mapping[str, Any] = {
+    "cloud": {"provider": shipped.PROVIDER, "config": {"existingSecret": ""}},
+}
+
+
+ON: Mapping[str, Any] = {**ALONE, "machineController": {"enabled": True}}
+
+
+def read(words: Iterable[str]) -> Options:
+    found = MACHINE_CONTROLLER.read(list(words))
+    assert isinstance(found, Options)
+    return found
+
+
+def test_the_arguments_are_understood_and_the_command_is_in_the_image() -> None:
+    options = read([*CONTAINER_OF_COMMAND["args"], "--cloud-provider=acme"])
+
+    assert options.namespace == "default"
+    scripts = tomllib.loads((shipped.ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    (command,) = CONTAINER_OF_COMMAND["command"]
+    assert command == f"/opt/ccm/bin/{MACHINE_CONTROLLER.name}"
+    assert MACHINE_CONTROLLER.name in scripts
+    assert "image" not in CONTAINER_OF_COMMAND
+
+
+def test_probes_ask_on_its_port_and_it_is_not_killed_while_it_stops() -> None:
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER_OF_COMMAND["ports"]}
+    asked = [CONTAINER_OF_COMMAND[name]["httpGet"] for name in ("startupProbe", "livenessProbe")]
+
+    assert {ports[one["port"]] for one in asked} == {MACHINE_CONTROLLER.flags["port"].default}
+    assert {one.get("scheme", "HTTP") for one in asked} == {"HTTP"}
+    grace = MACHINE_CONTROLLER.flags["shutdown-grace-period"].default.total_seconds()
+    assert POD_OF_COMMAND["terminationGracePeriodSeconds"] > grace + stopping.MARGIN_S
+
+
+def theirs(
+    objects: Iterable[Object], name: str = MACHINE_CONTROLLER.name
+) -> dict[tuple[str, str, str], Object]:
+    """Those of the command, by their names; flags in an order of their own."""
+    label = "app.kubernetes.io/name"
+    found = [one for one in objects if one["metadata"]["labels"][label] == name]
+    for one in found:
+        if one["kind"] == "Deployment":
+            one["spec"]["template"]["spec"]["containers"][0]["args"].sort()
+    return shipped.by_name(found)
+
+
+@pytest.mark.envtest
+def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
+    tokens = [FOLDER / "bootstrap-tokens"]
+    overlay = shipped.overlay(tmp_path, base=FOLDER, components=tokens)
+    base = shipped.kustomized(tmp_path, overlay)
+    command = {"enabled": True, "bootstrapTokens": True}
+    chart = shipped.parsed(shipped.rendered(tmp_path, {**ALONE, "machineController": command}))
+    without = shipped.parsed(shipped.rendered(tmp_path, ON))
+
+    wanted = theirs(shipped.parsed(base))
+    assert len(wanted) == 10
+    assert theirs(chart) == wanted
+    granted = {key for key in wanted if key[2].endswith(":bootstrap-tokens")}
+    assert wanted.keys() - theirs(without).keys() == granted
+    assert len(granted) == 2
+    assert theirs(shipped.parsed(shipped.rendered(tmp_path, ALONE))) == {}
+
+
+@pytest.mark.envtest
+def test_another_cluster_is_joined_by_kubeconfig_without_rights_here(tmp_path: Path) -> None:
+    values = {
+        "enabled": True,
+        "namespace": "shoot",
+        "targetKubeconfigSecret": "shoot-kubeconfig",
+        "extraArgs": {"concurrent-syncs": 5},
+    }
+    found = theirs(shipped.parsed(shipped.rendered(tmp_path, {"machineController": values})))
+
+    pod = found["Deployment", shipped.NAMESPACE, "machine-controller"]["spec"]["template"]["spec"]
+    options = read(pod["containers"][0]["args"])
+    mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one.get("secret", {}).get("secretName") for one in pod["volumes"]}
+    assert volumes[mounts[str(Path(options.target_kubeconfig).parent)]] == "shoot-kubeconfig"
+    assert options.machine_concurrent_syncs == 5
+    rights = list(shipped.rights(found.values()))
+    assert {right.resource for right in rights} >= {"machines", "leases"}
+    # About the CRD of Machines, which has no namespace, and events about it.
+    elsewhere = {(one.namespace, one.resource) for one in rights if one.namespace != "shoot"}
+    assert elsewhere == {("", "customresourcedefinitions"), ("default", "events")}
+    roles = {each["metadata"]["name"] for each in found.values() if "Role" in each["kind"]}
+    assert roles == {"system:machine-controller:control", "system:machine-controller:control:shoot"}
+
+
+@pytest.mark.envtest
+def test_the_chart_gives_the_objects_of_the_managers_folder(tmp_path: Path) -> None:
+    manager = MACHINE_CONTROLLER_MANAGER
+    folder = MANIFESTS / manager.name
+    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, base=folder))
+    values = {**ALONE, "machineControllerManager": {"enabled": True}}
+    chart = theirs(shipped.parsed(shipped.rendered(tmp_path, values)), manager.name)
+
+    wanted = theirs(shipped.parsed(base), manager.name)
+    container = wanted["Deployment", shipped.NAMESPACE, manager.name]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    # The overlay of these tests names a provider for every Deployment; here nothing reads it.
+    container["args"].remove(f"--cloud-provider={shipped.PROVIDER}")
+    assert chart == wanted
+    assert isinstance(manager.read(container["args"]), Options)
+    assert container["ports"][0]["containerPort"] == manager.flags["port"].default
+
+
+@pytest.mark.envtest
+def test_with_separate_accounts_the_rights_on_machines_are_theirs_too(tmp_path: Path) -> None:
+    machines = shipped.MACHINES
+    accounts = [shipped.SEPARATE_ACCOUNTS, machines, shipped.TOKENS, machines / "accounts"]
+    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, components=accounts))
+    wanted = {"enabled": True, "bootstrapTokens": True}
+    values = {"serviceAccountCredentials": True, "machines": wanted}
+    chart = shipped.parsed(shipped.rendered(tmp_path, values))
+
+    for objects in (shipped.parsed(base), chart):
+        told = [
+            {one["name"] for one in each["subjects"]}
+            for each in shipped.bindings(objects)
+            if each["metadata"]["name"].endswith((":machines", ":bootstrap-tokens"))
+        ]
+        assert told == [{shipped.NAME, "machine-controller"}] * 3
+    plain = shipped.parsed(shipped.rendered(tmp_path, {"machines": {"enabled": True}}))
+    assert {one["name"] for each in shipped.bindings(plain) for one in each["subjects"]} == {
+        shipped.NAME
+    }

@@ -305,9 +305,7 @@ async def test_a_token_of_ours_does_not_become_another(attacked: Attacked) -> No
     assert (await attacked.ask("DELETE", where))[0] == 200
 
 
-async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
-    attacked: Attacked, tmp_path: Path
-) -> None:
+async def test_the_daemon_manages_its_own_tokens(attacked: Attacked, tmp_path: Path) -> None:
     way = attacked.way
     rules = Settings(names=NAMES, cluster="ours", token_groups=way.groups, creation_timeout_s=-60.0)
     annotations = {ANNOTATION_TOKEN_ID: "fedcba"}
@@ -338,9 +336,7 @@ async def test_the_daemon_makes_renews_finds_and_deletes_its_tokens(
     assert (await attacked.ask("DELETE", f"{PATH}/bootstrap-token-theirs", admin=True))[0] == 200
 
 
-async def test_stored_secrets_are_written_where_the_daemon_stores_some(
-    attacked: Attacked, tmp_path: Path
-) -> None:
+async def test_stored_secrets_are_written_on_demand(attacked: Attacked, tmp_path: Path) -> None:
     """`--persistence-config` has the same right, and the same limit."""
     label, name = kubesecrets.LABEL, "ccm-stored-0123"
     stored = {"metadata": {"name": name, "labels": {label: "secret"}}, "type": "Opaque"}
@@ -366,9 +362,7 @@ async def test_stored_secrets_are_written_where_the_daemon_stores_some(
         await store.close()
 
 
-async def test_finalizers_of_secrets_in_kube_system_only_with_the_right_to_read_them(
-    attacked: Attacked,
-) -> None:
+async def test_finalizers_of_secrets_need_the_right_to_read_them(attacked: Attacked) -> None:
     """As Machines there would have it; only then an empty patch tells nothing new."""
     secret: Object = {"metadata": {"name": "a-class"}, "stringData": {"userData": "x"}}
     assert (await attacked.ask("POST", PATH, secret, admin=True))[0] == 201

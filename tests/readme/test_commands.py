@@ -207,9 +207,7 @@ def test_a_new_provider_follows_its_cloud(reader: Reader, package: Path) -> None
     assert contract(reader, changed, "-k", "metadata or listing") >= 4
 
 
-def test_the_image_of_a_new_provider_takes_its_wheel_and_fetches_nothing(
-    reader: Reader, package: Path
-) -> None:
+def test_the_image_of_a_provider_takes_its_wheel_alone(reader: Reader, package: Path) -> None:
     steps = [line.split() for line in (package / "Dockerfile").read_text().splitlines()]
     (copied,) = (step[1] for step in steps if step[:1] == ["COPY"])
     (wheel,) = package.glob(copied)

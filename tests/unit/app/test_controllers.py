@@ -74,9 +74,7 @@ def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str)
 
 
 @pytest.mark.virtual_time
-async def test_what_was_refused_is_tried_at_once_with_another_provider(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_another_provider_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
     async def reconcile(_key: str) -> Result:
@@ -122,9 +120,7 @@ MACHINES = sorted(["machine", "machineclass", "machinesafety", *SETS])
     [("*", object(), []), ("", object(), MACHINES), ("", None, SETS)],
     ids=["not-named", "named", "no-machines"],
 )
-def test_machine_controllers_start_where_they_are_named_and_can(
-    named: str, machines: Any, wanted: list[str]
-) -> None:
+def test_machine_controllers_start_on_demand(named: str, machines: Any, wanted: list[str]) -> None:
     listed = named or ",".join(MACHINES)
     with capture_logs() as lines:
         found = started(f"--controllers={listed}", of=cloud(machines=machines))
@@ -198,9 +194,7 @@ async def test_accounts_follow_what_we_trust() -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not(
-    method: str,
-) -> None:
+async def test_a_stopping_daemon_starts_no_change_of_a_controller(method: str) -> None:
     """While the daemon stops: a write under way is waited for; events and the Lease go on."""
     stopping = Drain()
     stopping.govern()

@@ -173,9 +173,7 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
         pytest.param({"last_contact": -901.0}, "nothing is heard of nodes for 901s", id="silent"),
     ],
 )
-async def test_caches_have_to_be_complete_and_followed(
-    cache: dict[str, float], cause: str | None
-) -> None:
+async def test_caches_are_complete_and_followed(cache: dict[str, float], cause: str | None) -> None:
     """Times count from now."""
     world = World()
     now = clock.monotonic()
@@ -221,9 +219,7 @@ WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="wh
     ("trouble", "ready"),
     [(None, True), (FORBIDDEN, True), (DOWN, False), (UNWELL, False), (WRONG_TOKEN, False)],
 )
-async def test_the_api_server_counts_for_readiness_alone(
-    trouble: Exception | None, ready: bool
-) -> None:
+async def test_the_api_server_counts_for_readiness(trouble: Exception | None, ready: bool) -> None:
     world = World(trouble)
 
     assert await world.live() == {}

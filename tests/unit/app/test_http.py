@@ -134,9 +134,7 @@ async def test_a_certificate_directory_is_filled(tmp_path: Path) -> None:
     assert made == {"cloud-controller-manager.crt", "cloud-controller-manager.key"}
 
 
-async def test_what_says_how_to_ask_about_callers_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kubeconfig_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reload, "CHECK_S", 0.01)
     file = tmp_path / "kubeconfig"
     async with serve() as api, contextlib.AsyncExitStack() as stack:
@@ -223,9 +221,7 @@ async def test_a_service_is_judged_by_the_providers_schema() -> None:
     ],
     ids=["none", "left out", "no gate", "no port"],
 )
-async def test_what_is_asked_for_and_not_served_is_warned_of(
-    words: list[str], why: str | None
-) -> None:
+async def test_unserved_webhooks_are_warned_of(words: list[str], why: str | None) -> None:
     with capture_logs() as lines:
         await http.serve(parsed(*words), lambda: ACME)
 

@@ -147,9 +147,7 @@ def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("number", stopping.SIGNALS)
-def test_a_signal_while_the_provider_is_imported_ends_the_process(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_during_an_import_ends_the_process(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, "is imported slowly") as daemon:
         daemon.says("importing")
         daemon.signal(number)

@@ -1,32 +1,40 @@
-"""The provider: opening it, patient with the cloud and not with mistakes, and exchanging it."""
+"""The provider: opened, exchanged, and its files and credentials followed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
-from ccm.app import options, provider
+from ccm.app import options, provider, reload
+from ccm.app.options import config
 from ccm.app.provider import ConfiguredProvider, Crashed, Misconfigured, Opening, ProviderHolder
-from ccm.base.tasks import spawn
-from ccm.cloud import ConfigError, Context
+from ccm.app.reload import Refused, Reloader
+from ccm.base import log
+from ccm.base.files import Signature
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import ConfigError, Context, errors
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.registry import Opener
 from ccm.cloud.registry import provider as as_provider
+from ccm.kube.credentials import Fixed, bearer
+from ccm.sandbox.realserver import write_kubeconfig
 from ccm.testing import clock
 from ccm.testing.builders import node
+from ccm.testing.clock import advance
 from tests.support.calls import Provider
+from tests.unit.kube.proxy import Answer, connect, refuses, says, serve
 
 CLOUD = Cloud(name="paper", has_cluster_id=True)
 HANG = object()
-
-pytestmark = pytest.mark.virtual_time
 
 
 class Script:
@@ -54,6 +62,7 @@ def paper(opener: Opener, *flags: str) -> ConfiguredProvider:
     return ConfiguredProvider(options.parse(["--cloud-provider=paper", *flags]), opener, Mock())
 
 
+@pytest.mark.virtual_time
 @pytest.mark.row("daemon-exit-02")
 async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), CLOUD)
@@ -70,6 +79,7 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     assert "no route" in said[0]["error"]
 
 
+@pytest.mark.virtual_time
 @pytest.mark.row("daemon-exit-01")
 async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
@@ -83,6 +93,7 @@ async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> N
     assert isinstance(caught.value.__cause__, ConfigError), "what the provider raised"
 
 
+@pytest.mark.virtual_time
 async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "OPEN_LIMIT_S", 0.02)
 
@@ -90,6 +101,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
         assert cloud is CLOUD
 
 
+@pytest.mark.virtual_time
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
     with pytest.raises(Misconfigured, match="'paper' yields a NoneType, not a Cloud"):
         async with paper(Script(None)).opened():
@@ -124,6 +136,7 @@ def _returns(given: Context) -> Any:
     return CLOUD
 
 
+@pytest.mark.virtual_time
 @pytest.mark.row("daemon-exit-01")
 @pytest.mark.parametrize(
     ("opener", "words"),
@@ -137,9 +150,7 @@ def _returns(given: Context) -> Any:
         (_returns, ["Cloud", "@cloud.provider"]),
     ],
 )
-async def test_a_miswritten_provider_is_no_trouble_with_the_cloud(
-    opener: Any, words: list[str]
-) -> None:
+async def test_a_miswritten_provider_is_no_cloud_trouble(opener: Any, words: list[str]) -> None:
     """A person has to correct it: another attempt would end in the same way."""
     with pytest.raises(Misconfigured) as caught:
         async with asyncio.timeout(60), paper(opener).opened():
@@ -205,6 +216,7 @@ async def held() -> AsyncIterator[Providers]:
     assert found.open == []
 
 
+@pytest.mark.virtual_time
 async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None:
     with pytest.raises(ValueError, match="new"):
         await held.holder.exchange(held.opening("new", close_s=60), refuse)
@@ -214,6 +226,7 @@ async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None
         await held.holder.close()
 
 
+@pytest.mark.virtual_time
 async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Providers) -> None:
     other = Providers()
 
@@ -227,8 +240,9 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Pro
     assert held.holder.handle.cloud.name == "old"
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("trouble", ["refused", "refused and closes ill", "does not open"])
-async def test_a_provider_that_is_not_taken_is_closed_and_the_old_stays(
+async def test_a_refused_provider_is_closed_and_the_old_stays(
     held: Providers, trouble: str
 ) -> None:
     opening = held.opening("new", fault="no" if "ill" in trouble else "")
@@ -241,6 +255,7 @@ async def test_a_provider_that_is_not_taken_is_closed_and_the_old_stays(
     assert (held.holder.handle.cloud.name, held.open) == ("old", ["old"])
 
 
+@pytest.mark.virtual_time
 async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: Providers) -> None:
     answer = asyncio.Event()
     seen: list[list[str]] = []
@@ -261,3 +276,184 @@ async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: P
     assert seen == [["old", "new"]]
     await asyncio.sleep(0.01)
     assert held.open == ["new"]
+
+
+@pytest.fixture
+def verbosity() -> Iterator[None]:
+    """The verbosity is as before afterwards."""
+    before = log.verbosity()
+    yield
+    log.change(before, ())
+
+
+async def outcome(source: reload.Source) -> str:
+    """What a source says about its content of now."""
+    try:
+        return await source.use()
+    except Refused as refusal:
+        return f"refused, final {refusal.final}: {refusal}"
+
+
+def write_config(path: Path, **flags: object) -> None:
+    head = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
+    path.write_text(yaml.safe_dump({**head, "Flags": {"cloud-provider": "sim", **flags}}))
+
+
+def configuration(file: Path) -> reload.Configuration:
+    """The source of a file without anything special in it."""
+    write_config(file)
+    return reload.Configuration(config.effective(options.parse([f"--config={file}"])))
+
+
+@pytest.mark.usefixtures("verbosity")
+async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    source = configuration(file)
+
+    write_config(file, v=4)
+    first = await source.use()
+    write_config(file, v=5, **{"cluster-name": "x"})
+    second = await source.use()
+
+    assert (first, second) == ("changed: v", "at the next start: cluster-name")
+    assert log.verbosity() == 5
+
+
+@pytest.mark.usefixtures("verbosity")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"v": "x"}, "Flags.v"),
+        ({"kube-api-burst": -1}, "--kube-api-burst=-1"),
+        ({"q": 1}, "Flags.q"),
+    ],
+)
+async def test_bad_files_are_ignored(tmp_path: Path, wrong: dict[str, object], words: str) -> None:
+    file = tmp_path / "config"
+    source = configuration(file)
+    before = log.verbosity()
+    write_config(file, **wrong)
+
+    with pytest.raises(Refused, match=words):
+        await source.use()
+
+    assert log.verbosity() == before
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "followed"),
+    [
+        (None, "the provider was opened again", {"new"}),
+        (ConfigError("no url"), "refused, final True", {"old", "new"}),
+        ("no ID", "refused, final True: cloud provider 'new' cannot tell", {"old", "new"}),
+        (errors.Unavailable("down"), "refused, final False", {"old", "new"}),
+        (OSError("x"), "refused, final False", {"old", "new"}),
+    ],
+)
+async def test_a_provider_that_does_not_open_is_refused(
+    tmp_path: Path, fault: object, said: str, followed: set[str]
+) -> None:
+    """Its files are followed too then, because they may be what has to be corrected."""
+
+    @asynccontextmanager
+    async def opener(given: Context) -> AsyncIterator[Cloud]:
+        given.follow("new")
+        if isinstance(fault, Exception):
+            raise fault
+        async with asyncio.TaskGroup():
+            yield Cloud(name="new", has_cluster_id=fault is None)
+
+    file = tmp_path / "cloud.yaml"
+    file.touch()
+    configured = ConfiguredProvider(options.parse([f"--cloud-config={file}"]), opener, Mock())
+    configured.followed[Path("old")] = None
+    holder = ProviderHolder()
+    handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
+    source = reload.CloudConfig(
+        str(file), configured, holder, lambda cloud: provider.answers(cloud, None)
+    )
+
+    assert (await outcome(source)).startswith(said)
+    assert handle.cloud.name == ("old" if fault else "new")
+    assert {str(path) for path in source.more} == followed
+    await holder.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "answer", "said", "token"),
+    [
+        ("{url}", says({}), "new credentials are in use", "new"),
+        ("{url}", refuses(401, "Unauthorized"), "refused, final False: ", "old"),
+        ("http://other:1", says({}), "refused, final True: it names another server", "old"),
+        ("", says({}), "refused, final True: .*server: is not set", "old"),
+    ],
+    ids=["good", "refused", "another server", "no server"],
+)
+async def test_new_credentials_are_tried_and_then_used(
+    tmp_path: Path, server: str, answer: Answer, said: str, token: str
+) -> None:
+    file = tmp_path / "file"
+    async with serve() as api, connect(api.url, credentials=Fixed(bearer("old"))) as transport:
+        write_kubeconfig(file, url=server.format(url=api.url), token="new")
+        api.will(answer)
+
+        found = await outcome(reload.Kubeconfig(str(file), transport, environ={}))
+        api.answers.clear()
+        await transport.do("GET", "/x")
+
+    assert re.match(said, found)
+    assert api.seen[-1].headers["Authorization"] == f"Bearer {token}"
+
+
+class File:
+    """A source that reads its file; `wrong` in it is refused."""
+
+    name = "a-file"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.more: Mapping[Path, Signature] = {}
+        self.tries: list[str] = []
+
+    async def use(self) -> str:
+        content = self.path.read_text() if self.path.exists() else "wrong"
+        self.tries.append(content)
+        if content == "wrong":
+            raise Refused("wrong is refused; token=abcdef", final=True)
+        return f"now {content}"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("contents", "recorded"),
+    [
+        (["two"], ["a-file: now two"]),
+        (["wrong", "right"], ["a-file: wrong is refused; token=[redacted]", "a-file: now right"]),
+        (["link"], ["a-file: now other"]),
+        (["gone for a while"], []),
+        (["gone"], ["a-file: wrong is refused; token=[redacted]"]),
+    ],
+)
+async def test_a_changed_file_is_used_and_recorded_once(
+    tmp_path: Path, contents: list[str], recorded: list[str]
+) -> None:
+    file = File(tmp_path / "file")
+    file.path.write_text("one")
+    events: list[str] = []
+    task = spawn(Reloader([file], lambda *event: events.append(event[-1])).run(), name="reloader")
+    await advance(1.0)
+    for content in contents:
+        if content == "link":
+            (tmp_path / "other").write_text("other")
+            (tmp_path / "fresh").symlink_to(tmp_path / "other")
+            (tmp_path / "fresh").rename(file.path)
+        elif content.startswith("gone"):
+            aside = file.path.rename(tmp_path / "aside")
+            await advance(reload.CHECK_S * (2 if "while" in content else reload.GONE_LOOKS + 2))
+            aside.rename(file.path) if "while" in content else None
+        else:
+            file.path.write_text(content)
+        await advance(reload.CHECK_S * 4)
+    await cancel_and_join(task)
+
+    assert events == recorded

@@ -118,9 +118,7 @@ async def test_the_server_runs_without_them_if_that_is_in_order(
 
 @pytest.mark.row("serving-lookup-03")
 @pytest.mark.parametrize("trouble", [DOWN, STRANGE], ids=["down", "credentials refused"])
-async def test_an_api_server_that_does_not_answer_is_waited_for(
-    cluster: Cluster, trouble: Exception
-) -> None:
+async def test_a_silent_api_server_is_waited_for(cluster: Cluster, trouble: Exception) -> None:
     cluster.api.now(trouble, trouble, cluster.settings(cluster.clients, cluster.proxies))
     with capture_logs() as lines:
         kept = await cluster.started()
@@ -205,9 +203,7 @@ async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> N
         ({"allowed": True, "denied": True}, Decision(allowed=False)),
     ],
 )
-async def test_an_access_review_tells_the_decision(
-    status: dict[str, Any], decision: Decision
-) -> None:
+async def test_access_reviews_tell_decisions(status: dict[str, Any], decision: Decision) -> None:
     asks, api = reviews(status)
 
     answer = await asks.review_access(Question(user=ALICE, verb="get", path="/metrics"))
@@ -227,9 +223,7 @@ async def test_an_access_review_tells_the_decision(
 @pytest.mark.parametrize(
     ("trouble", "code", "tries"), [(REVIEWS_DOWN, "<error>", TRIES), (REVIEWS_REFUSED, "403", 1)]
 )
-async def test_some_time_it_is_given_up_and_a_refusal_is_not_repeated(
-    trouble: errors.KubeError, code: str, tries: int
-) -> None:
+async def test_a_refusal_is_not_repeated(trouble: errors.KubeError, code: str, tries: int) -> None:
     asks, api = reviews(trouble)
     before = counted("authz", code)
 
@@ -265,9 +259,7 @@ async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("names", [(), ("gate", "door")])
-async def test_flags_go_before_the_clusters_settings(
-    cluster: Cluster, names: tuple[str, ...]
-) -> None:
+async def test_flags_override_cluster_settings(cluster: Cluster, names: tuple[str, ...]) -> None:
     kept = await cluster.started(
         f"--client-ca-file={cluster.proxies.file}",
         f"--requestheader-client-ca-file={cluster.clients.file}",

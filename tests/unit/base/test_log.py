@@ -56,9 +56,7 @@ def test_text_lines_look_like_klogs(stream: io.BytesIO, method: str, letter: str
     assert re.fullmatch(expected, written(stream))
 
 
-def test_a_developers_line_has_the_time_and_the_facts_and_no_colours_in_a_file(
-    stream: io.BytesIO,
-) -> None:
+def test_a_developers_line_has_no_colours_in_a_file(stream: io.BytesIO) -> None:
     log.setup(fmt="dev", stream=stream)
 
     log.logger("node").warning("not found", node="a")
@@ -117,9 +115,7 @@ def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> No
 
 @pytest.mark.parametrize("fmt", ["text", "json", "dev"])
 @pytest.mark.parametrize("piece", ["token ", "://a@", "x"])
-def test_whatever_is_said_a_line_is_written_in_time(
-    stream: io.BytesIO, fmt: log.Format, piece: str
-) -> None:
+def test_any_line_is_written_in_time(stream: io.BytesIO, fmt: log.Format, piece: str) -> None:
     log.setup(fmt=fmt, stream=stream)
     said = piece * (1 << 18)
     before = time.process_time()
@@ -135,9 +131,7 @@ def test_whatever_is_said_a_line_is_written_in_time(
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])
-def test_a_secret_of_several_lines_stays_out_of_a_groups_traceback(
-    stream: io.BytesIO, fmt: log.Format
-) -> None:
+def test_a_secret_of_lines_stays_out_of_tracebacks(stream: io.BytesIO, fmt: log.Format) -> None:
     log.setup(fmt=fmt, stream=stream)
     secret = "first-line-of-a-secret\nsecondLine88-of-a-secret"
     redact.know(secret, lasting=False)

@@ -13,9 +13,7 @@ from ccm.base import interpreter, metrics
 from tests.waiting import DEADLINE_S
 
 
-def test_a_child_has_our_options_and_ignores_folder_and_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_child_is_isolated_and_has_our_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_xoptions", {"dev": True, "int_max_str_digits": "700"})
 
     command = interpreter.command("this", "that")

@@ -34,9 +34,7 @@ def test_the_newest_secrets_are_known(lasting: bool, most: int) -> None:
 
 
 @pytest.mark.parametrize("learn", [redact.know, lambda secret: redact.hold("owner", secret)])
-def test_a_secret_that_is_longer_than_any_credential_is_refused(
-    learn: Callable[[str], None],
-) -> None:
+def test_a_secret_beyond_any_credential_is_refused(learn: Callable[[str], None]) -> None:
     with pytest.raises(ValueError, match=f"{credentials.MOST_BYTES} bytes.* has 300000$"):
         learn("x" * 300_000)
 

@@ -218,9 +218,7 @@ async def test_a_cancellation_is_heard_together_with_the_event() -> None:
     burst=st.integers(1, 5),
     seed=st.integers(0, 10_000),
 )
-async def test_whoever_stays_is_served_in_order_at_the_time_of_its_place(
-    count: int, qps: float, burst: int, seed: int
-) -> None:
+async def test_waiters_are_served_in_order(count: int, qps: float, burst: int, seed: int) -> None:
     rng = random.Random(seed)
     leaving = {number for number in range(count) if rng.random() < 0.4}
 

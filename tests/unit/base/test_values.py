@@ -162,9 +162,7 @@ BOTH = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY}
     ],
 )
 @pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
-def test_hosts_that_are_reached_directly(
-    name: str, no_proxy: str, hosts: str, is_direct: bool
-) -> None:
+def test_hosts_without_a_proxy(name: str, no_proxy: str, hosts: str, is_direct: bool) -> None:
     proxies = Proxies.of({**BOTH, name: no_proxy})
     for host in hosts.split():
         assert (proxies.proxy_for(f"https://{host}/x") == "") is is_direct, host

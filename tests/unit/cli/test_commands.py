@@ -112,7 +112,7 @@ WEB = "machinedeployment/web"
         ("rollout status mcd/", "not 'status mcd/'"),
     ],
 )
-def test_a_wrong_line_is_refused_with_the_fault(
+def test_wrong_lines_are_refused(
     words: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = words.split()
@@ -271,9 +271,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_on_a_terminal_progress_is_shown_and_taken_away(
-    nowhere: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_progress(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     screen, out = Screen(), Screen()
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("COLUMNS", "30")

@@ -1,31 +1,41 @@
-"""Checks of the doctor on answers of an API server that are set by hand."""
+"""Checks of the doctor, their order, and what starting the daemon would delete."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import msgspec
 import pytest
+import pytest_asyncio
 
+from ccm import cloud
 from ccm.app import options
+from ccm.app.options import Options
 from ccm.base import redact
-from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power
-from ccm.doctor import cluster, daemons, nodes, reach
-from ccm.doctor.case import Case, Finding, Verdict, items
+from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power, registry
+from ccm.doctor import Refused, cluster, daemons, examination, nodes, outlook, provider, reach
+from ccm.doctor import case as words
+from ccm.doctor.case import Case, Finding, Result, Verdict, items, ok
+from ccm.doctor.examination import CHECKS, Check
 from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Forecast, Subject, Told
 from ccm.sandbox import realserver
 from ccm.testing import builders
+from tests.contract.memory import MemoryApi, MemoryProvider
 from tests.manifests import shipped
 
 ABSENT = errors.NotFound(status=404, reason="NotFound", message="no")
 
 
-class Client:
+class Answering:
     """Answers each GET from a table of the ends of paths; other objects are not there."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
@@ -48,7 +58,7 @@ class Client:
 
 def case(answers: Mapping[str, Any], *flags: str) -> Case:
     made = Case(options=options.parse(["--cloud-provider=sim", *flags]), environ={})
-    made.client = Client(answers)  # type: ignore[assignment]
+    made.client = Answering(answers)  # type: ignore[assignment]
     return made
 
 
@@ -250,9 +260,7 @@ RESTARTED = "2 restarts, the last time it ended with exit code 137 (OOMKilled)"
         ({"phase": "Pending"}, []),
     ],
 )
-def test_a_pod_that_does_not_work_says_why(
-    given: dict[str, Any], troubles: list[tuple[str, str]]
-) -> None:
+def test_a_failing_pod_says_why(given: dict[str, Any], troubles: list[tuple[str, str]]) -> None:
     pod = {"metadata": {"name": "p"}, "status": given}
     going = {**pod, "metadata": {"name": "p", "deletionTimestamp": LATELY}}
 
@@ -289,16 +297,6 @@ ENV_FROM = [{"secretRef": {"name": "all"}}, {"secretRef": {"name": "may", "optio
         (CONFIG, {"secretName": "s", "optional": True}, ""),
         (CONFIG, None, ""),
         ({"name": "config", "mountPath": "/certs"}, {"secretName": "s"}, None),
-    ],
-    ids=[
-        "folder",
-        "key",
-        "items",
-        "one file",
-        "whole volume",
-        "optional",
-        "no Secret",
-        "elsewhere",
     ],
 )
 async def test_secrets_that_the_pods_need(mount: Any, secret: Any, lacks: str | None) -> None:
@@ -441,9 +439,7 @@ async def test_every_trouble_has_words_and_advice(kind: errors.Trouble) -> None:
         ((OSError("x"),), "no TLS connection: the handshake failed"),
     ],
 )
-def test_the_tls_librarys_reason_is_told_however_deep_it_stands(
-    causes: tuple[Exception, ...], end: str
-) -> None:
+def test_the_reason_of_the_tls_library_is_told(causes: tuple[Exception, ...], end: str) -> None:
     assert reach._unreachable("https://x", unreachable("tls", *causes)).found.endswith(end)
 
 
@@ -457,3 +453,337 @@ async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> N
         await reach.kubeconfig(reader)
         with pytest.raises(errors.WriteRefused):
             await reader.client.raw("POST", "/api/v1/namespaces/default/events")
+
+
+FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="no nodes for you")
+
+
+async def run(
+    monkeypatch: pytest.MonkeyPatch, *checks: Check, limit_s: float = 5.0
+) -> list[Result]:
+    monkeypatch.setattr(examination, "CHECKS", checks)
+    told: list[str] = []
+    case = Case(options=Options(), environ={}, limit_s=limit_s)
+    found = [one async for one in examination.examine(case, lambda check: told.append(check.name))]
+    assert told == [check.name for check in checks]
+    return found
+
+
+def check(name: str, outcome: Finding | BaseException, *needs: str) -> Check:
+    async def make(_case: Case) -> Finding:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    return Check(name=name, title=name, make=make, needs=needs)
+
+
+def test_every_check_builds_on_checks_before_it() -> None:
+    known: set[str] = set()
+    for each in examination.CHECKS:
+        assert set(each.needs) <= known, each.name
+        known.add(each.name)
+    assert len(known) == len(examination.CHECKS)
+
+
+async def test_a_broken_check_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await run(
+        monkeypatch,
+        check("a", ZeroDivisionError("by zero")),
+        check("b", ExceptionGroup("several", [FORBIDDEN])),
+        check("c", errors.Unreachable("GET /x: no answer", kind="reset")),
+        check("d", ok("made")),
+        check("e", cloud.Unavailable("gone fishing")),
+        check("f", ok("never"), "b"),
+    )
+
+    assert [(result.check, result.finding.verdict.value) for result in found] == [
+        ("a", "fail"),
+        ("b", "skip"),
+        ("c", "fail"),
+        ("d", "ok"),
+        ("e", "fail"),
+        ("f", "skip"),
+        ("rights", "skip"),
+    ]
+    for index, end in ((0, "ZeroDivisionError: by zero"), (2, "no answer"), (4, "gone fishing")):
+        assert found[index].finding.found.endswith(end)
+    last = found[-1].finding
+    assert last.found.endswith("not looked at: b, f")
+    # What our user may not look at is told once, at the end.
+    assert list(words.text(found[1])) == []
+    assert list(words.text(found[-1]))[1:] == [
+        "      b: no nodes for you (403 Forbidden)",
+        *(f"      next: {line}" for line in last.advice),
+    ]
+
+
+async def test_the_end_of_what_was_opened_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def thing() -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("stuck")
+
+    async def open_it(given: Case) -> Finding:
+        await given.exits.enter_async_context(thing())
+        return ok("open")
+
+    found = await run(monkeypatch, Check(name="a", title="a", make=open_it))
+
+    assert [result.check for result in found] == ["a", "end"]
+    assert found[1].finding.found.endswith("RuntimeError: stuck")
+
+
+CLOSED = "the provider cannot be opened"
+
+
+Make = Callable[..., Awaitable[Case]]
+
+
+@pytest_asyncio.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    """Makes a case with an open provider that offers what it is told to."""
+    cases: list[Case] = []
+
+    async def made(*words: str, fault: Exception | None = None, **offered: Any) -> Case:
+        @cloud.provider(sdk="2.0")
+        async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+            if fault is not None:
+                raise fault
+            yield cloud.Cloud(name="memory", **offered)
+
+        entry = EntryPoint("memory", "here:open_cloud", registry.GROUP)
+        monkeypatch.setattr(registry, "entry_points", lambda *, group: [entry])
+        monkeypatch.setattr(EntryPoint, "load", lambda _entry: open_cloud)
+        given = options.parse(["--cloud-provider=memory", *words])
+        case = Case(options=given, environ={})
+        cases.append(case)
+        for name, check in (("provider", provider.provider), ("open", provider.cloud_config)):
+            case.findings[name] = await check(case)
+        return case
+
+    yield made
+    for case in cases:
+        await case.exits.aclose()
+
+
+def having(case: Case, *names: str) -> None:
+    """The cluster's nodes are these."""
+    case.findings["identity"] = ok("somebody")
+    case._nodes = [builders.node(name) for name in names]
+
+
+async def test_objects_without_a_mark_are_a_failure_unless_allowed(make: Make) -> None:
+    strict = await make()
+    allowed = await make("--allow-untagged-cloud")
+    marked = await make(has_cluster_id=True)
+
+    found = [(await provider.cluster_id(case)).verdict.value for case in (strict, allowed, marked)]
+
+    assert found == ["fail", "warn", "ok"]
+
+
+async def test_a_provider_that_lists_nothing_is_asked_about_nodes(make: Make) -> None:
+    api = MemoryApi()
+    api.create("a")
+    case = await make(instances=MemoryProvider(api))
+
+    none = await provider.cloud(case)
+    having(case, "a", "b")
+    one = await provider.cloud(case)
+    missing = await nodes.instances(case)
+
+    assert none.found.startswith("not asked: this provider lists nothing")
+    assert one == ok("the cloud answers: the instance of a exists")
+    assert missing.found == "1 of 2 nodes has no instance: b"
+
+
+async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
+    api = MemoryApi()
+    case = await make(instances=MemoryProvider(api))
+    having(case, "a")
+    api.token = "changed"
+
+    assert (await provider.cloud(case)).found.startswith(
+        "the cloud does not accept the credentials: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (cloud.Unavailable("no route"), f"{CLOSED}: the cloud does not answer: no route"),
+        (cloud.DeadlineExceeded("late"), f"{CLOSED}: the cloud does not answer: late"),
+        (
+            ZeroDivisionError("x"),
+            f"{CLOSED}: the cloud answers with a fault: ZeroDivisionError: x",
+        ),
+        (cloud.ConfigError("one is wrong", "two too"), "no --cloud-config: one is wrong"),
+    ],
+)
+async def test_a_provider_that_does_not_open(make: Make, fault: Exception, found: str) -> None:
+    case = await make(fault=fault)
+
+    assert case.findings["open"].found == found
+    assert case.findings["open"].advice != ()
+
+
+async def test_what_is_left_out_is_said(make: Make) -> None:
+    none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
+    assert none.found == "none would work with these flags"
+    assert "cloud-node-controller is left out: the provider offers no instances" in none.details
+
+    offered = MemoryProvider(MemoryApi())
+    case = await make("--configure-cloud-routes=false", instances=offered)
+
+    assert await provider.controllers(case) == ok(
+        "cloud-node-controller, cloud-node-lifecycle-controller",
+        "service-lb-controller is left out: the provider offers no load balancers",
+        "node-route-controller is left out: --configure-cloud-routes is false",
+    )
+
+
+async def test_a_provider_may_read_the_cluster_and_not_write_it() -> None:
+    sent: list[str] = []
+
+    class Wire(Client):
+        """Answers everything."""
+
+        def __init__(self) -> None:
+            self.name = ""
+
+        async def raw(self, method: str, path: str, **_how: Any) -> bytes:
+            sent.append(f"{method} {path}")
+            return b"{}"
+
+    client = provider.ReadOnlyClients(Wire()).client("memory")
+
+    assert await client.request("GET", "/api/v1/nodes") == b"{}"
+    for method in ("POST", "PUT", "PATCH", "DELETE", "patch"):
+        with pytest.raises(cloud.FailedPrecondition, match="nothing is written"):
+            await client.request(method, "/api/v1/nodes/a")
+    assert sent == ["GET /api/v1/nodes"]
+
+
+GONE = [
+    Change(subject=Subject("Node", "", "n1"), action=Action.DELETE, what="Node", after_s=5),
+    Change(
+        subject=Subject("Route", "", "10.0.1.0/24"), action=Action.DELETE, what=ROUTE, old="to n1"
+    ),
+    Change(subject=Subject("Service", "a", "b"), action=Action.DELETE, what=BALANCER),
+]
+
+
+FIELD = Change(
+    subject=Subject("Node", "", "n2"), action=Action.DELETE, what="spec.taints", old="a:NoSchedule"
+)
+
+
+OUTLOOK_HELD = [Told(subject=Subject("Node", "", "n3"), reason="DeletionHeld", message="why")]
+
+
+@pytest.fixture
+def case_of_outlook() -> Case:
+    return Case(options=options.parse(["--cloud-provider=sim"]), environ={}, limit_s=1.0)
+
+
+async def found(case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, answer: Any) -> Finding:
+    async def forecast_of(*_: Any, **__: Any) -> Forecast:
+        if callable(answer):
+            await answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(outlook, "forecast_of", forecast_of)
+    return await outlook.start(case_of_outlook)
+
+
+def test_it_is_the_first_that_is_looked_at() -> None:
+    assert CHECKS[0].make is outlook.start
+
+
+DELETES = "starting the daemon would delete"
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "text", "cause"),
+    [
+        (
+            Forecast(changes=[*GONE, FIELD], held=OUTLOOK_HELD),
+            Verdict.WARN,
+            f"{DELETES} Node n1, the route 10.0.1.0/24, the load balancer of Service a/b, and hold",
+            "",
+        ),
+        (Forecast(changes=[FIELD]), Verdict.OK, f"{DELETES} nothing", ""),
+        (Refused("no file", check="kubeconfig"), Verdict.SKIP, f"what {DELETES}", "kubeconfig"),
+        (Forecast(failures=["list_routes: down"]), Verdict.SKIP, f"what {DELETES}", ""),
+    ],
+    ids=["deletions", "nothing", "no way", "no answer"],
+)
+async def test_the_finding(
+    case_of_outlook: Case,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Any,
+    verdict: Verdict,
+    text: str,
+    cause: str,
+) -> None:
+    told = await found(case_of_outlook, monkeypatch, answer)
+
+    assert (told.verdict, told.cause) == (verdict, cause)
+    assert told.found.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "check", "text"),
+    [
+        (errors.Unreachable("no answer", kind="refused"), "server", "Unreachable: "),
+        (
+            errors.Unauthorized(status=401, reason="Unauthorized", message="who?"),
+            "identity",
+            "Unauthorized: ",
+        ),
+        (errors.Forbidden(status=403, reason="Forbidden", message="no"), "", "Forbidden: "),
+        (TimeoutError(), "cloud-config", "not opened in time"),
+    ],
+    ids=["server", "identity", "rights", "provider"],
+)
+async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
+    case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, check: str, text: str
+) -> None:
+    async def opened(_: Case) -> None:
+        raise error
+
+    monkeypatch.setattr(provider, "opened", opened)
+    with pytest.raises(Refused, match=text) as refused:
+        await outlook.forecast_of(case_of_outlook.options, {})
+
+    assert refused.value.check == check
+
+
+async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
+    case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(case_of_outlook: Case) -> None:
+        case_of_outlook.client = case_of_outlook.cloud = None  # type: ignore[assignment]
+        case_of_outlook.exits.callback(lambda: 1 / 0)
+
+    async def forecast(*_: Any, **__: Any) -> Forecast:
+        return Forecast(held=OUTLOOK_HELD)
+
+    monkeypatch.setattr(provider, "opened", opened)
+    monkeypatch.setattr(outlook, "forecast", forecast)
+
+    assert (await outlook.forecast_of(case_of_outlook.options, {})).held == OUTLOOK_HELD
+
+
+async def test_a_defect_of_ours_is_not_hidden(
+    case_of_outlook: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(_: Case) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(provider, "opened", opened)
+    with pytest.raises(ZeroDivisionError):
+        await outlook.forecast_of(case_of_outlook.options, {})

@@ -97,9 +97,7 @@ def test_a_silent_daemon_is_told_apart_from_none() -> None:
     ],
     ids=["not yet", "given up", "in work", "planned"],
 )
-def test_the_controllers_state_is_the_cause(
-    account: Mapping[str, Any], cause: str, then: str
-) -> None:
+def test_controllers_tell_the_cause(account: Mapping[str, Any], cause: str, then: str) -> None:
     works = msgspec.structs.replace(WORKS, **account)
 
     said = judge(of_n1(answering(leads=True, accounts=[works]))).said
@@ -345,111 +343,86 @@ def fleet(stuck: Stuck) -> None:
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
-    ("arrange", "flags", "after_s", "subject", "cause"),
+    ("arrange", "asked", "cause"),
     [
-        (unaccepted, (), 12, "node n1", "Unauthenticated: 401 no, 12 s ago; next try in 18 s"),
-        (lambda s: s.add(WAITS), (), 12, "node n1", "NotFound: no instance is named n1, "),
-        (hanging, (), 45, "node n1", "the daemon has been at it for 45 s: "),
+        (unaccepted, "12 node n1", "Unauthenticated: 401 no, 12 s ago; next try in 18 s"),
+        (lambda s: s.add(WAITS), "12 node n1", "NotFound: no instance is named n1, "),
+        (hanging, "45 node n1", "the daemon has been at it for 45 s: "),
         (
             throttled,
-            ("--concurrent-node-syncs=2", "--controllers=cloud-node"),
-            20,
-            "node n2",
+            "20 node n2 --concurrent-node-syncs=2 --controllers=cloud-node",
             "the daemon has been at it for 20 s: ",
         ),
-        (all_gone, (), 60, "node n3", "its deletion is held: "),
+        (all_gone, "60 node n3", "its deletion is held: "),
         (
             five,
-            ("--controllers=cloud-node-lifecycle", "--node-monitor-period=1m"),
-            45,
-            "node n0",
+            "45 node n0 --controllers=cloud-node-lifecycle --node-monitor-period=1m",
             "the daemon is about to delete it: the cloud has to say",
         ),
-        (all_gone, ("--own-nodes=mine=yes",), 10, "node n1", "it is not this daemon's: its labels"),
-        (no_route, (), 12, "node n0", "no Pod range"),
-        (no_route, (), 12, "node n1", "create its route, which failed; next try in 18 s"),
+        (all_gone, "10 node n1 --own-nodes=mine=yes", "it is not this daemon's: its labels"),
+        (no_route, "12 node n0", "no Pod range"),
+        (no_route, "12 node n1", "create its route, which failed; next try in 18 s"),
         (
             lambda s: s.add(service("web", load_balancer_class="metallb")),
-            ("--load-balancer-classes=example.com/ours",),
-            1,
-            f"service {WEB}",
+            "1 service default/web --load-balancer-classes=example.com/ours",
             "it asks for a load balancer of class metallb",
         ),
         (
             refused("ensure", errors.ResourceExhausted("422 3 of 3")),
-            (),
-            10,
-            f"service {WEB}",
+            "10 service default/web",
             "ResourceExhausted: 422 3 of 3, 10 s ago; next try in 20 s",
         ),
         (
             refused("ensure", errors.InvalidArgument("'huge' is no size")),
-            (),
-            10,
-            f"service {WEB}",
+            "10 service default/web",
             "InvalidArgument: 'huge' is no size, 10 s ago; next try in 10 min",
         ),
         (
             refused("ensure", errors.RetryAfter("it is being made", seconds=30)),
-            (),
-            10,
-            f"service {WEB}",
+            "10 service default/web",
             "RetryAfter: it is being made, 10 s ago; next try in ",
         ),
-        (fenced, (), 3, f"service {WEB}", ", 3 s ago; next try in "),
+        (fenced, "3 service default/web", ", 3 s ago; next try in "),
         (
             vm_refused("create_machine", errors.ResourceExhausted("403 10 of 10")),
-            (),
-            60,
-            f"machine {M0}",
+            "60 machine default/m0",
             "[ResourceExhausted] message = [403 10 of 10]",
         ),
         (
             vm_refused("list_machines", errors.Unauthenticated("401 expired")),
-            (),
-            60,
-            f"machine {M0}",
+            "60 machine default/m0",
             "[Unauthenticated] message = [401 expired]",
         ),
         (
             lambda s: (s.machine_class(), s.machine()),
-            (),
-            60,
-            f"machine {M0}",
+            "60 machine default/m0",
             "Secret default/small, to which MachineClass small refers",
         ),
         (
             lambda s: (s.ready_class(), s.machine()),
-            (),
-            60,
-            f"machine {M0}",
+            "60 machine default/m0",
             f"{M0} has VM fake:///0, phase Pending: ",
         ),
         (
             lambda s: (s.ready_class(), s.machine()),
-            (),
-            26 * 60,
-            f"machine {M0}",
+            "1560 machine default/m0",
             "failed to join the cluster in 20m0s",
         ),
         (
             lambda s: (s.ready_class(), s.machine()),
-            ("--namespace=shoot",),
-            60,
-            f"machine {M0}",
+            "60 machine default/m0 --namespace=shoot",
             "it is in namespace default",
         ),
-        (fleet, (), 5, f"{DEPLOYMENT} {WEB}", "0 of 2 new machines are available"),
+        (fleet, "5 machinedeployment default/web", "0 of 2 new machines are available"),
     ],
 )
-async def test_the_cause_is_told(
-    arrange: Any, flags: tuple[str, ...], after_s: float, subject: str, cause: str
-) -> None:
+async def test_the_cause_is_told(arrange: Any, asked: str, cause: str) -> None:
+    """Asked after so many seconds about an object, under flags."""
+    after_s, kind, name, *flags = asked.split()
     stuck = Stuck()
     arrange(stuck)
-    kind, name = subject.split()
     async with stuck.leading(*flags):
-        await advance(after_s)
+        await advance(float(after_s))
 
         assert cause in await stuck.says(kind, name)
 

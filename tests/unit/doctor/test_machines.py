@@ -57,9 +57,7 @@ async def each(world: World, *flags: str) -> list[Finding]:
     return found
 
 
-async def test_classes_that_want_bootstrap_tokens_without_the_right_to_write_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_classes_need_rights_on_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.secret("plain", userData="nothing")
     world.machine_class("plain")
     asked: list[str] = []
@@ -105,9 +103,7 @@ async def test_a_crd_that_is_being_deleted(world: World) -> None:
         ({"labels": {"app.kubernetes.io/managed-by": "Helm"}}, "helm uninstall would delete all"),
     ],
 )
-async def test_a_crd_whose_deletion_would_delete_vms(
-    world: World, metadata: dict[str, Any], told: str
-) -> None:
+async def test_a_crd_that_can_take_vms(world: World, metadata: dict[str, Any], told: str) -> None:
     world.server.patch(CRD, {"metadata": metadata})
 
     found = await machines.crds(case(world))
@@ -211,9 +207,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
     ("target", "namespace"),
     [("own", "kube-system"), ("theirs", "kube-system"), ("none", "default")],
 )
-async def test_the_marker_is_that_of_the_cluster_that_machines_join(
-    world: World, target: str, namespace: str
-) -> None:
+async def test_the_joined_cluster_has_the_marker(world: World, target: str, namespace: str) -> None:
     other = World()
     where = other.server if target == "theirs" else world.server
     namespaces = {one["metadata"]["name"]: one for one in where.list("/api/v1/namespaces")}

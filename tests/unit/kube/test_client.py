@@ -205,9 +205,7 @@ def test_half_a_character_is_mended() -> None:
 
 @pytest.mark.parametrize("levels", [1_100, 9_000])
 @pytest.mark.parametrize("where", ["first", "last"])
-def test_an_object_nested_too_deeply_keeps_no_other_from_being_read(
-    levels: int, where: str
-) -> None:
+def test_a_deeply_nested_object_hides_no_other(levels: int, where: str) -> None:
     """The API server stores it, and a tenant may create it."""
     spec = '{"a\\"]}": [' * levels + "1" + "]}" * levels
     head = {"name": "bad", "namespace": "n", "resourceVersion": "7"}
@@ -293,9 +291,7 @@ def test_kinds_know_their_paths() -> None:
         (400, "BadRequest", errors.ApiError),
     ],
 )
-def test_a_status_becomes_the_error_of_its_code(
-    status: int, reason: str, expected: type[errors.ApiError]
-) -> None:
+def test_a_status_is_an_error(status: int, reason: str, expected: type[errors.ApiError]) -> None:
     body = json.dumps(a_status(status, reason, "because")).encode()
 
     error = errors.from_response(status, {}, body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,9 +80,7 @@ def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_without_the_clusters_authority_the_systems_are_trusted(
-    account: Path, content: str | None
-) -> None:
+def test_without_an_authority_the_systems_are_trusted(account: Path, content: str | None) -> None:
     (account / "ca.crt").unlink()
     if content is not None:
         (account / "ca.crt").write_text(content)
@@ -113,9 +113,7 @@ async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header:
     assert await _header(found) == header
 
 
-async def test_a_token_file_beside_the_kubeconfig_wins_over_a_token(
-    write: Any, tmp_path: Path
-) -> None:
+async def test_a_token_file_wins_over_a_token(write: Any, tmp_path: Path) -> None:
     (tmp_path / "tok").write_text("  from-file \r\n\n")
 
     found = config.load(write(user={"tokenFile": "tok", "token": "inline"}))
@@ -151,9 +149,7 @@ def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[
         ("user", "impersonate", "x"),
     ],
 )
-def test_what_is_not_honoured_is_refused_by_name(
-    write: Any, part: str, field: str, value: Any
-) -> None:
+def test_unsupported_settings_are_refused(write: Any, part: str, field: str, value: Any) -> None:
     path = write(**{part: {field: value}})
 
     with pytest.raises(ConfigError) as caught:
@@ -307,9 +303,7 @@ async def test_files_are_merged_and_the_first_current_context_counts(write: Any)
         ("\udcff", "byte 0 is not UTF-8"),
     ],
 )
-def test_a_file_that_is_no_kubeconfig_is_one_clear_message(
-    tmp_path: Path, content: str | None, words: str
-) -> None:
+def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_bytes(content.encode(errors="surrogateescape"))
@@ -332,3 +326,44 @@ def test_the_log_never_shows_a_credential(made: Callable[[], Credential], secret
     sent = str(made().header)
 
     assert redact.words(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2
+
+
+_START = """
+import asyncio, pathlib, sys
+from ccm.kube import client, config, transport
+
+async def main():
+    found = config.load(
+        environ={"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "9"},
+        service_account=pathlib.Path(sys.argv[1]),
+    )
+    async with transport.Transport(found) as opened:
+        client.Client(opened, name="x")
+        print((await found.credentials.current()).header)
+
+asyncio.run(main())
+heavy = {"kubernetes", "pydantic", "requests", "urllib3", "yaml"} & set(sys.modules)
+print("heavy:", sorted(heavy))
+peak = [line for line in open("/proc/self/status") if line.startswith("VmRSS")][0]
+print("rss:", peak.split()[1])
+"""
+
+
+def test_an_in_cluster_start_is_lean(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t\n")
+    (tmp_path / "ca.crt").write_bytes((CERTS / "authority-one.pem").read_bytes())
+    root = Path(__file__).parents[3]
+
+    done = subprocess.run(
+        [sys.executable, "-c", _START, str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    header, heavy, rss = done.stdout.splitlines()
+    assert header == "Bearer t"
+    assert heavy == "heavy: []"
+    assert int(rss.removeprefix("rss: ")) < 60 * 1024

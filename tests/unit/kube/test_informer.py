@@ -245,9 +245,7 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
 
 
 @pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
-async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
-    settings: Settings,
-) -> None:
+async def test_nothing_is_gone_while_an_item_has_no_name(settings: Settings) -> None:
     server = Server()
     both = [node("a", 1), node("b", 1)]
     if settings is PAGES:

@@ -124,9 +124,7 @@ def status() -> float | None:
 
 
 @pytest.mark.parametrize("fault", [None, KeyError("broken")], ids=["returns", "fails"])
-async def test_work_that_ends_by_itself_gives_the_lease_back(
-    fault: Exception | None, server: Cluster
-) -> None:
+async def test_ended_work_gives_the_lease_back(fault: Exception | None, server: Cluster) -> None:
     replica = server.start()
     await advance(5)
     assert replica.work.outcome is not None
@@ -226,9 +224,7 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted(rival: Con
 
 
 @pytest.mark.row("daemon-lease-12")
-async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_utc(
-    rival: Contested,
-) -> None:
+async def test_a_renewal_keeps_the_start_of_the_term(rival: Contested) -> None:
     east = timezone(timedelta(hours=5))
     with clock.replaced(
         lambda: (START + timedelta(seconds=elapsed_s())).astimezone(east),
@@ -387,9 +383,7 @@ async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
     ],
     ids=["refused", "500", "hanging"],
 )
-async def test_without_a_renewal_leading_ends_at_the_deadline(
-    fault: Exception | float, server: Cluster
-) -> None:
+async def test_leading_ends_at_the_deadline(fault: Exception | float, server: Cluster) -> None:
     replica = server.start()
     await advance(4.5)
     written = server.lease
@@ -440,9 +434,7 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: C
     assert max(gaps) <= 2
 
 
-async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read(
-    rival: Contested,
-) -> None:
+async def test_a_lost_answer_leaves_the_lock_in_doubt(rival: Contested) -> None:
     rival.hold("")
     lost = errors.Unreachable("reset", kind="reset")
     rival.fault = lambda verb: lost if verb == "update" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from ccm.base.lease_guard import LeaseGuard
 from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors, transport
-from ccm.kube.connections import CONCURRENCY
+from ccm.kube.connections import CONCURRENCY, ConcurrencyLimiter
 from ccm.kube.credentials import Credential, Fixed, TlsSettings
-from ccm.kube.transport import Transport
+from ccm.kube.transport import ServerClock, Transport
+from ccm.testing.clock import VirtualTimeLoop, elapsed_s, settle
 from tests.handclock import HandClock
 from tests.shifted import advance
 from tests.unit.kube.proxy import (
@@ -170,9 +172,7 @@ async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
         await _read(server.transport, idle_timeout_s=0.2)
 
 
-async def test_a_stream_that_never_begins_times_out(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_stream_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(3600)
         return web.Response()
@@ -400,13 +400,6 @@ async def test_what_may_not_be_done_twice_is_not_sent_again(method: str) -> None
             certificate=KeyPair(chain=_client("client-a").chain, key=_client("client-b").key),
         ),
     ],
-    ids=[
-        "another authority",
-        "another name",
-        "none of the system's",
-        "no certificates",
-        "the key of another certificate",
-    ],
 )
 async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
     async with _secured(tls=settings) as server:
@@ -441,12 +434,104 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
         await asyncio.gather(*others)
 
 
-async def test_what_was_not_read_to_its_end_is_never_taken_for_the_next_answer(
-    server: Server,
-) -> None:
+async def test_an_unread_answer_is_never_taken_for_the_next(server: Server) -> None:
     server.will(streams(b"of the first", hold=True), sends(b"of the second"))
 
     with no_answer("timeout"):
         await server.transport.do("PATCH", "/first", timeout_s=0.1)
 
     assert await server.transport.do("PATCH", "/second") == b"of the second"
+
+
+class Traffic:
+    """Requests that take a while, and how many were under way at once."""
+
+    def __init__(self) -> None:
+        self.limiter = ConcurrencyLimiter()
+        self.now = self.most = 0
+        self.order: list[int] = []
+
+    async def request(self, number: int, seconds: float) -> None:
+        async with self.limiter:
+            self.order.append(number)
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(seconds)
+            self.now -= 1
+
+    async def send(self, count: int, seconds: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(self.request(number, seconds))
+
+
+@pytest.mark.virtual_time
+async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() -> None:
+    traffic = Traffic()
+    await traffic.send(1000, 1.0)
+    assert traffic.most > 10 * CONCURRENCY
+    # At the first limit it would be 125 s.
+    assert elapsed_s() < 20.0
+    assert traffic.order == list(range(1000))
+
+
+@pytest.mark.virtual_time
+async def test_a_busy_server_gets_no_more() -> None:
+    traffic = Traffic()
+    await traffic.send(1000, 0.03)
+    assert traffic.most == CONCURRENCY
+
+
+@pytest.mark.virtual_time
+async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
+    traffic = Traffic()
+    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(CONCURRENCY)]
+    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(CONCURRENCY)]
+    await settle()
+    for task in first:
+        task.add_done_callback(lambda _: [each.cancel() for each in late])
+    await asyncio.wait({*first, *late})
+    await asyncio.wait_for(traffic.send(CONCURRENCY, 0.001), 0.01)
+    assert traffic.limiter._busy == 0
+
+
+DATE, TOLD = "Mon, 23 Nov 2026 10:00:00 GMT", datetime(2026, 11, 23, 10, tzinfo=UTC)
+
+
+def jump_of_the_wall(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.start += timedelta(seconds=seconds)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_time_goes_on_from_the_last_answer_though_our_clock_jumps(seconds: float) -> None:
+    told = ServerClock()
+    told.note(DATE)
+    jump_of_the_wall(seconds)
+    await asyncio.sleep(90)
+
+    assert told.now() == TOLD + timedelta(seconds=90)
+
+
+@pytest.mark.virtual_time
+async def test_before_any_answer_our_own_clock_counts() -> None:
+    told = ServerClock()
+    assert told.now() == clock.now()
+    for useless in (None, "", "soon", "Mon, 99 Nov 2026 10:00:00 GMT"):
+        told.note(useless)
+
+    assert told.now() == clock.now()
+
+
+@pytest.mark.virtual_time
+async def test_a_later_answer_corrects_it_and_one_at_once_is_not_read() -> None:
+    told = ServerClock()
+    told.note(DATE)
+    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    assert told.now() == TOLD
+
+    await asyncio.sleep(1)
+    told.note("Mon, 23 Nov 2026 12:00:00 GMT")
+    assert told.now() == TOLD + timedelta(hours=2)

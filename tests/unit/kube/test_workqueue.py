@@ -53,9 +53,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, workers=st.integers(min_value=1, max_value=3))
-async def test_no_key_is_in_two_hands_and_none_is_lost(
-    steps: list[tuple[str, int, float]], workers: int
-) -> None:
+async def test_keys_are_apart_and_kept(steps: list[tuple[str, int, float]], workers: int) -> None:
     queue: WorkQueue[int] = WorkQueue("property")
     in_work: Counter[int] = Counter()
     asked_at: dict[int, float] = {}
@@ -113,9 +111,7 @@ async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
     assert "other" in (await take_all(queue))[:4]
 
 
-async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(
-    queue: Queue,
-) -> None:
+async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(queue: Queue) -> None:
     for key in (*(f"crowd/{n}" for n in range(100)), *(f"small/{n}" for n in range(6)), "b/1"):
         queue.add(key)
 

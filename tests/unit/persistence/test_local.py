@@ -41,9 +41,7 @@ POSTGRES = PostgresConfig(host="db.example")
         (POSTGRES, {"table": "other"}, True),
     ],
 )
-def test_only_the_storage_itself_names_an_instance(
-    config: Any, changed: dict[str, Any], is_other: bool
-) -> None:
+def test_storage_names_its_instance(config: Any, changed: dict[str, Any], is_other: bool) -> None:
     module = s3 if isinstance(config, S3Config) else postgres
     other = msgspec.structs.replace(config, **changed)
     names = [module.storage([one], registry.Context()).instances() for one in (config, other)]

@@ -112,9 +112,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-async def test_server_that_keeps_nothing_is_refused(
-    database: Database, config: PostgresConfig
-) -> None:
+async def test_volatile_server_is_refused(database: Database, config: PostgresConfig) -> None:
     async def set_fsync(value: str) -> None:
         async with administrator(database) as db:
             await db.execute(f"ALTER SYSTEM SET fsync = {value}")

@@ -172,9 +172,7 @@ def leads(store: S3Store, epoch: int) -> AbstractAsyncContextManager[StoreProvid
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
-async def test_what_was_written_in_the_place_of_a_deletion_stays(
-    bucket_url: str, config: S3Config, epoch: int
-) -> None:
+async def test_a_later_write_stays(bucket_url: str, config: S3Config, epoch: int) -> None:
     """By the next leader, or by somebody beside us."""
     async with (
         between(bucket_url) as proxy,
@@ -193,9 +191,7 @@ async def test_what_was_written_in_the_place_of_a_deletion_stays(
         assert await old.get_object(NAME, KIND, key) == thing(size=2)
 
 
-async def test_nothing_goes_where_the_next_leader_may_be_about_to_write(
-    bucket_url: str, config: S3Config
-) -> None:
+async def test_a_former_leader_deletes_nothing(bucket_url: str, config: S3Config) -> None:
     """The tombstone is enough: the object is gone, and in no listing."""
     async with (
         between(bucket_url) as proxy,
@@ -226,9 +222,7 @@ def test_plain_http_is_refused() -> None:
     assert "bucket is used without TLS" in logged()
 
 
-async def test_a_metadata_service_is_asked_through_no_proxy(
-    config: S3Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metadata_without_a_proxy(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's identity is asked for there, where no keys are given."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
     async with forwardproxy.serving(1) as proxy:
@@ -294,9 +288,7 @@ async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_pat
         assert proxy.puts == asked
 
 
-async def test_what_the_next_leader_deleted_stays_deleted(
-    bucket_url: str, config: S3Config
-) -> None:
+async def test_deletions_of_the_next_leader_stay(bucket_url: str, config: S3Config) -> None:
     """Though the former one saw it, and finds nothing in its place when it looks again."""
     async with (
         between(bucket_url) as proxy,

@@ -45,9 +45,7 @@ async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() ->
         ("127.0.0.1", ("localhost", "127.0.0.1")),
     ],
 )
-async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
-    address: str, names: tuple[str, ...]
-) -> None:
+async def test_names_of_a_certificate_in_memory(address: str, names: tuple[str, ...]) -> None:
     pair = await memory(tls.hosts_of(ip_address(address)))()
 
     assert await tls.names_in(pair) == names

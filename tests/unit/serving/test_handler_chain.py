@@ -148,9 +148,7 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
         ("/page/", TOKEN, 403),
     ],
 )
-async def test_each_request_gets_its_status_and_is_never_cached(
-    path: str, headers: dict[str, str], status: int
-) -> None:
+async def test_a_status_for_each_request(path: str, headers: dict[str, str], status: int) -> None:
     answer = await site().answer(request(path, headers=headers))
 
     assert answer.status == status

@@ -145,9 +145,7 @@ async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
 
 
 @pytest.mark.row("serving-tls-07")
-async def test_a_host_name_of_its_own_has_a_certificate_of_its_own(
-    authority: pki.Authority,
-) -> None:
+async def test_a_host_name_has_its_certificate(authority: pki.Authority) -> None:
     other = authority.server("other.example", file="other")
     kept = keeper(authority.server("localhost"), Named(source=files(other), names=("*.EXAMPLE",)))
     client = pki.client_context(authority.file)
@@ -158,9 +156,7 @@ async def test_a_host_name_of_its_own_has_a_certificate_of_its_own(
 
 
 @pytest.mark.row("serving-tls-03")
-async def test_new_connections_get_a_changed_certificate(
-    authority: pki.Authority, tmp_path: Path
-) -> None:
+async def test_a_changed_certificate_is_shown(authority: pki.Authority, tmp_path: Path) -> None:
     used = authority.server("localhost", file="used")
     client = pki.client_context(authority.file)
     client.check_hostname = False
@@ -181,9 +177,7 @@ async def test_new_connections_get_a_changed_certificate(
 
 
 @pytest.mark.row("serving-lookup-04")
-async def test_authorities_that_change_count_from_the_next_connection_on(
-    authority: pki.Authority, tmp_path: Path
-) -> None:
+async def test_changed_authorities_count_at_once(authority: pki.Authority, tmp_path: Path) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
     someone = of_tls_12(authority.client("someone").context(trusts=authority.file))
@@ -228,9 +222,7 @@ async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority)
         await keeper(pair).start()
 
 
-async def test_callers_of_webhooks_must_show_a_certificate_where_a_file_says_so(
-    tmp_path: Path, authority: pki.Authority
-) -> None:
+async def test_webhook_callers_show_certificates(tmp_path: Path, authority: pki.Authority) -> None:
     """The file is followed; one that cannot be used leaves the old one."""
     own = pki.Authority(tmp_path, "own")
     listed = tmp_path / "listed.crt"
@@ -258,9 +250,7 @@ async def test_callers_of_webhooks_must_show_a_certificate_where_a_file_says_so(
         assert (await call(port, others))[1] == "{'commonName': 'other'}"
 
 
-async def test_callers_may_show_a_certificate_and_need_not(
-    authority: pki.Authority, tmp_path: Path
-) -> None:
+async def test_callers_may_show_a_certificate(authority: pki.Authority, tmp_path: Path) -> None:
     """An intermediate authority may be trusted alone."""
     middle = pki.Authority(tmp_path, "middle", signed_by=authority)
     kept = keeper(authority.server("localhost"))

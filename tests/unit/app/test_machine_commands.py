@@ -1,13 +1,19 @@
-"""The commands take the command lines of the Go programs, and make settings of the daemon."""
+"""The commands for machines: command lines of the Go programs, settings, and their port."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
+import aiohttp
 import pytest
 
 from ccm.app import clients
+from ccm.app.health import Vitals
+from ccm.app.http import ServerContext
 from ccm.app.machines.commands import (
     COMMANDS,
     MACHINE_CONTROLLER,
@@ -15,7 +21,13 @@ from ccm.app.machines.commands import (
     Command,
     CommandOptions,
 )
+from ccm.app.machines.serving import serving
 from ccm.app.options import argv
+from ccm.app.provider import Misconfigured
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, TlsSettings
+from ccm.kube.transport import Transport
+from ccm.sandbox import process
 
 CLOUD = "--cloud-provider=sim"
 
@@ -69,9 +81,7 @@ def faults(*words: str, command: Command = MACHINE_CONTROLLER) -> list[str]:
     [(MACHINE_CONTROLLER, (BOTH, CONTROLLER)), (MACHINE_CONTROLLER_MANAGER, (BOTH, MANAGER))],
     ids=COMMANDS,
 )
-def test_every_flag_of_the_go_program_is_taken_with_its_default(
-    command: Command, tables: tuple[str, ...]
-) -> None:
+def test_flags_of_the_go_program_keep_defaults(command: Command, tables: tuple[str, ...]) -> None:
     for name, default in rows(*tables):
         if name in command.idle and name not in command.flags:
             continue  # as `cloud-provider` of the command that makes no VMs
@@ -177,3 +187,69 @@ def test_help_and_version(command: Command) -> None:
     assert "logtostderr" not in told
     assert max(map(len, told.splitlines())) <= 100
     assert str(version).startswith(f"{command.name} ")
+
+
+NOWHERE = ClusterConfig(server="http://127.0.0.1:1", credentials=Fixed(), tls=TlsSettings())
+
+
+@contextlib.asynccontextmanager
+async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[Vitals, str]]:
+    """The port of these flags, far from any cluster; and its URL."""
+    port, vitals = port or process.pick_port(), Vitals()
+    given = ["--cloud-provider=sim", f"--address={process.LOOPBACK}", f"--port={port}", *flags]
+    options = MACHINE_CONTROLLER.read(given)
+    assert isinstance(options, CommandOptions)
+    async with Transport(NOWHERE) as wire, Transport(NOWHERE) as other:
+        context = ServerContext(
+            options=options, vitals=vitals, transport=wire, environ={}, others={"target": other}
+        )
+        async with serving(context) as served:
+            yield vitals, f"http://{process.LOOPBACK}:{port}"
+            assert not served.done()
+
+
+async def asked(url: str, method: str = "GET") -> tuple[int, str]:
+    # Credentials that nobody asked for are no reason to be refused.
+    headers = {"Authorization": "Bearer x"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request(method, url) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+@pytest.mark.row("machine-command-04")
+async def test_a_probe_sees_that_it_is_told_to_stop() -> None:
+    async with running() as (vitals, url):
+        assert await asked(f"{url}/healthz") == (200, "OK")
+        vitals.stopping = lambda: True
+        assert await asked(f"{url}/healthz") == (500, "Unhealthy")
+        assert (await asked(f"{url}/livez"))[0] == 200
+
+
+@pytest.mark.row("machine-command-04")
+async def test_what_only_a_restart_helps_against_is_unhealthy_too() -> None:
+    async with running() as (vitals, url):
+        vitals.late_beats = 100
+        assert await asked(f"{url}/healthz") == (500, "Unhealthy")
+        assert "[-]event-loop failed" in (await asked(f"{url}/livez"))[1]
+
+
+@pytest.mark.row("machine-command-04")
+async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed() -> None:
+    async with running("--machine-creation-timeout=3m") as (_, url):
+        told = json.loads((await asked(f"{url}/configz"))[1])["componentconfig"]
+        assert (told["machine-creation-timeout"], told["port"]) == ("3m0s", url.rpartition(":")[2])
+        assert "mcm_machine_items_total" in (await asked(f"{url}/metrics"))[1]
+        refused = [await asked(f"{url}/metrics/slis", method) for method in ("DELETE", "POST")]
+        assert [status for status, _ in refused] == [405, 405]
+        for path in ("/explain", "/debug/pprof/"):
+            assert (await asked(f"{url}{path}"))[0] == 404
+
+
+async def test_a_port_that_is_taken_is_said() -> None:
+    port = process.pick_port()
+    async with running(port=port):
+        with pytest.raises(Misconfigured, match=f"--port={port}: cannot listen on"):
+            async with running(port=port):
+                await asyncio.sleep(0)

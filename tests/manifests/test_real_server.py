@@ -1,4 +1,4 @@
-"""Helm leaves the CRDs of the chart alone, and with them all Machines, on a real API server."""
+"""Manifests and chart on a real API server: accepted strictly, and CRDs outlive the chart."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from ccm.gardener import crds, names
 from ccm.sandbox import realserver
 from tests.kubectl.tool import Kubectl
 from tests.manifests import shipped
-from tests.manifests.shipped import CHART, MANIFESTS
+from tests.manifests.shipped import CHART, MANIFESTS, VARIANTS
 from tests.readme import readme
 from tests.servers import require_assets
-
-pytestmark = [pytest.mark.envtest, pytest.mark.timeout(240)]
+from tests.waiting import DEADLINE_S
 
 OURS = [f"{one.kind.plural}.{one.kind.group}" for one in crds.DEFINITIONS]
 MACHINE = {
@@ -83,6 +82,8 @@ def former(tmp_path: Path) -> Path:
     return chart
 
 
+@pytest.mark.envtest
+@pytest.mark.timeout(240)
 def test_crds_and_machines_outlive_the_chart(helm: Helm, former: Path) -> None:
     """Without the policy they do not, which proves that the rest proves something; with its
     annotation alone they outlive the former chart, too."""
@@ -116,3 +117,69 @@ def test_crds_and_machines_outlive_the_chart(helm: Helm, former: Path) -> None:
     # The next release of that name takes them over.
     helm("install", CHART, "--set", ON)
     assert helm.kept()
+
+
+CRDS = Path(__file__).parent / "monitoring-crds.yaml"
+
+
+DRY = ("apply", "--dry-run=server", "--validate=strict")
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """kubectl at an API server of its own, which knows the kinds of the Prometheus operator."""
+    folder = tmp_path_factory.mktemp("dry-run")
+    ours = shipped.MANIFESTS / "crds.yaml"
+    server = realserver.RealServer(assets=require_assets(), data_dir=folder / "server")
+    asyncio.run(server.start())
+    try:
+        kubectl = Kubectl(require_assets() / "kubectl", server.kubeconfig_path, folder)
+        kubectl("apply", "-f", str(CRDS))
+        kubectl("apply", "-f", str(ours))
+        for file in (CRDS, ours):
+            kubectl(
+                "wait", "--for=condition=Established", f"--timeout={DEADLINE_S:g}s", "-f", str(file)
+            )
+        yield kubectl
+    finally:
+        asyncio.run(server.stop())
+
+
+def accepted(output: str) -> int:
+    """How many objects the server would have written; anything else it said is a fault."""
+    lines = output.splitlines()
+    assert [line for line in lines if not line.endswith("(server dry run)")] == []
+    return len(lines)
+
+
+INCOMPLETE = shipped.MANIFESTS / "deployment.yaml"
+
+
+WHOLE = [path for path in shipped.files() if path.name != INCOMPLETE.name]
+
+
+@pytest.mark.envtest
+def test_all_files_and_all_variants_of_the_chart(kubectl: Kubectl, tmp_path: Path) -> None:
+    wanted = len(shipped.objects(*WHOLE))
+    files = [*WHOLE]
+    for name, values in VARIANTS.items():
+        text = shipped.rendered(tmp_path, values)
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(text)
+        wanted += len(shipped.parsed(text))
+
+    words = [f"--filename={file}" for file in files]
+    assert accepted(kubectl(*DRY, *words)) == wanted
+
+
+@pytest.mark.envtest
+def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
+    status, output = kubectl.run(*DRY, "-f", str(INCOMPLETE))
+
+    assert status != 0
+    assert "containers[0].image: Required value" in output
+
+
+@pytest.mark.envtest
+def test_the_kustomize_base(kubectl: Kubectl, tmp_path: Path) -> None:
+    assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9
