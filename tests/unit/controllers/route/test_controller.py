@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ccm.base.metrics import REGISTRY
 from ccm.cloud.errors import RetryAfter, Unavailable
 from ccm.cloud.types import address
 from ccm.model import NodeAddress
@@ -325,6 +326,9 @@ async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any
         assert env.cloud.changes() == [f"create a {A}"]
         assert {name for name, *_ in env.conditions} == {"a"}
         assert len(env.cloud.at) == listed
+        env.node("ours", "10.120.3.0/24")
+        await advance(60)
+        assert compared() == {"kept": 1, "missing": 1, "doomed": 0}
 
 
 CIDRS = (A, B, "10.120.2.0/24")
@@ -372,3 +376,25 @@ async def test_routes_are_right_soon_after(seed: int) -> None:
         calls = len(env.cloud.log)
         await advance(400)
         assert len(env.cloud.log) == calls, log
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_a_blackhole_waits_for_the_node_of_others_too(facts: Any) -> None:
+    """It names no node: what it leads to is an address of theirs, unless a node of ours has it."""
+    holes = [
+        made("", "10.120.8.0/24", "theirs", blackhole=True, target_addresses=addresses("10.0.0.8")),
+        made("", "10.120.9.0/24", "ours", blackhole=True, target_addresses=addresses("10.0.0.1")),
+    ]
+    async with running({"a": A}, own_nodes="!theirs", theirs=facts) as env:
+        env.node("theirs", "10.120.8.0/24", ip="10.0.0.8", **facts)
+        env.node("likewise", ip="10.0.0.1", **facts)
+        env.cloud.routes += holes
+        await advance(1200)
+
+        assert env.cloud.changes() == [f"create a {A}", "delete  10.120.9.0/24"]
+
+
+def compared() -> dict[str, float | None]:
+    """What the last comparison found."""
+    states = ("kept", "missing", "doomed")
+    return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}
