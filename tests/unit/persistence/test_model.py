@@ -1,12 +1,16 @@
-"""Storage behaves like a dictionary, whatever is done in whatever order, restarts included."""
+"""Storage behaves like a dictionary, and stays quick and small with ten thousand objects."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import os
 import re
+import resource
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from ccm.base import clock
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT
 from ccm.persistence.memory import MemoryStore
@@ -23,9 +28,11 @@ from ccm.persistence.objects import key_of
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.s3 import S3Store
 from ccm.persistence.store import Store
+from ccm.testing.persistence_contract import put_many
+from ccm.testing.persistence_harness import stalls
 from tests import postgres
 from tests.contract.persistence import buckets
-from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, provider, thing
+from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, provider, thing
 
 NAMES = st.sampled_from(["a", "A", "b.c", "ü", "x" * 253])
 VALUES = st.recursive(
@@ -162,3 +169,52 @@ def test_a_bucket_is_like_a_dictionary(tmp_path: Path) -> None:
     with buckets.running() as url:
         config = next(iter(buckets.S3Harness(url, tmp_path).configs.values()))
         play(lambda folder: S3Store(msgspec.structs.replace(config, prefix=folder.name)), "soak")
+
+
+OBJECTS = 10_000
+
+
+@pytest.fixture
+def exits() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def made(kind: str, folder: Path, exits: ExitStack) -> Store:
+    if kind == "memory":
+        return MemoryStore()
+    if kind == "s3":
+        url = exits.enter_context(buckets.running())
+        return next(iter(buckets.S3Harness(url, folder).stores().values()))
+    if kind == "postgres":
+        host = str(exits.enter_context(postgres.running()))
+        return PostgresStore(PostgresConfig(host=host, database="postgres", user=postgres.USER))
+    return LOCAL[kind](folder)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["memory", *LOCAL, "postgres", "s3"])
+async def test_ten_thousand(kind: str, tmp_path: Path, exits: ExitStack) -> None:
+    store = await asyncio.to_thread(made, kind, tmp_path, exits)
+    async with opened(store) as provider, stalls() as longest:
+        before, began = memory(), clock.monotonic()
+        await put_many(provider, NAME, OBJECTS)
+        written = clock.monotonic()
+        found: list[Any] = await provider.get_all_objects(NAME, KIND)
+        listed = clock.monotonic()
+
+    assert {one["metadata"]["name"] for one in found} == {f"n{at}" for at in range(OBJECTS)}
+    assert len(found) == OBJECTS
+    print(
+        f"\n{kind}: put {written - began:.1f} s, list {listed - written:.1f} s, "
+        f"{memory() - before:.0f} MiB, longest stall {1000 * longest():.0f} ms"
+    )
+    assert longest() <= 0.05
+
+
+def memory() -> float:
+    """MiB in use now, without what earlier tests left free."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
