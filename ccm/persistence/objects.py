@@ -33,14 +33,6 @@ HARMLESS_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"
 """Fields that hold none though their names end so."""
 
 
-class Named(NamedTuple):
-    """How an object is told from others."""
-
-    kind: GVK
-    namespace: str
-    name: str
-
-
 def canonical(value: Any) -> bytes:
     """The same bytes for equal values: sorted keys, no blanks, UTF-8, no NaN."""
     text = json.dumps(
@@ -63,7 +55,7 @@ def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
     """
     obj = dict(obj)
     _check_json(obj)
-    kind = named(obj).kind
+    kind, _, _ = named(obj)
     try:
         raw = canonical(obj)
     except (ValueError, TypeError):
@@ -75,8 +67,8 @@ def prepared(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
     return raw
 
 
-def named(obj: Mapping[str, Any]) -> Named:
-    """What an object says it is.
+def named(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
+    """What an object says it is: kind, namespace and name.
 
     Raises:
         InvalidObject: not enough.
@@ -98,7 +90,7 @@ def named(obj: Mapping[str, Any]) -> Named:
     if kind.group == "core" or not kind.version or "/" in kind.group:
         raise InvalidObject("apiVersion must be a version, or a group and a version")
     namespace = inner.get("namespace") or ""
-    return Named(kind, namespace, str(found["metadata.name"]))
+    return kind, namespace, str(found["metadata.name"])
 
 
 def _check_json(obj: Any) -> None:

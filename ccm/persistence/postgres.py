@@ -91,8 +91,7 @@ class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def identity(self) -> dict[str, str | int]:
         """What makes it this storage."""
-        fields = ("host", "port", "database", "table")
-        return {field: getattr(self, field) for field in fields}
+        return {one: getattr(self, one) for one in ("host", "port", "database", "table")}
 
 
 class PostgresStore:

@@ -86,8 +86,7 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def identity(self) -> dict[str, str]:
         """What makes it this storage."""
-        fields = ("endpoint", "region", "bucket", "prefix")
-        return {field: getattr(self, field) for field in fields}
+        return {one: getattr(self, one) for one in ("endpoint", "region", "bucket", "prefix")}
 
 
 class S3Store:
@@ -255,7 +254,7 @@ class S3Store:
             tag: str | None = None
             if found is not None:
                 body, tag = found
-                check_epoch(_epoch(body), entry.epoch)
+                check_epoch(envelope.head(body).epoch, entry.epoch)
                 is_gone = body.startswith(_TOMBSTONE)
                 check_expected(expect, None if is_gone else Version(tag))
             else:
@@ -403,10 +402,6 @@ def _led(marker: bytes) -> int:
         return int(json.loads(marker)["epoch"])
     except (KeyError, TypeError, ValueError):
         return 0
-
-
-def _epoch(body: bytes) -> int:
-    return envelope.head(body).epoch
 
 
 @backend(config=S3Config)

@@ -5,6 +5,7 @@ It is read by people as lines like those of a diff, and by programs as plain val
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from ccm.gardener.names import ANNOTATION_CREATION, ANNOTATION_TOKEN_ID
 from ccm.model import Node, Secret
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
+from ccm.planning.cloud import CloudChange
 
 SHOWN = 20
 """Most names of members that are told."""
@@ -161,25 +163,15 @@ def of_object(
             )
 
 
-def of_call(
-    verb: str,
-    arguments: Mapping[str, Any],
-    *,
-    listed: bool | None,
-    adopted: bool = False,
-    after_s: int,
-    namespace: str = "",
-) -> Change:
-    """What a call to the cloud changes.
+def of_call(call: CloudChange, *, after_s: int, namespace: str = "") -> Change:
+    """Return what a call to the cloud changes.
 
     Args:
-        verb: the method.
-        arguments: by the names of its parameters.
-        listed: whether the cloud lists what it is about; None: nobody knows.
-        adopted: whether that was there before, and a removal releases it.
+        call: to the cloud.
         after_s: seconds that the daemon would wait first.
         namespace: of Machines.
     """
+    verb, arguments = call.verb, call.arguments
     subject, action, what = _subject_of(arguments, namespace), Action.CHANGE, VM
     old: str | None = None
     new: str | None = None
@@ -197,7 +189,7 @@ def of_call(
         old = f"to {arguments['route'].target_node or 'nowhere'}"
     elif verb == _REMOVE:
         what = BALANCER
-        if adopted:
+        if call.adopted:
             new, note = "released", ADOPTED
         else:
             action = Action.DELETE
@@ -205,9 +197,9 @@ def of_call(
         what, new = MEMBERS, _members(arguments["nodes"])
     else:
         assert verb == _ENSURE, verb
-        action = Action.CREATE if listed is False else Action.CHANGE
+        action = Action.CREATE if call.listed is False else Action.CHANGE
         what, new = BALANCER, f"members {_members(arguments['nodes'])}"
-        note = UNKNOWN if listed is None else ""
+        note = UNKNOWN if call.listed is None else ""
     return Change(
         subject=subject, action=action, what=what, old=old, new=new, after_s=after_s, note=note
     )
@@ -343,11 +335,9 @@ def document(found: Forecast) -> Mapping[str, object]:
         "summary": summary(found),
         "changes": [
             {
-                "object": _subject(one.subject),
+                "object": dataclasses.asdict(one.subject),
                 "action": one.action.value,
-                "what": one.what,
-                "old": one.old,
-                "new": one.new,
+                **{key: getattr(one, key) for key in ("what", "old", "new")},
                 "afterSeconds": one.after_s,
                 "note": one.note,
             }
@@ -373,14 +363,10 @@ def _change(one: Change) -> str:
     return f"{sign} {told}{f' ({hints})' if hints else ''}"
 
 
-def _subject(one: Subject) -> Mapping[str, str]:
-    return {"kind": one.kind, "namespace": one.namespace, "name": one.name}
-
-
 def _as_told(found: Sequence[Told]) -> Sequence[Mapping[str, object]]:
     return [
         {
-            "object": _subject(one.subject),
+            "object": dataclasses.asdict(one.subject),
             "reason": one.reason,
             "message": _line(one.message),
         }

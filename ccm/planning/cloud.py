@@ -15,7 +15,6 @@ from types import NoneType
 from typing import Any, TypeVar, TypeVarTuple, cast, get_type_hints
 
 from ccm.base.clock import monotonic
-from ccm.base.throttle import Limiter
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
@@ -124,20 +123,12 @@ class AskingHandle(Handle):
     """The handle.
 
     Args:
-        cloud, cluster_name, deadline_s, limiter: see `Handle`.
+        cloud, options: see `Handle`.
         ledger: where changes and failures are noted.
     """
 
-    def __init__(
-        self,
-        cloud: Cloud,
-        *,
-        cluster_name: str = "kubernetes",
-        deadline_s: float | None = None,
-        limiter: Limiter | None = None,
-        ledger: Ledger,
-    ) -> None:
-        super().__init__(cloud, cluster_name=cluster_name, deadline_s=deadline_s, limiter=limiter)
+    def __init__(self, cloud: Cloud, *, ledger: Ledger, **options: Any) -> None:
+        super().__init__(cloud, **options)
         self._ledger = ledger
         self._answers: dict[tuple[object, ...], object] = {}
         self._subjects: set[tuple[object, ...]] = set()

@@ -226,10 +226,7 @@ async def forecast(
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
         unusable = _unusable_classes(cluster, cloud)
         every = gathered(
-            cluster,
-            ledger,
-            lambda moment: max(0, int(moment - began)),
-            namespace=options.namespace,
+            cluster, ledger, lambda at: max(0, int(at - began)), namespace=options.namespace
         )
         found = Forecast(
             changes=[*_conditional(_possible(every, cluster, unusable), cluster)],
@@ -274,14 +271,7 @@ def gathered(
                 now = copy.last[key]  # another client deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
     calls = [
-        changes.of_call(
-            one.verb,
-            one.arguments,
-            listed=one.listed,
-            adopted=one.adopted,
-            after_s=after_s(one.at_s),
-            namespace=namespace,
-        )
+        changes.of_call(one, after_s=after_s(one.at_s), namespace=namespace)
         for one in ledger.changes
     ]
     machines = cluster.of(MACHINES)

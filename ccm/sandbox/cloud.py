@@ -162,11 +162,8 @@ async def open_admin(url: str, token: str) -> AsyncIterator[Admin]:
 
 
 def _kind(number: int) -> dict[str, str]:
-    return {
-        "type": TYPES[number % len(TYPES)],
-        "zone": ZONES[number % len(ZONES)],
-        "region": REGION,
-    }
+    kind, zone = TYPES[number % len(TYPES)], ZONES[number % len(ZONES)]
+    return {"type": kind, "zone": zone, "region": REGION}
 
 
 # --- running sandboxes --------------------------------------------------------------------------

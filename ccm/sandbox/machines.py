@@ -86,13 +86,14 @@ async def create(client: Client, count: int, made_of: Sequence[Mapping[str, Any]
         KubeError: a request failed.
     """
     for one in made_of:
-        with contextlib.suppress(AlreadyExists):
-            await client.resource(_KINDS[one["kind"]]).create(one, namespace=NAMESPACE)
+        await _create(client, _KINDS[one["kind"]], one)
     name = next(one["metadata"]["name"] for one in made_of if one["kind"] == CLASS_KIND)
+    await _create(client, MACHINE_DEPLOYMENTS, deployment(count, name))
+
+
+async def _create(client: Client, kind: Kind[Any], body: Mapping[str, Any]) -> None:
     with contextlib.suppress(AlreadyExists):
-        await client.resource(MACHINE_DEPLOYMENTS).create(
-            deployment(count, name), namespace=NAMESPACE
-        )
+        await client.resource(kind).create(body, namespace=NAMESPACE)
 
 
 async def remove(client: Client) -> Sequence[str]:
@@ -183,21 +184,15 @@ def _class(name: str, kind: str) -> Mapping[str, Any]:
 def deployment(count: int, class_name: str) -> Mapping[str, Any]:
     """So many machines of a class, which are exchanged one by one."""
     labels = {"name": DEPLOYMENT}
-    return {
-        "metadata": {"name": DEPLOYMENT},
-        "spec": {
-            "replicas": count,
-            "selector": {"matchLabels": labels},
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE},
-            },
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"class": {"kind": CLASS_KIND, "name": class_name}},
-            },
-        },
+    rolling = {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}
+    made_of = {"class": {"kind": CLASS_KIND, "name": class_name}}
+    spec = {
+        "replicas": count,
+        "selector": {"matchLabels": labels},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
+        "template": {"metadata": {"labels": labels}, "spec": made_of},
     }
+    return {"metadata": {"name": DEPLOYMENT}, "spec": spec}
 
 
 async def _delete_all(client: Client) -> Sequence[str]:
@@ -252,5 +247,4 @@ def services(count: int) -> Mapping[str, Mapping[str, Any]]:
 async def serve(client: Client, count: int) -> None:
     """Create the Services. Raises KubeError."""
     for body in services(count).values():
-        with contextlib.suppress(AlreadyExists):
-            await client.resource(SERVICES).create(body, namespace=NAMESPACE)
+        await _create(client, SERVICES, body)

@@ -85,10 +85,9 @@ from ccm.testing.builders import service as build_service
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.contract_balancers import CHANGES, HTTPS, BalancerCases, deleted, ensured
 from ccm.testing.contract_machines import MachineContract
-from ccm.testing.contract_openings import OpeningCases
 from ccm.testing.contract_routes import RouteCases, created
 from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer, HeldVM, Made
-from ccm.testing.probes import CLUSTER, Face, by_id, by_name, outcome, same
+from ccm.testing.probes import CLUSTER, Face, OpeningCases, by_id, by_name, outcome, same
 
 PAGE, PAGED = 2, 5
 """Items on a page, and how many there are of a kind."""

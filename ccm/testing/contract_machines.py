@@ -37,10 +37,17 @@ from ccm.cloud.interface import Cloud
 from ccm.cloud.machines import GetVolumeIDsRequest, MachineMetrics, SpecValidation
 from ccm.testing import machine_probes, probes
 from ccm.testing.builders import node as build_node
-from ccm.testing.contract_openings import OpeningCases
 from ccm.testing.harness import PROMISED, Harness, Made
 from ccm.testing.machine_probes import POOL, Machines
-from ccm.testing.probes import CANCEL_AFTER, Face, cut_short, outcome, same, within_patience
+from ccm.testing.probes import (
+    CANCEL_AFTER,
+    Face,
+    OpeningCases,
+    cut_short,
+    outcome,
+    same,
+    within_patience,
+)
 
 WRITES = 4
 """Up to so many writes of one creation or deletion are cut off from their answers."""
@@ -394,8 +401,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         self, machines: Machines, harness: Harness
     ) -> None:
         """Older VMs have no such mark: cluster and UID find them, and the listing has it empty."""
-        if probes.is_opted_out(harness, "no_machine_marks"):
-            pytest.skip("the cloud keeps no marks")
+        probes.unless_opted_out(harness, "no_machine_marks")
         who = machines.identity()
         older = replace(who, namespace="")
         held = await harness.foreign_vm(who.name, older)
@@ -413,8 +419,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         self, machines: Machines, harness: Harness, whose: str
     ) -> None:
         """Whoever may edit Machines may set any provider ID: the VM's marks decide whose it is."""
-        if probes.is_opted_out(harness, "no_machine_marks"):
-            pytest.skip("the cloud keeps no marks")
+        probes.unless_opted_out(harness, "no_machine_marks")
         who, driver = machines.identity(), machines.driver
         theirs = await machine_probes.foreign(machines, f"{POOL}-theirs", whose, uid=who.uid)
         req = machines.request(who, theirs.provider_id)
@@ -433,8 +438,7 @@ class MachineContract(OpeningCases, MachineWeatherCases):
         self, machines: Machines, harness: Harness
     ) -> None:
         """A Machine that is restored from a backup has another UID than its VM says."""
-        if probes.is_opted_out(harness, "no_machine_marks"):
-            pytest.skip("the cloud keeps no marks")
+        probes.unless_opted_out(harness, "no_machine_marks")
         who = machines.identity()
         made = await machines.create(who)
         restored = replace(who, uid="uid-of-the-restored")

@@ -5,7 +5,7 @@ Offer `Cloud.routes` and override the hooks of `Harness` about routes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -108,9 +108,8 @@ class RouteCases:
 
         await bounded(nodes, create, limit=10, name="contract-create")
         listed = await routes.list_routes(CLUSTER)
-        same(
-            {each.target_node: each.destination_cidr for each in listed}, numbered, "routes listed"
-        )
+        found = {each.target_node: each.destination_cidr for each in listed}
+        same(found, numbered, "routes listed")
         await bounded(listed, delete, limit=10, name="contract-delete")
         same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
 
@@ -207,18 +206,14 @@ class RouteCases:
 
 async def created(routes: Routes, node: Node, cidr: str) -> None:
     """Create a route as the route controller does."""
-    route = Route(
-        destination_cidr=cidr, target_node=node.name, target_addresses=tuple(node.addresses)
-    )
+    addresses = tuple(node.addresses)
+    route = Route(destination_cidr=cidr, target_node=node.name, target_addresses=addresses)
     await routes.create_route(CLUSTER, node.uid, route)
 
 
 def _questions(routes: Routes, node: Node, listed: Route) -> dict[str, probes.Question]:
-    async def ask_list() -> Sequence[Route]:
-        return await routes.list_routes(CLUSTER)
-
     return {
-        "list_routes": ask_list,
+        "list_routes": partial(routes.list_routes, CLUSTER),
         "create_route": lambda: created(routes, node, "10.120.9.0/24"),
         "delete_route": lambda: routes.delete_route(CLUSTER, listed),
     }

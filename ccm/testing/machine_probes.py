@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,13 +64,8 @@ class Machines:
         """A machine that there was not before; its name may be another's."""
         number = next(self._numbers)
         name = name or f"{pool}-{number}"
-        return Identity(
-            cluster=self.cluster,
-            namespace=NAMESPACE,
-            pool=pool,
-            name=name,
-            uid=f"uid-{number}-{name}",
-        )
+        marks = {"cluster": self.cluster, "namespace": NAMESPACE, "pool": pool}
+        return Identity(**marks, name=name, uid=f"uid-{number}-{name}")
 
     def request(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineRequest:
         """A request about a machine."""
@@ -116,22 +112,18 @@ class Machines:
     async def initialize(self, identity: Identity, provider_id: str) -> None:
         """Initialise a VM; with most drivers there is nothing to do."""
         ask = partial(self.request, identity, provider_id)
-        try:
+        with suppress(errors.Unimplemented):
             await patiently(
                 lambda: self._kept(identity, lambda: self.driver.initialize_machine(ask()))
             )
-        except errors.Unimplemented:
-            return
 
     async def delete(self, identity: Identity, provider_id: str = "", **other: Any) -> None:
         """Remove the VM of a machine, until it is gone."""
         ask = partial(self.request, identity, provider_id, **other)
 
         async def once() -> None:
-            try:
+            with suppress(errors.NotFound):
                 await self._kept(identity, lambda: self.driver.delete_machine(ask()))
-            except errors.NotFound:
-                return
 
         await patiently(once)
 
@@ -206,13 +198,9 @@ def machines_of(cloud: Cloud, harness: Harness) -> Machines:
 async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -> HeldVM:
     """A VM that is not the asking machine's; `a_twin` is of a copy of our cluster, UIDs and all."""
     ours = whose == "another_machine"
-    marks = Identity(
-        cluster=machines.cluster if ours else "some-other-cluster",
-        namespace=NAMESPACE,
-        pool=POOL,
-        name=name,
-        uid=uid if whose == "a_twin" else "uid-of-another",
-    )
+    cluster = machines.cluster if ours else "some-other-cluster"
+    own = uid if whose == "a_twin" else "uid-of-another"
+    marks = Identity(cluster=cluster, namespace=NAMESPACE, pool=POOL, name=name, uid=own)
     return await machines.harness.foreign_vm(name, None if whose == "nobody" else marks)
 
 
@@ -222,10 +210,9 @@ def questions(
     """Every call that has to reach the cloud, about a VM and about one that is to be."""
     driver, there = machines.driver, machines.request(who, made.provider_id)
     machines.started.add(new.uid)
+    create = machines.request(new, user_data=USER_DATA)
     return {
-        "create_machine": partial(
-            driver.create_machine, machines.request(new, user_data=USER_DATA)
-        ),
+        "create_machine": partial(driver.create_machine, create),
         "get_machine_status": partial(driver.get_machine_status, there),
         "list_machines": partial(driver.list_machines, machines.list_request()),
         "delete_machine": partial(driver.delete_machine, there),

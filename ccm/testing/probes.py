@@ -328,9 +328,7 @@ async def cancelled(
     name: str, ask: Question, healthy: object, *, steps: int = 0, after_s: float = 0.0
 ) -> None:
     """Cancel a question after some steps of the event loop, and then some time."""
-    task = asyncio.ensure_future(outcome(ask))
-    for _ in range(steps):
-        await asyncio.sleep(0)
+    task = await _begun(ask, steps)
     if after_s:
         await asyncio.sleep(after_s)
     in_time = task.done()
@@ -477,7 +475,33 @@ async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> 
 
 async def cut_short(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
     """Cancel a call after some steps of the event loop; it must end soon, in whatever way."""
+    await must_end(await _begun(ask, steps), "a call")
+
+
+async def _begun(ask: Question, steps: int) -> asyncio.Future[object]:
     task = asyncio.ensure_future(outcome(ask))
     for _ in range(steps):
         await asyncio.sleep(0)
-    await must_end(task, "a call")
+    return task
+
+
+@pytest.mark.asyncio
+class OpeningCases:
+    """Mixed into `ProviderContract` and `MachineContract`, which bring the fixtures."""
+
+    async def test_closing_leaves_nothing(self, harness: Harness) -> None:
+        """Closing ends every task of the provider; closing again is harmless."""
+        context = harness.open()
+
+        with watched(harness) as started:
+            async with in_one_task(context):
+                pass
+            await context.__aexit__(None, None, None)
+            await started.have_ended("after closing")
+
+    async def test_opt_outs_are_known_and_have_reasons(self, harness: Harness) -> None:
+        """Whoever reads the report learns why the cloud is not held to a case."""
+        unknown = sorted(harness.opt_outs.keys() - OPT_OUTS.keys())
+        assert not unknown, f"no opt-outs: {unknown}; known are {sorted(OPT_OUTS)}"
+        bare = sorted(name for name, reason in harness.opt_outs.items() if not reason.strip())
+        assert not bare, f"opt-outs without a reason: {bare}"

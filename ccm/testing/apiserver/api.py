@@ -174,7 +174,12 @@ class Api:
         """Keep the Service that stands for this server, which listens on that port."""
         self._port = port
         target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
-        wanted = services.for_the_api_server(self._numbers.first_address, port)
+        labels = {"component": "apiserver", "provider": services.KUBERNETES}
+        # The first cluster IP belongs to the API server.
+        address = str(next(iter(self._numbers.ranges.values()))[1])
+        ports = [{"name": "https", "port": 443, "targetPort": port}]
+        spec = {"clusterIP": address, "ports": ports}
+        wanted = {"metadata": {"name": services.KUBERNETES, "labels": labels}, "spec": spec}
         given: Given = (kinds.SERVICES.clean(wanted), [])
         old = self.store.get(target.kind, target.key)
         if old is None:

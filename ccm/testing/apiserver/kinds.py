@@ -180,12 +180,10 @@ def establish(definition: dict[str, Any]) -> None:
     words = spec["names"]
     words.setdefault("singular", words["kind"].lower())
     words.setdefault("listKind", f"{words['kind']}List")
+    reasons = {"NamesAccepted": "NoConflicts", "Established": "InitialNamesAccepted"}
     fresh = [
         {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": now}
-        for kind, reason in (
-            ("NamesAccepted", "NoConflicts"),
-            ("Established", "InitialNamesAccepted"),
-        )
+        for kind, reason in reasons.items()
     ]
     definition["status"] = {
         "conditions": (definition.get("status") or {}).get("conditions") or fresh,

@@ -23,6 +23,10 @@ VERSION = {
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _OPENAPI = "/openapi/v3"
+_CHECKED = {
+    "parameters": [{"name": "fieldValidation", "in": "query"}],
+    "responses": {"200": {"description": "OK"}},
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,20 +215,11 @@ def _openapi(served: kinds.Registry, prefix: str) -> dict[str, Any] | None:
         prefixes = dict.fromkeys(kind.prefix for kind in served)
         urls = {one.lstrip("/"): {"serverRelativeURL": _OPENAPI + one} for one in prefixes}
         return {"paths": urls}
-    paths = {
-        f"{kind.prefix}/{kind.plural}/{{name}}": {
-            "patch": {
-                "parameters": [{"name": "fieldValidation", "in": "query"}],
-                "responses": {"200": {"description": "OK"}},
-                "x-kubernetes-group-version-kind": {
-                    "group": kind.group,
-                    "version": kind.version,
-                    "kind": kind.kind,
-                },
-            }
-        }
-        for kind in served
-        if kind.prefix == prefix
-    }
+    paths = {}
+    for kind in served:
+        if kind.prefix == prefix:
+            named = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+            patch = {**_CHECKED, "x-kubernetes-group-version-kind": named}
+            paths[f"{prefix}/{kind.plural}/{{name}}"] = {"patch": patch}
     head = {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]}}
     return {**head, "paths": paths} if paths else None

@@ -225,17 +225,15 @@ def fill(shape: Type, value: dict[str, Any]) -> None:
             value[one.name] = copy.deepcopy(one.default)
     for key, found in value.items():
         if key in shape.fields:
-            for inner, each, _ in _objects(shape.fields[key].shape, found, key):
-                fill(inner, each)
+            _fill_below(shape.fields[key].shape, found)
 
 
-def _objects(shape: Shape, value: Any, path: str) -> Iterator[tuple[Type, Any, str]]:
-    """The objects that a value is or contains, each with its type and path."""
+def _fill_below(shape: Shape, value: Any) -> None:
     if shape.type is not None and isinstance(value, dict):
-        yield shape.type, value, path
+        fill(shape.type, value)
     elif shape.item is not None and (shape.item.type or shape.item.item):
-        for place, each in _items(value, path):
-            yield from _objects(shape.item, each, place)
+        for _, each in _items(value, ""):
+            _fill_below(shape.item, each)
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:

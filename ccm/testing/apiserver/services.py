@@ -186,13 +186,6 @@ def _set_families(spec: Spec, families: Sequence[str]) -> None:
     spec["ipFamilies"] = wanted
 
 
-def for_the_api_server(address: str, port: int) -> dict[str, Any]:
-    """Return the Service `kubernetes`, by which Pods reach the API server."""
-    labels = {"component": "apiserver", "provider": KUBERNETES}
-    spec = {"clusterIP": address, "ports": [{"name": "https", "port": 443, "targetPort": port}]}
-    return {"metadata": {"name": KUBERNETES, "labels": labels}, "spec": spec}
-
-
 class RefusedError(Exception):
     """A number that cannot be had."""
 
@@ -208,11 +201,6 @@ class Numbers:
         self.ranges = {f"IPv{network.version}": network for network in ranges}
         self.taken: set[Number] = set()
         self._held: dict[str, frozenset[Number]] = {}
-
-    @property
-    def first_address(self) -> str:
-        """The first cluster IP; it belongs to the API server."""
-        return str(next(iter(self.ranges.values()))[1])
 
     def hold(self, key: str, held: Iterable[Number]) -> None:
         """Note that the Service of that key holds these numbers and no others."""

@@ -36,7 +36,7 @@ class MemoryTransport:
         self, method: str, path: str, *, body: bytes | None, content_type: str, **rest: Any
     ) -> bytes:
         """Make one request."""
-        return self.answer(method, path, body or b"", content_type, rest.get("query") or {})
+        return self.answer(method, path, body or b"", content_type, rest.get("query"))
 
     def answer(
         self,
@@ -51,13 +51,8 @@ class MemoryTransport:
         Raises:
             KubeError: it is refused.
         """
-        request = api.Request(
-            method=method,
-            path=path,
-            query=query or {},
-            body=body,
-            content_type=content_type or api.JSON,
-        )
+        what: Any = {"method": method, "path": path, "body": body}
+        request = api.Request(**what, content_type=content_type or api.JSON, query=query or {})
         with _refusals_as_client_errors():
             return self._front.answer(request).body
 

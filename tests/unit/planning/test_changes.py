@@ -6,6 +6,7 @@ import msgspec
 
 from ccm.planning import changes
 from ccm.planning.changes import Action, Change, Forecast, Subject, Told, of_call, tidied
+from ccm.planning.cloud import CloudChange
 from ccm.testing.builders import node, service
 
 NODE, SHOP = Subject("Node", "", "n1"), Subject("Service", "default", "shop")
@@ -17,11 +18,18 @@ def told(*found: Change) -> list[str]:
 
 
 def test_a_balancer_that_was_adopted_is_not_deleted() -> None:
-    old = {"service": service("old")}
+    call = CloudChange(
+        verb="ensure_load_balancer_deleted",
+        arguments={"service": service("old")},
+        at_s=0.0,
+        listed=True,
+        adopted=True,
+    )
 
-    assert told(
-        of_call("ensure_load_balancer_deleted", old, listed=True, adopted=True, after_s=0)
-    ) == ["Service default/old", f"  ~ load balancer: released ({changes.ADOPTED})"]
+    assert told(of_call(call, after_s=0)) == [
+        "Service default/old",
+        f"  ~ load balancer: released ({changes.ADOPTED})",
+    ]
 
 
 FOUND = Forecast(
