@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -86,21 +86,16 @@ def summary() -> dict[str, int]:
     alone.
     """
     found = dict.fromkeys(_FIGURES, 0)
-    for family in metrics.REGISTRY.collect():
-        for sample in family.samples:
-            figure = _figure(sample.name, sample.labels)
-            if figure in found:
-                found[figure] += int(sample.value)
+    for sample in (one for family in metrics.REGISTRY.collect() for one in family.samples):
+        figure = ""
+        match sample.name:
+            case "rest_client_requests_total":
+                is_write = sample.labels.get("method") in _WRITES
+                figure = "api_writes" if is_write else "api_reads"
+            case "ccm_cloud_calls_total":
+                figure = "cloud_calls"
+            case "ccm_kube_writes_total":
+                figure = f"{sample.labels['resource'].removesuffix('s')}_writes"
+        if figure in found:
+            found[figure] += int(sample.value)
     return found
-
-
-def _figure(name: str, labels: Mapping[str, str]) -> str:
-    """What a sample counts for; empty if for nothing."""
-    match name:
-        case "rest_client_requests_total":
-            return "api_writes" if labels.get("method") in _WRITES else "api_reads"
-        case "ccm_cloud_calls_total":
-            return "cloud_calls"
-        case "ccm_kube_writes_total":
-            return f"{labels['resource'].removesuffix('s')}_writes"
-    return ""

@@ -297,21 +297,17 @@ async def knows_nodes(
             if not after.is_foreign(node) and (await asked_new.state(node)).exists:
                 return
         for node in asked:
-            if await _is_known(asked_old, node):
+            try:
+                is_known = (await asked_old.state(node)).exists
+            except CloudError:
+                is_known = _is_ready(node)
+            if is_known:
                 names = ", ".join(sorted(each.name for each in asked))
                 raise FailedPrecondition(
                     f"with this configuration the cloud knows none of the nodes {names}; are its "
                     "credentials those of another project or region? A restart would use it all "
                     "the same"
                 )
-
-
-async def _is_known(lookup: InstanceLookup, node: Node) -> bool:
-    """Whether a node's instance exists for all we know."""
-    try:
-        return (await lookup.state(node)).exists
-    except CloudError:
-        return _is_ready(node)
 
 
 def _is_ready(node: Node) -> bool:

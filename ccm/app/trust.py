@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -300,7 +300,14 @@ class Reviews:
         body = msgspec.json.encode(review)
         try:
             async with asyncio.timeout(LIMIT_S):
-                answer = await self._repeated(lambda: self._once(kind, body))
+                for number in range(TRIES - 1):
+                    try:
+                        answer = await self._once(kind, body)
+                        break
+                    except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
+                        await asyncio.sleep(_PAUSES.delay(number, self._rng))
+                else:
+                    answer = await self._once(kind, body)
             return msgspec.json.decode(answer, type=_Review).status
         except errors.KubeError as error:
             raise ReviewFailed(str(error)) from error
@@ -308,14 +315,6 @@ class Reviews:
             raise ReviewFailed("the API server does not answer in time") from error
         except UNDECODABLE as error:
             raise ReviewFailed("the API server's answer makes no sense") from error
-
-    async def _repeated(self, attempt: Callable[[], Awaitable[bytes]]) -> bytes:
-        for number in range(TRIES - 1):
-            try:
-                return await attempt()
-            except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
-                await asyncio.sleep(_PAUSES.delay(number, self._rng))
-        return await attempt()
 
     async def _once(self, kind: _Kind, body: bytes) -> bytes:
         started = clock.monotonic()

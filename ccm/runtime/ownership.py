@@ -276,7 +276,13 @@ class Expectations:
             one = self._awaited.get(token)
             if one is None or one.until > now:
                 continue
-            if not _shows(cache, one) and await _stands(one, api):
+            cached = cache.get(f"{one.namespace}/{one.name}")
+            # Whoever was not told of a change finds it in the cache.
+            if one.uid:
+                is_shown = cached is None or cached.uid != one.uid or cached.is_deleting
+            else:
+                is_shown = cached is not None
+            if not is_shown and await _stands(one, api):
                 late += 1
                 self._wait(one.owner, one.namespace, one.name, one.uid)
             else:
@@ -306,14 +312,6 @@ class Expectations:
             names.pop(name, None)
             if not names:
                 del self._doubtful[owner]
-
-
-def _shows(cache: Store[T], one: _Awaited) -> bool:
-    """Whether the cache shows the change; who was not told of it asks here."""
-    found = cache.get(f"{one.namespace}/{one.name}")
-    if not one.uid:
-        return found is not None
-    return found is None or found.uid != one.uid or found.is_deleting
 
 
 async def _stands(one: _Awaited, api: Reads[T]) -> bool:

@@ -344,20 +344,17 @@ class Webhooks:
         return response
 
     async def _answer(self, webhook: Webhook, request: http.Request) -> http.Response:
-        given_s = self._patience_s(request)
+        try:
+            # As the caller says, up to our limit.
+            asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
+        except ValueError:
+            asked_s = math.inf
+        given_s = min(asked_s if asked_s > 0 else math.inf, self._limits.timeout_s)
         try:
             body = await self._review(webhook, request, asyncio.timeout(given_s))
         except (_Refusal, http.BadBody) as refusal:
             return http.text(f"{redact.public(str(refusal))}\n", refusal.status)
         return http.Response(body=body, content_type=http.JSON)
-
-    def _patience_s(self, request: http.Request) -> float:
-        """How long the request may take: as the caller says in `timeout`, up to our limit."""
-        try:
-            asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
-        except ValueError:
-            asked_s = math.inf
-        return min(asked_s, self._limits.timeout_s) if asked_s > 0 else self._limits.timeout_s
 
     async def _review(
         self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout

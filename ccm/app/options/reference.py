@@ -7,7 +7,6 @@ compares the two.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from ccm.app.options.table import FLAGS, IDLE, SECTIONS
@@ -49,17 +48,11 @@ def _row(flag: Flag) -> str:
         f"{short}`--{flag.name}`",
         f"{flag.kind.word}, {flag.unit}" if flag.unit else flag.kind.word,
         f"`{default}`" if default not in ("", "[]") else "",
-        " ".join(_meaning(flag)),
+        flag.text
+        + (" *Ours.*" if flag.section.ours else "")
+        + (f" *Deprecated: {flag.deprecated}.*" if flag.deprecated else ""),
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _meaning(flag: Flag) -> Iterator[str]:
-    yield flag.text
-    if flag.section.ours:
-        yield "*Ours.*"
-    if flag.deprecated:
-        yield f"*Deprecated: {flag.deprecated}.*"
 
 
 if __name__ == "__main__":
