@@ -525,7 +525,9 @@ async def test_a_service_of_another_type_by_now_is_taken_off_too(harness: Hcloud
 
 
 @pytest.mark.row("hcloud-balancer-06")
-async def test_an_adopted_orphan_is_not_deleted_by_name(harness: HcloudHarness) -> None:
+async def test_an_orphan_that_was_adopted_or_is_anothers_is_not_deleted_by_name(
+    harness: HcloudHarness,
+) -> None:
     made = settled(harness)
     balancer = harness.balancer
     await ensured(balancer, service("uid-1", name="theirs"), [])
@@ -533,7 +535,10 @@ async def test_an_adopted_orphan_is_not_deleted_by_name(harness: HcloudHarness) 
     listed = {one.name: one.adopted for one in await balancer.list_load_balancers(CLUSTER)}
     with pytest.raises(cloud.FailedPrecondition, match="theirs was not made for a Service"):
         await balancer.delete_load_balancer(CLUSTER, "theirs")
+    for name in listed:
+        await balancer.delete_load_balancer("another-cluster", name)
 
+    assert len(harness.service.cloud.load_balancers) == 2
     assert sorted(listed.values()) == [False, True]
     assert listed["theirs"]
     assert made["id"] in harness.service.cloud.load_balancers
