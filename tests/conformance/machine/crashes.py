@@ -524,17 +524,3 @@ class CrashWorld(Sets):
             and (self.server.list(DEPLOYMENTS) + self.server.list(SETS)) != [],
         }
         return [text for text, is_wrong in checks.items() if is_wrong]
-
-
-__all__ = [
-    "API",
-    "CLOUD",
-    "FROZEN_S",
-    "KINDS",
-    "LEASE_S",
-    "TICK_S",
-    "WEB",
-    "CloudFault",
-    "CrashWorld",
-    "Fault",
-]

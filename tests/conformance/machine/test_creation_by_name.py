@@ -13,7 +13,7 @@ from ccm.gardener import names
 from ccm.kube.errors import ServerError
 from ccm.machines.deletion import DENIAL_S
 from ccm.testing.clock import advance
-from tests.unit.controllers.machines import SECRETS_PATH, TOKENS, World
+from tests.unit.controllers.machines import SECRETS_PATH, TOKENS, Ready, World
 
 pytestmark = pytest.mark.virtual_time
 
@@ -96,12 +96,11 @@ class NamedVMs:
         return [key for key in seen if (key == wanted if wanted else self.vms[key] == name)]
 
 
-def world_of(cloud: NamedVMs, **rules: Any) -> World:
-    """A world with a class; its driver knows names only."""
-    world = World(**rules)
+def by_name(**rules: Any) -> tuple[World, NamedVMs]:
+    """A world with a class, and the cloud of its driver, which knows names only."""
+    world, cloud = Ready(**rules), NamedVMs()
     world.driver = from_gardener(cloud)  # type: ignore[assignment]
-    world.ready_class()
-    return world
+    return world, cloud
 
 
 def record(world: World, path: str) -> None:
@@ -116,8 +115,7 @@ def started(world: World, name: str = "m0") -> bool:
 
 
 async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     secrets = []
 
     def count(method: str, path: str) -> None:
@@ -138,9 +136,8 @@ async def test_a_machine_costs_one_question_by_name_and_one_token() -> None:
 @LOST
 @pytest.mark.parametrize("goes", [False, True], ids=["taken", "deleted"])
 async def test_a_vm_whose_creation_was_answered_by_an_error(goes: bool, error: Exception) -> None:
-    cloud = NamedVMs()
+    world, cloud = by_name()
     cloud.fails = error
-    world = world_of(cloud)
     async with world.running(*CREATE):
         path = world.machine()
         await advance(1)
@@ -158,9 +155,8 @@ async def test_a_vm_whose_creation_was_answered_by_an_error(goes: bool, error: E
 
 
 async def test_what_was_created_beside_no_vm_is_deleted() -> None:
-    cloud = NamedVMs()
+    world, cloud = by_name()
     cloud.fails = errors.ResourceExhausted("no host")
-    world = world_of(cloud)
     async with world.running(*CREATE):
         path = world.machine()
         await advance(1)
@@ -174,8 +170,7 @@ async def test_what_was_created_beside_no_vm_is_deleted() -> None:
 @pytest.mark.parametrize("place", ["annotation", "state"])
 async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
     """Its successor finds the record: in the annotation, or where an earlier release kept it."""
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     path = world.machine()
     if place == "annotation":
         record(world, path)
@@ -194,8 +189,7 @@ async def test_a_daemon_that_was_killed_after_the_order(place: str) -> None:
 
 
 async def test_the_record_of_an_earlier_release_outlives_status_writes() -> None:
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     path = world.machine(metadata={"finalizers": [names.FINALIZER]})
     state = f"{names.STATE_CREATION}{world.identity().uid} nic-7"
     world.server.patch(f"{path}/status", {"status": {"lastKnownState": state}})
@@ -215,9 +209,8 @@ async def test_the_record_of_an_earlier_release_outlives_status_writes() -> None
 @pytest.mark.parametrize("uid", ["", "of-another-machine"])
 async def test_a_vm_that_had_the_name_before_is_left_alone(uid: str) -> None:
     """Also with the record of another object, such as one restored from a backup."""
-    cloud = NamedVMs()
+    world, cloud = by_name()
     cloud.vms["fake:///theirs"] = "m0"
-    world = world_of(cloud)
     async with world.running(*CREATE):
         path = world.machine(metadata={"annotations": {names.ANNOTATION_CREATION: uid}})
         await advance(400)
@@ -231,9 +224,8 @@ async def test_a_vm_that_had_the_name_before_is_left_alone(uid: str) -> None:
 
 
 async def test_an_adopted_vm_has_all_that_a_listing_lacks() -> None:
-    cloud = NamedVMs()
+    world, cloud = by_name(adopt_unmarked=True)
     cloud.vms["fake:///theirs"] = "m0"
-    world = world_of(cloud, adopt_unmarked=True)
     async with world.running(*CREATE):
         world.machine()
         await advance(1)
@@ -245,9 +237,8 @@ async def test_an_adopted_vm_has_all_that_a_listing_lacks() -> None:
 
 
 async def test_a_provider_id_that_was_typed_in() -> None:
-    cloud = NamedVMs()
+    world, cloud = by_name()
     cloud.vms["fake:///theirs"] = "other-name"
-    world = world_of(cloud)
     async with world.running(*CREATE):
         world.machine(providerID="fake:///theirs")
         await advance(1)
@@ -258,8 +249,7 @@ async def test_a_provider_id_that_was_typed_in() -> None:
 
 async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> None:
     """Two VMs have the name, and listing and status show one each."""
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     path = world.machine()
     record(world, path)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
@@ -278,9 +268,8 @@ async def test_a_listing_that_shows_another_vm_of_the_name_decides_nothing() -> 
 
 
 async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machine_goes() -> None:
-    cloud = NamedVMs()
+    world, cloud = by_name()
     cloud.fails = errors.DeadlineExceeded("x")
-    world = world_of(cloud)
     async with world.running(*CREATE):
         path = world.machine()
         await advance(0.5)
@@ -296,8 +285,7 @@ async def test_a_cloud_that_shows_a_new_vm_late_is_asked_twice_before_the_machin
 
 async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
     """Without its class the cloud cannot be asked; the machine waits for the class."""
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     labels = {"force-deletion": "true"}
     path = world.machine(metadata={"finalizers": [names.FINALIZER], "labels": labels})
     record(world, path)
@@ -318,8 +306,7 @@ async def test_force_does_not_forget_a_vm_that_was_ordered() -> None:
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 async def test_a_write_that_is_refused(status: int, nth: int) -> None:
     """Whichever write it is: one VM, and its provider ID is stored."""
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     writes = 0
 
     def refuse(method: str, path: str) -> Exception | None:

@@ -115,10 +115,8 @@ async def test_what_a_machine_was_made_of_is_deleted_under_it(world: World, gone
         await advance(1)
         world.server.drop(path)
         await advance(5)
-
-        assert world.shared is not None
         # A class that is gone with its last machine is forgotten; one that is there is not.
-        assert list(world.shared.caches._usable) == ([] if gone == CLASS else ["default/small"])
+        assert list(world.caches._usable) == ([] if gone == CLASS else ["default/small"])
 
     assert left(world) == NONE
     assert world.driver.given["delete_machine"].credentials["key"] == b"token"

@@ -239,25 +239,6 @@ async def test_a_node_that_cannot_be_written(
             assert world.pods() == ["p0"]
 
 
-@pytest.mark.row("machine-drain-26")
-async def test_a_leader_that_changes_in_mid_drain(world: Drains) -> None:
-    """The new one takes what it finds: nothing is evicted twice, and nothing is left."""
-    plain(world, 5, grace_s=20)
-    with_volumes(world, ("a",), ("b",), grace_s=20)
-    world.moves = 1.0
-    world.node("m1")
-    async with world.started():
-        await advance(10)
-        before = world.evictions()
-    async with world.draining():
-        world.start()
-        await advance(60)
-        assert (world.state(), world.pods()) == (DrainState.DONE, [])
-
-    assert (before, world.evictions()) == (6, 7)
-    assert world.server.writes("nodes/m0") == 2
-
-
 @pytest.mark.row("machine-drain-27")
 @pytest.mark.parametrize(
     "trouble",

@@ -7,15 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
+from ccm.controllers.machine import freeze as freezing
+from ccm.controllers.machine.freeze import Reach
 from ccm.gardener import names
-from ccm.kube.errors import Unreachable
+from ccm.kube.errors import ServerError, Unreachable
 from ccm.kube.informer import Informer
 from ccm.model.machines import Phase
-from ccm.testing.clock import VirtualTimeLoop, advance
+from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED
+from ccm.testing.clock import START, VirtualTimeLoop, advance
+from tests.conformance.machine.going import M, goes
 from tests.conformance.table import case
-from tests.unit.controllers.machines import NODES_PATH, World
+from tests.unit.controllers.machines import NODES_PATH, Ready, World
 from tests.unit.controllers.memory_server import FragileServer
 
 pytestmark = pytest.mark.virtual_time
@@ -281,8 +286,7 @@ async def test_after_an_outage_nodes_have_time_to_report() -> None:
         world.heartbeat(Ready="Unknown")
         await advance(400)
         server.returns()
-        assert world.shared is not None
-        while world.shared.caches.nodes.trouble_since is not None:
+        while world.caches.nodes.trouble_since is not None:
             await advance(1)
         await advance(20)
         world.heartbeat(Ready="True")
@@ -383,9 +387,8 @@ async def test_nobody_is_given_up_by_the_cache_alone(
     refused = Unreachable("no", kind="timeout")
     async with world.running("machine"):
         await advance(500)
-        assert world.shared is not None
-        old = world.shared.caches.nodes.store.get("m0")
-        monkeypatch.setattr(world.shared.caches.nodes.store, "get", lambda _key: old)
+        old = world.caches.nodes.store.get("m0")
+        monkeypatch.setattr(world.caches.nodes.store, "get", lambda _key: old)
         if answers:
             world.heartbeat(Ready="True")
         else:
@@ -397,3 +400,226 @@ async def test_nobody_is_given_up_by_the_cache_alone(
 
     assert ("NodeHealthy" in world.reasons()) is answers
     assert "MachineFailed" not in world.reasons()
+
+
+@pytest.mark.row("machine-preserve-13")
+async def test_a_machine_whose_node_is_not_there_is_kept(world: World) -> None:
+    wish = {names.ANNOTATION_PRESERVE: "now"}
+    world.lived(phase="Unknown", metadata={"annotations": wish}, machinePreserveTimeout="1h")
+    async with world.running("machine"):
+        await advance(5)
+        kept = world.status()["currentStatus"]["preserveExpiryTime"]
+        await advance(700)
+        assert (world.phase(), world.status()["currentStatus"]["preserveExpiryTime"]) == (
+            "Failed",
+            kept,
+        )
+        assert world.get()["metadata"]["annotations"][names.ANNOTATION_PRESERVE] == "now"
+
+    assert kept == "2026-01-01T01:00:00Z"
+
+
+@pytest.mark.row("machine-preserve-24", "machine-preserve-25")
+async def test_a_preserved_node_until_its_time_is_over(world: World) -> None:
+    world.joined(machinePreserveTimeout="1h")
+    path = f"{NODES_PATH}/m0"
+
+    def notes() -> dict[str, str]:
+        return dict(world.node_object()["metadata"].get("annotations") or {})
+
+    def disabled() -> bool:
+        return ANNOTATION_SCALE_DOWN_DISABLED in notes()
+
+    async with world.running("machine"):
+        note = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "now"}}}
+        world.server.patch(path, note)
+        await advance(5)
+        assert disabled()
+        gone = {"metadata": {"annotations": {ANNOTATION_SCALE_DOWN_DISABLED: None}}}
+        world.server.patch(path, gone)
+        await advance(5)
+        assert disabled()
+        await advance(3580)
+        assert disabled()
+        await advance(20)
+        wrote = world.server.writes("m0")
+        await advance(3600)
+
+    assert not disabled()
+    assert names.ANNOTATION_PRESERVE not in notes()
+    (told,) = [
+        one for one in world.node_object()["status"]["conditions"] if one["type"] == "Preserved"
+    ]
+    assert (told["status"], told.get("message", "")) == ("False", "")
+    assert "preserveExpiryTime" not in world.status()["currentStatus"]
+    assert world.server.writes("m0") == wrote
+    assert world.reasons() == ["MachinePreserved", "PreservationEnded"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_drain_of_a_preserved_node(world: World, force: bool) -> None:
+    world.drains.seconds = 10
+    world.drains.fails = ["a budget"]
+    metadata = {
+        "annotations": {names.ANNOTATION_PRESERVE: "now"},
+        "labels": {"node": "m0", **({names.LABEL_FORCE_DRAIN: "True"} if force else {})},
+    }
+    world.joined(phase="Failed", metadata=metadata, drainTimeout="1h", ready="Unknown")
+    told = list[str]()
+    async with world.running("machine"):
+        for _ in range(8):
+            await advance(6)
+            found = world.node_object()["status"]["conditions"]
+            told += [
+                f"{one['status']} {one['message']}" for one in found if one["type"] == "Preserved"
+            ]
+
+    assert [(one.node_name, one.force) for one in world.drains.tasks] == [("m0", force)] * 2
+    assert world.drains.tasks[0].deadline == START + timedelta(hours=1)
+    assert len(world.drains.stopped) == 1
+    until = "Machine preserved until 2026-01-05T00:00:00Z."
+    assert list(dict.fromkeys(told)) == [
+        f"True {until}",
+        f"False Preserved node could not be drained. {until}",
+        f"True Preserved node drained successfully. {until}",
+    ]
+
+
+TIMEOUT_S, PERIOD_S = 30.0, 60.0
+MACHINES, NODES = "/machines/", "/nodes/"
+
+
+def away(world: World, part: str) -> list[bool]:
+    """No look at one of the kinds is answered, as long as the first of these is true."""
+    is_away = [True]
+    world.server.refuse = lambda method, path: (
+        ServerError(status=503, reason="ServiceUnavailable", message="away")
+        if is_away[0] and method == "GET" and path.endswith("probe") and part in path
+        else None
+    )
+    return is_away
+
+
+def frozen() -> float | None:
+    """What the metric says."""
+    return REGISTRY.get_sample_value("mcm_machine_controller_frozen")
+
+
+ACTIVE, FROZEN = Reach(), Reach(is_frozen=True, away_since=0.0)
+STARTED, ELAPSED = Reach(away_since=90.0), Reach(away_since=0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_there", "is_frozen"),
+    [
+        *(
+            case("machine-freeze-01", one, True, False)
+            for one in (ACTIVE, STARTED, ELAPSED, FROZEN)
+        ),
+        case("machine-freeze-02", ACTIVE, False, False),
+        case("machine-freeze-02", STARTED, False, False),
+        case("machine-freeze-03", ELAPSED, False, True),
+        case("machine-freeze-04", FROZEN, False, True),
+    ],
+)
+def test_what_a_look_means(before: Reach, is_there: bool, is_frozen: bool) -> None:
+    assert freezing.after(before, is_there, 100.0, TIMEOUT_S).is_frozen is is_frozen
+
+
+@pytest.mark.parametrize(
+    ("reach", "after_s"), [(ACTIVE, 60.0), (STARTED, 6.0), (FROZEN, 6.0)], ids=str
+)
+def test_when_to_look_again(reach: Reach, after_s: float) -> None:
+    assert freezing.next_s(reach, PERIOD_S, TIMEOUT_S) == after_s
+
+
+@pytest.mark.row("machine-freeze-03", "machine-freeze-04", "machine-freeze-05")
+@pytest.mark.parametrize("part", [MACHINES, NODES])
+async def test_frozen_and_thawed(world: Ready, part: str) -> None:
+    status = {"currentStatus": {"phase": "Unknown"}}
+    world.machine("sick", providerID="fake:///s", metadata={"labels": {"node": "s"}}, status=status)
+    is_away = away(world, part)
+    with capture_logs() as lines:
+        async with world.running("machine", "machineclass"):
+            await advance(PERIOD_S + TIMEOUT_S + 10)
+            assert frozen() == 1
+            world.machine()
+            await advance(600)
+            assert (world.phase(), world.phase("sick")) == ("", "Unknown")
+            assert world.driver.calls["create_machine"] == 0
+            is_away[0] = False
+            await advance(TIMEOUT_S / 5 + 1)
+            operation: dict[str, Any] = world.operation("sick")
+            assert (frozen(), world.phase("sick")) == (0, "Running")
+            await advance(35)
+
+    assert (operation["description"], operation["state"]) == (
+        "Machine Health Timeout was reset due to APIServer being unreachable",
+        "Successful",
+    )
+    assert operation["type"] == "HealthCheck"
+    assert world.phase() == "Pending"
+    said = [line["event"] for line in lines if "frozen" in line["event"]]
+    assert said == [
+        # About eleven minutes, in which the warning is repeated every five.
+        *["an API server does not answer, machines are frozen"] * 3,
+        "all API servers answer again, machines are frozen no longer",
+    ]
+
+
+@pytest.mark.row("machine-freeze-01", "machine-freeze-02")
+async def test_a_server_that_is_away_for_a_moment_now_and_then(world: Ready) -> None:
+    is_away = away(world, NODES)
+    async with world.running("machine", "machineclass"):
+        for _ in range(5):
+            is_away[0] = True
+            await advance(PERIOD_S + TIMEOUT_S / 5)
+            assert frozen() == 0
+            is_away[0] = False
+            await advance(2 * TIMEOUT_S / 5)
+            assert frozen() == 0
+
+
+@pytest.mark.row("machine-freeze-05")
+async def test_a_thaw_that_cannot_be_written_is_none(world: Ready) -> None:
+    status = {"currentStatus": {"phase": "Unknown"}}
+    world.machine("sick", providerID="fake:///s", status=status)
+    is_away = away(world, NODES)
+    async with world.running("machine", "machineclass"):
+        await advance(PERIOD_S + TIMEOUT_S + 10)
+        is_away[0], looks = False, world.server.refuse
+        world.server.refuse = lambda method, path: (
+            ServerError(status=503, reason="ServiceUnavailable", message="away")
+            if method == "PATCH"
+            else looks(method, path)
+        )
+        await advance(60)
+        assert frozen() == 1
+        world.server.refuse = looks
+        await advance(60)
+
+    assert (frozen(), world.phase("sick")) == (0, "Running")
+
+
+@pytest.mark.row("machine-freeze-06")
+async def test_what_goes_goes_on(world: Ready) -> None:
+    away(world, NODES)
+    async with world.running("machine", "machineclass"):
+        await advance(PERIOD_S + TIMEOUT_S + 10)
+        goes(world)
+        await advance(5)
+        assert frozen() == 1
+
+    assert world.get(M) == {}
+
+
+@pytest.mark.row("machine-freeze-07")
+async def test_without_target_nothing_is_looked_at() -> None:
+    world = Ready(has_target=False)
+    away(world, NODES)
+    async with world.running("machine", "machineclass"):
+        await advance(PERIOD_S * 5)
+        world.machine()
+        await advance(5)
+
+    assert world.phase() == "Available"

@@ -13,7 +13,7 @@ from ccm.machines import reasons
 from ccm.machines.deletion import MARKERS, Stage
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import M
-from tests.conformance.machine.test_creation_by_name import NamedVMs, world_of
+from tests.conformance.machine.test_creation_by_name import NamedVMs, by_name
 from tests.unit.controllers.machines import Ready, World
 
 pytestmark = pytest.mark.virtual_time
@@ -206,8 +206,7 @@ def running_vm(world: World, cloud: NamedVMs, name: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("name", [M, "somebody-else"])
 async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     path, provider_id = running_vm(world, cloud, name)
     world.server.drop(path)
     await world.run(30)
@@ -217,8 +216,7 @@ async def test_a_driver_that_knows_names_decides_by_the_name(name: str) -> None:
 
 
 async def test_a_vm_that_got_another_name_is_left_alone() -> None:
-    cloud = NamedVMs()
-    world = world_of(cloud)
+    world, cloud = by_name()
     path, provider_id = running_vm(world, cloud, M)
     async with world.running("machine", "machineclass", "machinesafety"):
         await advance(LISTED_S)

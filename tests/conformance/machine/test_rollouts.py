@@ -22,6 +22,7 @@ from ccm.model import ObjectMeta
 from ccm.model.names import ANNOTATION_MAX_REPLICAS as MAX_REPLICAS
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import (
+    HOLD,
     MACHINES,
     REVISION,
     SETS,
@@ -79,9 +80,7 @@ async def test_an_empty_selector(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-pass-03")
 async def test_a_deletion(world: Rolling) -> None:
-    world.deployment(replicas=2)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=2):
         world.server.drop(WEB)
         await advance(5)
 
@@ -171,9 +170,7 @@ async def test_a_deployment_without_a_strategy(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-pass-05")
 async def test_recreation(world: Rolling) -> None:
-    world.deployment(replicas=2, strategy={"type": "Recreate"})
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=2, strategy={"type": "Recreate"}):
         assert world.kinds() == {"small": 2}
         for name in world.here():
             world.change(f"{MACHINES}/{name}", metadata={"finalizers": ["example.com/slow"]})
@@ -190,9 +187,7 @@ async def test_recreation(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-pass-06", "rollout-set-05")
 async def test_a_rollback(world: Rolling) -> None:
-    world.deployment(replicas=1, template=template(extra="one"))
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1, template=template(extra="one")):
         world.edit(template=template("large") | {"metadata": {"labels": {"extra": None}}})
         await advance(5)
         world.edit(rollbackTo={"revision": 0})
@@ -218,9 +213,7 @@ async def test_a_rollback(world: Rolling) -> None:
     ],
 )
 async def test_a_rollback_to_nowhere(world: Rolling, revision: int, reason: str) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         world.edit(rollbackTo={"revision": revision})
         await advance(5)
 
@@ -231,9 +224,7 @@ async def test_a_rollback_to_nowhere(world: Rolling, revision: int, reason: str)
 
 @pytest.mark.row("rollout-pass-08")
 async def test_a_pause(world: Rolling) -> None:
-    world.deployment(replicas=2)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=2):
         world.edit(paused=True, template=template("large"), replicas=3)
         await advance(5)
         assert (world.sizes(), world.said()) == ({"small": 3}, ("Unknown", "DeploymentPaused"))
@@ -276,9 +267,7 @@ async def test_no_progress(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-set-01")
 async def test_what_does_not_roll_is_copied(world: Rolling) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         more = {
             "drainTimeout": "5m",
             "nodeConditions": "KernelDeadlock",
@@ -299,9 +288,7 @@ async def test_what_does_not_roll_is_copied(world: Rolling) -> None:
 
 @pytest.mark.row("rollout-set-03")
 async def test_a_name_that_is_taken(world: Rolling) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         (first,) = world.sets()
     name = first["metadata"]["name"]
     other = Rolling()
@@ -322,9 +309,7 @@ async def test_a_name_that_is_taken(world: Rolling) -> None:
 async def test_annotations_reach_the_set(world: Rolling) -> None:
     unsaid = {TRIGGER: "gone~2026-01-01T00:00:00Z", names.ANNOTATION_UNFREEZE: "now"}
     copied = {"example.com/team": "blue", SCALER_TIME: "2026-01-01T00:00:00Z"}
-    world.deployment(replicas=1, metadata={"annotations": {**unsaid, **copied}})
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1, metadata={"annotations": {**unsaid, **copied}}):
         world.note(**{"example.com/team": "red"})
         await advance(5)
 
@@ -400,3 +385,237 @@ async def test_a_set_that_changes_hands(world: Rolling) -> None:
     assert made == {"web"} | {one for one in made if one.startswith("second-")}
     new = {one["metadata"]["name"] for one in world.sets()} - made
     assert [one[:6] for one in new] == ["first-"]
+
+
+OLD_TAINT = names.TAINT_OLD_SET
+
+
+@pytest.mark.row("rollout-autoscaler-01", "rollout-autoscaler-03")
+async def test_the_autoscaler_chooses(world: Rolling) -> None:
+    async with world.at_rest(replicas=4):
+        names_ = world.here()
+        chosen, failed = names_[1], names_[2]
+        world.becomes(failed, "Failed", state="Failed")
+        when = "2026-01-01T00:00:00Z"
+        world.note(**{TRIGGER: f"{chosen}~{when},{failed}~{when},gone~{when},odd~odd"})
+        await advance(1)
+        got = world.get(chosen)["metadata"]["annotations"]
+        assert got[names.ANNOTATION_PRIORITY] == "1"
+        assert got[names.ANNOTATION_MARKED] == when
+        assert world.web()["metadata"]["annotations"][TRIGGER] == f"{chosen}~{when}"
+        await all_run(world)
+        world.edit(replicas=3)
+        world.note(**{SCALER_TIME: when})
+        await advance(5)
+
+    assert set(names_) - set(world.here()) == {chosen, failed}
+    assert len(world.here()) == 3
+    assert TRIGGER not in {key for one in world.sets() for key in one["metadata"]["annotations"]}
+
+
+@pytest.mark.row("rollout-autoscaler-03")
+async def test_the_autoscaler_chooses_in_mid_roll(world: Rolling) -> None:
+    async with world.at_rest(replicas=4):
+        world.edit(template=template("large"))
+        await advance(2)
+        chosen = world.of_class("small")[0]
+        when = "2026-01-01T00:00:00Z"
+        world.server.patch(
+            WEB,
+            {
+                "metadata": {"annotations": {TRIGGER: f"{chosen}~{when}", SCALER_TIME: when}},
+                "spec": {"replicas": 3},
+            },
+        )
+        await advance(5)
+        assert chosen not in world.here()
+        assert len(world.here()) == 4
+        for _ in range(6):
+            await all_run(world)
+
+    assert world.kinds() == {"large": 3}
+
+
+IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Manual"}
+
+
+@pytest.mark.row("rollout-autoscaler-07")
+@pytest.mark.parametrize("kind", ["small", "large"])
+@pytest.mark.parametrize("in_place", [False, True], ids=["paused", "in-place"])
+async def test_nobody_else_goes_in_mid_roll(world: Rolling, kind: str, in_place: bool) -> None:
+    """Whichever set the machine belongs to."""
+    async with world.at_rest(replicas=6, strategy=rolling(0, 3)):
+        world.edit(template=template("large"))
+        await advance(3)
+        # From here on nothing is exchanged of itself.
+        if in_place:
+            world.edit(strategy={"type": "InPlaceUpdate", "inPlaceUpdate": IN_PLACE})
+        else:
+            world.edit(paused=True)
+        await all_run(world)
+        assert world.kinds() == {"small": 3, "large": 3}
+        before = world.here()
+        chosen = world.of_class(kind)[0]
+        when = "2026-01-01T00:00:00Z"
+        notes = {TRIGGER: f"{chosen}~{when}", SCALER_TIME: when}
+        body = {"metadata": {"annotations": notes}, "spec": {"replicas": 5}}
+        world.server.patch(WEB, body)
+        await advance(5)
+
+    assert set(before) - set(world.here()) == {chosen}
+    assert len(world.here()) == 5
+
+
+@pytest.mark.row("rollout-autoscaler-04", "rollout-autoscaler-05")
+async def test_nodes_of_a_rollout(world: Rolling) -> None:
+    async with world.at_rest(replicas=2):
+        mine, theirs = world.here()
+        for name in (mine, theirs):
+            world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
+            notes = {HOLD: "true"} if name == theirs else {}
+            world.node(name, metadata={"annotations": notes})
+        world.edit(template=template("large"))
+        await advance(2)
+        found = {one["metadata"]["name"]: one for one in world.nodes()}
+        for name in (mine, theirs):
+            taint = {"key": OLD_TAINT, "value": "True", "effect": "PreferNoSchedule"}
+            assert taint in found[name]["spec"]["taints"]
+        assert found[mine]["metadata"]["annotations"] == {HOLD: "true", f"{HOLD}-by-mcm": "true"}
+        assert found[theirs]["metadata"]["annotations"] == {HOLD: "true"}
+        world.edit(template=template("small"))
+        for _ in range(3):
+            await all_run(world)
+
+    nodes = {one["metadata"]["name"]: one for one in world.nodes()}
+    left = [name for name in (mine, theirs) if name in world.here()]
+    assert left
+    for name in left:
+        assert OLD_TAINT not in {one["key"] for one in nodes[name]["spec"].get("taints", ())}
+        wanted = {HOLD: "true"} if name == theirs else None
+        assert (nodes[name]["metadata"].get("annotations") or None) == wanted
+
+
+@pytest.mark.row("rollout-autoscaler-04")
+async def test_a_preserved_machine_stays_held(world: Rolling) -> None:
+    async with world.at_rest(replicas=1):
+        (name,) = world.here()
+        notes = {HOLD: "true", f"{HOLD}-by-mcm": "true"}
+        world.node(name, metadata={"annotations": notes})
+        status = {"currentStatus": {"preserveExpiryTime": "2099-01-01T00:00:00Z"}}
+        world.server.patch(f"{MACHINES}/{name}/status", {"status": status})
+        world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
+        await advance(5)
+        assert world.node_object(name)["metadata"]["annotations"] == notes
+        kept = {"currentStatus": {"preserveExpiryTime": None}}
+        world.server.patch(f"{MACHINES}/{name}/status", {"status": kept})
+        await advance(5)
+
+    assert not world.node_object(name)["metadata"].get("annotations")
+
+
+HASHES = {"small": "2894136487", "large": "743915321"}
+"""As the reference writes them: over a dump of its own structs, which nobody else can make."""
+
+
+def set_of_the_reference(world: Rolling, uid: str, kind: str, count: int, revision: str) -> None:
+    """A set as the reference leaves it in a roll, with machines that run."""
+    mark = {"machine-template-hash": HASHES[kind]}
+    name = f"web-{kind[:5]}"
+    notes = {
+        REVISION: revision,
+        "deployment.kubernetes.io/desired-replicas": "3",
+        "deployment.kubernetes.io/max-replicas": "4",
+    }
+    if kind == "small":
+        notes[names.TAINT_OLD_SET] = "True"
+    made = template(kind)
+    made["metadata"] = {"creationTimestamp": None, "labels": {"name": "web", **mark}}
+    made["spec"] |= {"nodeTemplate": {"metadata": {"creationTimestamp": None}, "spec": {}}}
+    world.set(
+        name,
+        replicas=count,
+        metadata={
+            **owned_by_deployment(uid),
+            "labels": {"name": "web", **mark},
+            "annotations": notes,
+            "finalizers": [names.FINALIZER],
+        },
+        selector={"matchLabels": {"name": "web", **mark}},
+        template=made,
+    )
+    owner = world.set_object(name)["metadata"]
+    world.server.patch(f"{SETS}/{name}/status", {"status": {"observedGeneration": 1}})
+    for number in range(count):
+        machine = f"{name}-{number}"
+        made_of: dict[str, Any] = {"class": {"kind": "MachineClass", "name": kind}}
+        world.member(machine, owner=owner["uid"], labels=mark, **made_of)
+        reference = [{**world.get(machine)["metadata"]["ownerReferences"][0], "name": name}]
+        world.change(f"{MACHINES}/{machine}", metadata={"ownerReferences": reference})
+
+
+def in_mid_roll() -> Rolling:
+    """A deployment of 3 of which one machine is new."""
+    world = Rolling()
+    uid = world.deployment(
+        replicas=3,
+        strategy=rolling(1, 0),
+        template=template("large"),
+        metadata={"annotations": {REVISION: "2"}, "finalizers": [names.FINALIZER]},
+    )
+    set_of_the_reference(world, uid, "small", 3, "1")
+    set_of_the_reference(world, uid, "large", 1, "2")
+    return world
+
+
+def essentials(world: Rolling) -> list[dict[str, Any]]:
+    """What the reference reads of sets."""
+    return [
+        {
+            "labels": one["metadata"]["labels"],
+            "selector": one["spec"]["selector"],
+            "template": one["spec"]["template"],
+            "revision": one["metadata"]["annotations"][REVISION],
+            "finalizers": one["metadata"]["finalizers"],
+            "owner": one["metadata"]["ownerReferences"],
+        }
+        for one in sorted(world.sets(), key=lambda one: str(one["metadata"]["name"]))
+    ]
+
+
+@pytest.mark.row("rollout-handover-01", "rollout-handover-02", "rollout-pass-11")
+async def test_a_roll_is_taken_over() -> None:
+    world = in_mid_roll()
+    before = essentials(world)
+    async with world.running("machinedeployment"):
+        await advance(0.5)
+        assert world.said() == ("True", "FoundNewMachineSet")
+    async with world.running(*ONLY):
+        for _ in range(6):
+            await all_run(world)
+
+    assert (world.kinds(), world.said()) == ({"large": 3}, ("True", "NewMachineSetAvailable"))
+    assert essentials(world) == before
+    assert world.web()["metadata"]["annotations"][REVISION] == "2"
+
+
+@pytest.mark.row("rollout-handover-02")
+async def test_a_roll_is_handed_back(world: Rolling) -> None:
+    async with world.at_rest(replicas=3, strategy=rolling(1, 0)):
+        world.edit(template=template("large"))
+        await advance(2)
+
+    assert world.sizes() == {"small": 3, "large": 1}
+    for one in world.sets():
+        notes = one["metadata"]["annotations"]
+        assert notes["deployment.kubernetes.io/desired-replicas"] == "3"
+        assert notes["deployment.kubernetes.io/max-replicas"] == "4"
+        digest = one["metadata"]["labels"]["machine-template-hash"]
+        made = one["spec"]["template"]["metadata"]["labels"]
+        assert made == one["spec"]["selector"]["matchLabels"] == {
+            "name": "web", "machine-template-hash": digest,
+        }  # fmt: skip
+    revisions = {one["metadata"]["annotations"][REVISION] for one in world.sets()}
+    assert revisions == {"1", "2"}
+    (old,) = [one for one in world.sets() if one["spec"]["replicas"] == 3]
+    assert old["metadata"]["annotations"][names.TAINT_OLD_SET] == "True"
+    assert world.server.get(WEB)["status"]["observedGeneration"] == 2  # type: ignore[index]

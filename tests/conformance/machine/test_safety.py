@@ -15,7 +15,7 @@ from ccm.cloud.machines import Identity, ListMachinesRequest, MachineRecord
 from ccm.gardener import names
 from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
-from tests.conformance.machine.test_creation_by_name import NamedVMs, started, world_of
+from tests.conformance.machine.test_creation_by_name import NamedVMs, by_name, started
 from tests.unit.controllers.machines import BASE, CLUSTER, SECRETS_PATH, FakeDriver, Ready, World
 
 pytestmark = pytest.mark.virtual_time
@@ -39,6 +39,12 @@ def vm(world: World, name: str = "lost", *, marks: Any = None, uid: str = "u", *
 async def passes(count: int) -> None:
     """Let that many passes go by."""
     await advance(count * PERIOD_S * 1.1 + 10)
+
+
+async def looked_over(world: World, count: int) -> None:
+    """Let the safety controller work for that many passes."""
+    async with world.running("machinesafety"):
+        await passes(count)
 
 
 @pytest.mark.row("machine-orphans-01")
@@ -71,8 +77,7 @@ async def test_a_machine_that_only_the_cache_lacks_keeps_its_vm(world: Ready) ->
     world.machine("lost", providerID="fake:///lost", status={"currentStatus": {"phase": "Running"}})
     vm(world, uid=world.identity("lost").uid)
     async with world.running("machinesafety"):
-        assert world.shared is not None
-        world.shared.caches.machines.store.pop("default/lost")
+        world.caches.machines.store.pop("default/lost")
         await passes(3)
 
     assert world.driver.deleted == []
@@ -97,8 +102,7 @@ async def test_a_vm_whose_machine_is_there(
     status = {"currentStatus": {"phase": phase}}
     world.machine("lost", providerID=provider_id, status=status)
     vm(world, uid=world.identity("lost").uid)
-    async with world.running("machinesafety"):
-        await passes(3)
+    await looked_over(world, 3)
 
     assert (world.driver.deleted == []) is kept
 
@@ -109,8 +113,7 @@ async def test_a_vm_whose_machine_is_there(
 async def test_a_vm_that_is_written_down(world: Ready, name: str, phase: str) -> None:
     lost = vm(world, name)
     world.machine("lost", providerID=lost, status={"currentStatus": {"phase": phase}})
-    async with world.running("machinesafety"):
-        await passes(2)
+    await looked_over(world, 2)
 
     assert world.driver.deleted == []
 
@@ -118,8 +121,7 @@ async def test_a_vm_that_is_written_down(world: Ready, name: str, phase: str) ->
 @pytest.mark.row("machine-orphans-12")
 async def test_what_is_said_of_a_vm_that_goes(world: Ready) -> None:
     lost = vm(world, uid="former")
-    async with world.running("machinesafety"):
-        await passes(2)
+    await looked_over(world, 2)
 
     asked = world.driver.given["delete_machine"]
     assert asked.provider_id == lost
@@ -134,8 +136,7 @@ async def test_what_is_said_of_a_vm_that_goes(world: Ready) -> None:
 async def test_the_vm_of_a_former_machine_of_that_name(world: Ready) -> None:
     world.machine("lost", status={"currentStatus": {"phase": "CrashLoopBackOff"}})
     former = vm(world, uid="of-another")
-    async with world.running("machinesafety"):
-        await passes(2)
+    await looked_over(world, 2)
 
     assert world.driver.deleted == [former]
 
@@ -181,8 +182,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
     world.machine_class("deaf")
     world.ready_class()
     lost = vm(world)
-    async with world.running("machinesafety"):
-        await passes(2)
+    await looked_over(world, 2)
 
     assert world.driver.deleted == [lost]
 
@@ -191,8 +191,7 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
 @pytest.mark.parametrize("cluster", ["", "theirs"])
 async def test_a_vm_that_is_not_ours(world: Ready, cluster: str) -> None:
     vm(world, marks={"cluster": cluster} if cluster else UNMARKED)
-    async with world.running("machinesafety"):
-        await passes(6)
+    await looked_over(world, 6)
 
     assert world.driver.deleted == []
     assert world.reasons() == ([] if cluster else ["UnmarkedVM"])
@@ -221,8 +220,7 @@ async def test_many_vms_at_once(world: Ready, count: int, owned: int, most: int)
         vm(world, f"m{number}", uid=f"m{number}")
     for number in range(count):
         vm(world, f"x{number}", uid=f"x{number}")
-    async with world.running("machinesafety"):
-        await passes(1)
+    await looked_over(world, 1)
 
     assert len(world.driver.deleted) == most
     assert "OrphanVMsHeld" in world.reasons()
@@ -277,8 +275,7 @@ def refused(method: str, path: str) -> Exception | None:
 @pytest.mark.row("machine-orphans-13")
 async def test_a_vm_of_another_namespace(world: Ready) -> None:
     vm(world, marks={"namespace": "theirs"})
-    async with world.running("machinesafety"):
-        await passes(4)
+    await looked_over(world, 4)
 
     assert (world.driver.deleted, world.events) == ([], [])
 
@@ -289,8 +286,7 @@ async def test_a_vm_without_namespace(world: Ready, owned: bool) -> None:
     lost = vm(world, marks={"namespace": ""})
     if owned:
         elsewhere(world, "other", lost)
-    async with world.running("machinesafety"):
-        await passes(4)
+    await looked_over(world, 4)
 
     assert world.driver.deleted == ([] if owned else [lost])
     assert world.reasons() == ([] if owned else ["DeletedOrphanVM"])
@@ -317,8 +313,7 @@ async def test_a_vm_without_namespace_where_no_other_may_be_listed(world: World)
     world.ready_class()
     unknown = [vm(world, f"a{number}", marks={"namespace": ""}) for number in range(7)]
     ours = vm(world)
-    async with world.running("machinesafety"):
-        await passes(4)
+    await looked_over(world, 4)
 
     assert world.driver.deleted == [ours]
     assert sorted(world.driver.vms) == sorted(unknown)
@@ -334,19 +329,12 @@ async def test_two_namespaces_with_one_marker(world: Ready) -> None:
         vm(world, name, uid=world.identity(name).uid, marks={"namespace": namespace})
     for name, namespace in (("o0", "theirs"), ("o1", "")):
         elsewhere(world, name, vm(world, name, uid=name, marks={"namespace": namespace}))
-    async with world.running("machinesafety"):
-        await passes(4)
+    await looked_over(world, 4)
 
     assert (world.driver.deleted, world.events) == ([], [])
 
 
 # --- drivers that know names only -------------------------------------------------------------
-
-
-def by_name() -> tuple[World, NamedVMs]:
-    """A world with a class, and the cloud of its driver."""
-    cloud = NamedVMs()
-    return world_of(cloud), cloud
 
 
 async def made(world: World, name: str = "m0") -> str:
@@ -479,9 +467,8 @@ async def test_a_vm_that_a_user_gave_to_a_machine(origin: str) -> None:
 @pytest.mark.row("machine-orphans-17")
 async def test_two_vms_of_a_name_before_the_machine() -> None:
     """Neither is adopted, so that the deletion of the machine deletes neither."""
-    cloud = NamedVMs()
+    world, cloud = by_name(adopt_unmarked=True)
     cloud.vms |= {"fake:///1": "m0", "fake:///2": "m0"}
-    world = world_of(cloud, adopt_unmarked=True)
     async with world.running():
         path = world.machine()
         await advance(5)
@@ -558,8 +545,7 @@ async def test_a_machine_that_is_only_missing() -> None:
     path = await made(world)
     world.server.patch(path, {"metadata": {"finalizers": None}})
     async with world.running("machinesafety"):
-        assert world.shared is not None
-        world.shared.caches.machines.remove("default/m0")
+        world.caches.machines.remove("default/m0")
         world.server.drop(path)
         await passes(4)
 
@@ -574,8 +560,7 @@ async def test_a_restart_forgets_which_machines_are_gone() -> None:
     async with world.running("machinesafety"):
         strip(world, path)
         await advance(20)
-    async with world.running("machinesafety"):
-        await passes(4)
+    await looked_over(world, 4)
 
     assert len(cloud.vms) == 1
     assert reasons(world) == ["UnmarkedVM"]

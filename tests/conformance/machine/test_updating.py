@@ -68,6 +68,10 @@ class Updates(Drains):
         """The step that the node's condition tells."""
         return reason(self.node_object())
 
+    def at(self) -> tuple[str, list[str], str]:
+        """The step, the Pods on the node, and the phase."""
+        return self.step(), self.pods(), self.phase()
+
     def operation_said(self) -> tuple[str, str, str]:
         """Type, state and description of the last operation."""
         found = self.operation()
@@ -103,22 +107,14 @@ async def test_a_node_is_emptied_and_handed_over(world: Updates) -> None:
         assert (world.step(), world.pods()) == ("", ["p"])
         world.label(candidate="true")
         await advance(2)
-        assert (world.step(), world.pods(), world.phase()) == (
-            NAMES.update_waiting,
-            ["p"],
-            "Running",
-        )
+        assert world.at() == (NAMES.update_waiting, ["p"], "Running")
         world.label(selected="true")
         await advance(1)
         assert (world.step(), world.phase()) == (NAMES.update_selected, "Running")
         assert world.node_object()["spec"]["unschedulable"] is True
         await advance(15)
         wrote = world.server.writes("m0")
-        assert (world.step(), world.pods(), world.phase()) == (
-            NAMES.update_ready,
-            [],
-            "InPlaceUpdating",
-        )
+        assert world.at() == (NAMES.update_ready, [], "InPlaceUpdating")
         await advance(60)
 
     # The condition is copied to the machine.
@@ -170,11 +166,7 @@ async def test_a_node_that_is_chosen_no_longer_is_left_alone(world: Updates) -> 
         world.server.drop(f"{BUDGETS}/web")
         await advance(60)
 
-    assert (world.step(), world.pods(), world.phase()) == (
-        NAMES.update_waiting,
-        ["elsewhere", "p"],
-        "Running",
-    )
+    assert world.at() == (NAMES.update_waiting, ["elsewhere", "p"], "Running")
 
 
 @row(3)

@@ -67,6 +67,14 @@ class Rolling(Sets):
                     assert not task.done(), task
                     await cancel_and_join(task)
 
+    @contextlib.asynccontextmanager
+    async def at_rest(self, **deployment: Any) -> AsyncIterator[None]:
+        """A deployment whose machines work, and the controllers of sets and deployments."""
+        self.deployment(**deployment)
+        async with self.running("machineset", "machinedeployment"):
+            await all_run(self)
+            yield
+
     async def settled(self, seconds: float = 600) -> None:
         """Long enough for anything; machines and sets are as the deployment wants."""
         await advance(seconds)
@@ -119,6 +127,11 @@ class Rolling(Sets):
             kind = one["spec"]["class"]["name"]
             found[kind] = found.get(kind, 0) + 1
         return found
+
+    def of_class(self, kind: str) -> list[str]:
+        """Names of the machines of a class."""
+        every = self.machines()
+        return [one["metadata"]["name"] for one in every if one["spec"]["class"]["name"] == kind]
 
     def edit(self, **spec: Any) -> None:
         """The user edits the deployment."""

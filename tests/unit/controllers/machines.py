@@ -235,6 +235,12 @@ class World:
         """As a recorder."""
         self.events.append((reason, message))
 
+    @property
+    def caches(self) -> Caches:
+        """Caches of the controllers that were started last."""
+        assert self.shared is not None
+        return self.shared.caches
+
     def reasons(self) -> list[str]:
         """Reasons of all events so far."""
         return [reason for reason, _ in self.events]

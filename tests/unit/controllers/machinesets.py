@@ -68,7 +68,7 @@ class Sets(World):
             "finalizers": more.pop("finalizers", []),
         }
         if owner:
-            metadata["ownerReferences"] = [_owned("MachineSet", of, owner)]
+            metadata["ownerReferences"] = [owned("MachineSet", of, owner)]
         current = {"phase": phase, "lastUpdateTime": moment(0), **more.pop("status", {})}
         last = {"type": "Create", "state": "Successful", **more.pop("last", {})}
         self.machine(
@@ -124,10 +124,10 @@ class Sets(World):
 
 def owned_by_deployment(uid: str, name: str = "web") -> dict[str, Any]:
     """Metadata of a set that a deployment controls."""
-    return {"ownerReferences": [_owned("MachineDeployment", name, uid)]}
+    return {"ownerReferences": [owned("MachineDeployment", name, uid)]}
 
 
-def _owned(kind: str, name: str, uid: str) -> dict[str, Any]:
+def owned(kind: str, name: str, uid: str) -> dict[str, Any]:
     return {
         "apiVersion": f"{names.GROUP}/{names.VERSION}",
         "kind": kind,

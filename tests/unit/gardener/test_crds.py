@@ -38,43 +38,6 @@ def test_the_definitions_are_those_of_the_types(file: Path, text: str) -> None:
     assert file.read_text() == text, "run python -m ccm.gardener.crds"
 
 
-def test_names_columns_and_sub_resources_are_those_of_the_origin() -> None:
-    told = {
-        one["spec"]["names"]["kind"]: (
-            one["metadata"]["name"],
-            one["spec"]["names"]["shortNames"],
-            sorted(one["spec"]["versions"][0].get("subresources", ())),
-            [
-                each["name"]
-                for each in one["spec"]["versions"][0].get("additionalPrinterColumns", ())
-            ],
-        )
-        for one in parsed(crds.FILE)
-    }
-
-    assert told == {
-        "Machine": (
-            "machines.machine.sapcloud.io",
-            ["mc"],
-            ["status"],
-            ["Status", "Age", "Node", "ProviderID"],
-        ),
-        "MachineSet": (
-            "machinesets.machine.sapcloud.io",
-            ["mcs"],
-            ["scale", "status"],
-            ["Desired", "Current", "Ready", "Age"],
-        ),
-        "MachineDeployment": (
-            "machinedeployments.machine.sapcloud.io",
-            ["mcd"],
-            ["scale", "status"],
-            ["Ready", "Desired", "Up-to-date", "Available", "Age"],
-        ),
-        "MachineClass": ("machineclasses.machine.sapcloud.io", ["mcc"], [], []),
-    }
-
-
 def test_helm_keeps_the_crds_of_the_chart() -> None:
     _, _, text = crds.CHART_FILE.read_text().partition("\n")
     found = [one for one in yaml.safe_load_all(text.replace("{{- end }}", "")) if one]
@@ -94,22 +57,6 @@ EVERY = {
     for one in parsed(crds.FILE)
     for path, field in fields(one["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
 }
-
-
-def test_a_field_with_few_values_lists_them() -> None:
-    taint = "spec.template.spec.nodeTemplate.spec.taints.effect"
-    found = {path: field["enum"] for path, field in EVERY.items() if "enum" in field}
-
-    assert found["MachineDeployment.spec.strategy.type"] == [
-        *("", "RollingUpdate", "Recreate", "InPlaceUpdate")
-    ]
-    strategy = "MachineDeployment.spec.strategy"
-    assert found[f"{strategy}.inPlaceUpdate.orchestrationType"] == ["", "Auto", "Manual"]
-    assert found[f"MachineSet.{taint}"] == ["NoSchedule", "PreferNoSchedule", "NoExecute"]
-    operators = found["MachineSet.spec.selector.matchExpressions.operator"]
-    assert operators == ["In", "NotIn", "Exists", "DoesNotExist"]
-    # Other managers write there; a value of theirs that we do not know must not be refused.
-    assert not [path for path in found if ".status." in path]
 
 
 def test_each_field_says_what_it_does() -> None:

@@ -87,7 +87,6 @@ def test_what_is_worth_writing(
     assert deletion.is_worth_writing(one, wanted, move, brief=brief) is written
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FAILED = MachineStatus(
     phase=Phase.CRASH_LOOP, description="quota used up", code="ResourceExhausted", updated=NOW
 )

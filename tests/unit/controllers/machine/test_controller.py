@@ -127,8 +127,7 @@ async def test_without_a_cluster_to_join_nobody_is_asked_for_nodes() -> None:
         await advance(1)
         assert control.phase() == "Available"
         assert marker(control) == uid(control.server, "default")
-        assert control.shared is not None
-        nodes = control.shared.caches.nodes
+        nodes = control.caches.nodes
         assert (nodes.has_synced, list(nodes.store.list())) == (True, [])
         control.server.drop(f"{BASE}/machines/m0")
         await advance(1)

@@ -158,6 +158,7 @@ async def gave_up_until(fatal: int) -> bool:
     return points.reached.is_set()
 
 
+@pytest.mark.row("machine-meltdown-07")
 @steps(9)
 async def test_never_two_are_given_up_and_what_is_preserved_is_preserved_once(step: int) -> None:
     await sweep(gave_up_until, step=step, least=40 // step)
@@ -320,6 +321,7 @@ async def emptied_until(fatal: int) -> bool:
     return True
 
 
+@pytest.mark.row("machine-drain-26")
 @steps(7)
 async def test_no_pod_is_evicted_twice_nor_left(step: int) -> None:
     await sweep(emptied_until, step=step, least=20 // step)

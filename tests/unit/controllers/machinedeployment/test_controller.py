@@ -94,9 +94,7 @@ async def test_a_set_that_cannot_be_made(world: Rolling) -> None:
 
 
 async def test_a_set_that_has_machines_after_all_stays(world: Rolling) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         (old,) = (one["metadata"]["name"] for one in world.sets())
         world.edit(template=template("large"))
         for _ in range(3):
@@ -117,9 +115,7 @@ async def test_a_set_that_has_machines_after_all_stays(world: Rolling) -> None:
 
 
 async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         first = world.sets()[0]["metadata"]["name"]
 
         def made_anew() -> None:
@@ -135,11 +131,8 @@ async def test_sets_stay_where_the_deployment_was_made_anew(world: Rolling) -> N
 
 
 async def test_a_machine_that_cannot_be_read_lets_no_roll_go_on(world: Rolling) -> None:
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
-        assert world.shared is not None
-        unreadable = world.shared.caches.machines._reflector.undecodable
+    async with world.at_rest(replicas=1):
+        unreadable = world.caches.machines._reflector.undecodable
         unreadable.add("default/odd")
         world.edit(template=template("large"))
         await advance(5)
@@ -175,9 +168,7 @@ async def test_a_deployment_that_goes_in_a_roll_holds_no_node_any_more(
     world: Rolling, is_replaced: bool
 ) -> None:
     """Nor one that was replaced under its name, as a watch that missed it sees it."""
-    world.deployment(replicas=1)
-    async with world.running(*ONLY):
-        await all_run(world)
+    async with world.at_rest(replicas=1):
         world.edit(template=template("large"))
         await advance(1)
         shared = world.shared
@@ -219,9 +210,7 @@ async def two() -> AsyncIterator[tuple[Rolling, Lagging, str]]:
     world.ready_class()
     world.machine_class("large")
     world.secret("large")
-    world.deployment(replicas=2, strategy=IN_PLACE)
-    async with world.running("machineset", "machinedeployment"):
-        await all_run(world)
+    async with world.at_rest(replicas=2, strategy=IN_PLACE):
         for name in world.here():
             world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
             world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
@@ -316,9 +305,8 @@ async def test_what_a_roll_writes_and_that_no_node_stays_held() -> None:
         ("PATCH", "nodes/status"): COUNT,
         ("DELETE", "nodes"): COUNT,
     }
-    assert world.shared is not None
     sets = [one["metadata"]["uid"] for one in world.sets()]
-    assert [world.shared.caches.arrivals.notes(one) for one in sets] == [{}, {}]
+    assert [world.caches.arrivals.notes(one) for one in sets] == [{}, {}]
     assert len(world.nodes()) == COUNT
     for one in world.nodes():
         assert not HELD.keys() & (one["metadata"].get("annotations") or {}).keys()
@@ -348,18 +336,12 @@ async def test_a_node_that_joins_in_a_roll_is_held_at_once(world: Rolling) -> No
 
 @pytest.mark.row("rollout-event-05")
 async def test_machines_that_come_together_are_one_step(world: Rolling) -> None:
-    world.deployment(replicas=4, strategy=rolling(2, 0))
-    async with world.running("machineset", "machinedeployment"):
-        await all_run(world)
+    async with world.at_rest(replicas=4, strategy=rolling(2, 0)):
         await all_run(world)
         world.edit(template=template("large"))
         await advance(2)
         world.events.clear()
-        fresh = [
-            one["metadata"]["name"]
-            for one in world.machines()
-            if one["spec"]["class"]["name"] == "large"
-        ]
+        fresh = world.of_class("large")
         world.becomes(fresh[0], "Running", state="Successful")
         await advance(0.4)
         assert world.reasons() == []
