@@ -14,6 +14,7 @@ from ccm.kube.errors import Unreachable
 from ccm.testing.clock import advance
 from tests.conformance.table import case
 from tests.unit.controllers.machines import BASE, NODES_PATH, World
+from tests.unit.controllers.machinesets import owned
 
 pytestmark = pytest.mark.virtual_time
 
@@ -87,12 +88,12 @@ async def test_a_turn_of_no_use_is_given_to_the_next(world: World) -> None:
 
 
 @pytest.mark.row("machine-meltdown-04")
-@pytest.mark.parametrize(("owned", "wanted"), [(True, 1), (False, 3)], ids=["of-a-set", "alone"])
-async def test_machines_of_no_deployment(world: World, owned: bool, wanted: int) -> None:
+@pytest.mark.parametrize(("of_set", "wanted"), [(True, 1), (False, 3)], ids=["of-a-set", "alone"])
+async def test_machines_of_no_deployment(world: World, of_set: bool, wanted: int) -> None:
     owner = owned("MachineSet", "s", "u")
     crowd(world)
     for number in range(3):
-        metadata = {"ownerReferences": [owner]} if owned else {}
+        metadata = {"ownerReferences": [owner]} if of_set else {}
         world.joined(f"m{number}", phase="Unknown", metadata=metadata, ready="Unknown")
     await world.run(700, "machine")
 
