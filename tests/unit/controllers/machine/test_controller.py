@@ -511,13 +511,17 @@ async def test_a_drain_without_lease_changes_nothing(world: Drains) -> None:
         assert world.state() is DrainState.DONE
 
 
-async def test_force_meets_another_pod_of_that_name(world: Drains) -> None:
+@pytest.mark.parametrize(("force", "evicts"), [(True, True), (False, True), (False, False)])
+async def test_a_drain_meets_another_pod_of_that_name(
+    world: Drains, force: bool, evicts: bool
+) -> None:
     """It came in between, and stays."""
     world.pod("p0")
     world.node("m1")
+    world.server.evicts = evicts
 
-    def replaced(method: str, _path: str) -> None:
-        if method == "DELETE":
+    def replaced(method: str, path: str) -> None:
+        if path.partition("/eviction")[0].endswith("/p0") and method in ("DELETE", "POST"):
             world.server.answers()
             world.server.kill(f"{PODS}/p0")
             world.pod("p0", node="m1")
@@ -525,8 +529,8 @@ async def test_force_meets_another_pod_of_that_name(world: Drains) -> None:
     async with world.draining():
         await advance(1)
         world.server.refuse = replaced
-        world.start(force=True)
-        await settle()
+        world.start(force=force)
+        await advance(0 if force else 60)
         assert world.state() is DrainState.DONE
 
     assert [one["spec"]["nodeName"] for one in world.server.list(PODS)] == ["m1"]
