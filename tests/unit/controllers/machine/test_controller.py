@@ -35,7 +35,7 @@ from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
 from ccm.runtime.controller import until_synced
 from ccm.runtime.workers import Turn
-from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance, settle
+from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance
 from tests.conformance.machine import going
 from tests.unit.controllers.drains import PODS, Drains
 from tests.unit.controllers.machines import (
