@@ -265,7 +265,9 @@ def _manifest(
         "acts": _acts("get namespaces"),
         # Another program may see to the same objects already: two of them would fight.
         "off_by_default": True,
-        "lacks": lambda cloud: "" if cloud.machines else "the provider offers no machines",
+        "lacks": lambda cloud: (
+            "" if cloud.machines is not None else "the provider offers no machines"
+        ),
         "meters": "ccm.machines.metrics",
         "code": f"ccm.controllers.{alias}",
     }

@@ -314,7 +314,11 @@ class _Sight:
 
 
 class Ages:
-    """The ages of all machines, and of moments that matter to them.
+    """The ages of all machines, and of other moments that stand on them.
+
+    Timestamps are the API server's, so they are compared with its clock. From the first question
+    about a moment, a monotonic clock counts too; the lower age is used, so that no jump of a clock
+    ends a machine: too low an age costs minutes, too high an age costs the VM.
 
     Args:
         server_time: the time at the API server.

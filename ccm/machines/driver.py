@@ -280,7 +280,10 @@ class Listing:
 
 
 class Listings:
-    """The listings of all classes.
+    """The listings of all classes: one serves all who ask for the same at about the same time.
+
+    A VM that was created after a listing began may be missing from it, so each caller says since
+    when the listing has to have begun.
 
     Args:
         fetch: lists the VMs of a class.

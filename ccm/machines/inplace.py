@@ -303,6 +303,11 @@ def _tainted(node: Node, wanted: Taint | None, names: Names) -> Sequence[Taint]:
 
 
 # --- on the node ----------------------------------------------------------------------------------
+#
+# Labels of the node say what is wanted, and how the update went. A condition of the node answers,
+# step by step; the node is touched by its updater only once the condition says that it is ready.
+# The machine says first that it is updated, and its node then: from that moment on the node may
+# vanish, and its health is not judged.
 
 UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
 """Phases in which somebody on the node is at work, or was and failed."""

@@ -2,7 +2,7 @@
 
 Level-triggered: whatever happened before, also under another program, the same state leads to the
 same plan, and where nothing is left to be done the plan is empty. `scaling` keeps the bounds,
-`revisions` knows which set is the newest, `autoscaler` what it wants, `progress` what is said.
+`autoscaler` decides what the cluster autoscaler asked for, `progress` the status.
 """
 
 from __future__ import annotations

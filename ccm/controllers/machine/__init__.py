@@ -1,10 +1,9 @@
 """The machine controller: a VM for each Machine, and a node of it.
 
-`create` makes VMs, `remove` ends them, in a queue of their own (`terminate`); `tokens` keeps the
-bootstrap tokens, `freeze` leaves machines alone while an API server is away; `controller` decides
-which of it is due, and keeps machine and node in step. What follows from what is decided in
-`ccm.machines`.
+`create` makes VMs, `remove` ends them, in a queue of its own; `health` keeps machine and node in
+step, preserves failed machines, and updates machines in place; `tokens` keeps the bootstrap tokens,
+`freeze` leaves machines alone while an API server is away. `controller` decides which of them is
+due, and `context` holds what they share. `ccm.machines` decides what each of them does.
 
-`drain` empties nodes, each in a task of its own: `evictions` is one of them, `budgets` and
-`attachments` are what it waits for.
+`drain` empties nodes, each in a task of its own: `evictions` is one of them.
 """

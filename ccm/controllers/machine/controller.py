@@ -161,6 +161,7 @@ class MachineController:
             await self._context.settle(flow.machine, outcome)
             self._pause(flow.machine, outcome)
         else:
+            self._pauses.end(key)
             outcome = await self._health.run(machine)
             if (newest := self._newest(key)) is not None:
                 is_contested = self._health.is_contested(newest)

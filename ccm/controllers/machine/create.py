@@ -54,6 +54,7 @@ class Creation:
         self._made_of = context.caches.class_of(machine)
         self._found: MachineRecord | None = None
         self._created: MachineInfo | None = None
+        self._has_looked = False
 
     async def run(self) -> Outcome:
         """Run steps until one has to wait.
@@ -75,6 +76,9 @@ class Creation:
             if self._created is not None or self._found is not None:
                 initializing = True
                 await self._initialize()
+                # Where that was written, the object may be in another state.
+                if (ended := await self._made()) is not None:
+                    return ended
         except CloudError as error:
             now = clock.now()
             aged = self._caches.ages.by(now, self.machine)
@@ -89,14 +93,14 @@ class Creation:
 
         Each write may return another state of the object, so that each step is chosen anew.
         """
-        looked, settings = False, self._settings
+        settings = self._settings
         while True:
             machine, vm = self.machine, self._vm()
             if not creation.is_claimed(machine, self._made_of, settings):
                 await self._claim(_token_id(self._context, machine, self._made_of))
-            elif not looked:
+            elif not self._has_looked:
                 self._found, obstacle = await self._look()
-                looked = True
+                self._has_looked = True
                 if obstacle:
                     return self._failed(errors.AlreadyExists(obstacle))
             elif vm is None and not machine.creation_started:

@@ -548,7 +548,11 @@ one that replaces it is yet to be made."""
 
 
 class Budgets:
-    """The budgets, and who waits for them.
+    """The budgets, and the Pods that wait for them.
+
+    An eviction takes from what a budget allows, and the next is refused until the controller of the
+    budget has counted anew. So a change wakes as many Pods as the budget allows, and not all: those
+    that were refused first.
 
     Args:
         client: reads from the cluster of the nodes.

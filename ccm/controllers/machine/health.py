@@ -34,6 +34,7 @@ from ccm.model import Node
 from ccm.model.machines import Machine, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_uid
+from ccm.model.patches import StaleObject
 from ccm.model.times import format_time
 from ccm.runtime import writer
 from ccm.runtime.writer import Step
@@ -405,9 +406,14 @@ class Preserver:
 
     async def _until(self, machine: Machine, until: datetime | None) -> Machine:
         codec = self._context.codec
-        after = await self._context.save(
-            machine, lambda one: codec.preserved(one, machine, until), "status"
+        written = await self._context.write.change(
+            machine, Step(lambda one: codec.preserved(one, machine, until), "status")
         )
+        if written.obj is None:
+            raise StaleObject
+        if not written.changed:
+            # Another writer was faster, and told of it.
+            return written.obj
         reason, text = reasons.REASON_PRESERVED_ENDED, "It is kept no longer"
         if until is not None:
             reason = reasons.REASON_PRESERVED
@@ -415,7 +421,7 @@ class Preserver:
         log = self._context.log
         log.info("preservation of machine changed", machine=machine.key, after=text)
         self._context.tell(machine, NORMAL, reason, text)
-        return after
+        return written.obj
 
 
 # --- updates in place -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
 """The machine deployment controller: exchanges machines for others, within bounds.
 
-`ccm.machines.rollout` decides all of it; `calls` carries that out, `controller` says when.
+`ccm.machines.rollout` decides all of it; `controller` says when, and carries it out.
 """

@@ -29,7 +29,7 @@ from ccm.gardener import decoding, names
 from ccm.gardener.types import Machine
 from ccm.kube.errors import Forbidden, Invalid, Unreachable
 from ccm.kube.resources import SECRETS
-from ccm.machines import tokens
+from ccm.machines import reasons, tokens
 from ccm.machines.drain import DrainState
 from ccm.machines.settings import Settings
 from ccm.model import ObjectMeta
@@ -272,6 +272,28 @@ async def test_a_vm_that_has_the_name(
     assert world.operation().get("errorCode", "") == ("" if provider_id else "AlreadyExists")
 
 
+class Stripping(FakeDriver):
+    """Another writer takes the finalizer away while a VM is initialised."""
+
+    world: World
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        info = await super().initialize_machine(req)
+        path = f"{BASE}/machines/{req.identity.name}"
+        self.world.server.patch(path, {"metadata": {"finalizers": None}})
+        return replace(info, last_known_state="initialised")
+
+
+async def test_a_machine_is_claimed_whenever_its_vm_is_initialised(world: Ready) -> None:
+    world.driver = driver = Stripping()
+    driver.world = world
+    world.machine()
+    await world.run(1, *MAKE)
+
+    assert (world.phase(), world.status()["lastKnownState"]) == ("Pending", "initialised")
+    assert names.FINALIZER in world.get()["metadata"]["finalizers"]
+
+
 class Stale(FakeDriver):
     """Lists as it was a while ago."""
 
@@ -432,6 +454,30 @@ async def test_a_preserved_machine_is_drained_again_when_it_goes(world: Ready, s
 
     assert [one.terminating for one in world.drains.tasks][:2] == [False, True]
     assert world.get() == {}
+
+
+async def test_an_end_of_preservation_is_told_by_its_writer_alone(world: Ready) -> None:
+    """A predecessor wrote it in that moment, and the second write finds it."""
+    path = world.lived(phase="Failed", metadata={"annotations": KEPT})
+    status = f"{path}/status"
+    async with world.running("machine"):
+        await advance(1)
+
+        def ended(method: str, asked: str) -> None:
+            if (method, asked) == ("PATCH", status):
+                world.server.answers()
+                current = {"preserveExpiryTime": None}
+                world.server.patch(status, {"status": {"currentStatus": current}})
+
+        world.server.refuse = ended
+        world.server.patch(
+            path, {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "false"}}}
+        )
+        await advance(10)
+
+    assert "preserveExpiryTime" not in world.status()["currentStatus"]
+    assert world.server.requests["PATCH", status] == 2
+    assert world.reasons() == [reasons.REASON_PRESERVED]
 
 
 # --- drains ---------------------------------------------------------------------------------------
