@@ -1,4 +1,5 @@
-"""Looks after machines that have a VM: their nodes, and the phases that follow from those.
+"""Looks after machines that have a VM: their nodes, the phases that follow from those, their
+preservation, and updates in place.
 
 What follows is decided in `ccm.machines.health`. A machine is given up for its node only after the
 API server was asked about the node once more, past the cache, and in its turn.
@@ -308,7 +309,10 @@ def _now() -> Moment:
 
 
 class Preserver:
-    """Preserves machines.
+    """Preserves machines as `ccm.machines.preservation` decides.
+
+    The status of a preserved machine is written first, and ended last: the next pass completes a
+    pass that was cut short.
 
     Args:
         context: what the parts of the controller share.
@@ -428,7 +432,10 @@ class Preserver:
 
 
 class Updater:
-    """The part of updates in place that is done on nodes.
+    """The part of updates in place that is done on nodes, as `ccm.machines.inplace` decides.
+
+    No Pod is evicted before the API server has confirmed, past the cache, that this very node is
+    chosen. The next pass repeats what was cut short: an empty node is drained in a moment.
 
     Args:
         context: what the parts of the controller share.
