@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccm.base.metrics import REGISTRY
 from ccm.kube.workqueue import ShutDown, WorkQueue
-from ccm.testing.clock import advance, elapsed_s
+from ccm.testing.clock import advance, elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -40,6 +41,52 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queu
         await queue.get()
     await advance(10)
     assert len(queue) == 0
+
+
+async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
+    first, second = (asyncio.create_task(queue.get()) for _ in range(2))
+    await settle()
+    queue.add("a")
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
+    assert first.cancelled()
+
+
+async def test_the_earliest_of_several_delays_counts(queue: Queue) -> None:
+    for delay_s in (5, 2, 9):
+        queue.add_after("a", delay_s)
+    assert queue.due_s("a") == 2
+    assert await queue.get() == "a"
+    assert elapsed_s() == 2
+    queue.shut_down()
+
+
+async def test_metrics_count_as_in_client_go() -> None:
+    def metric(suffix: str) -> float | None:
+        return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": "measured"})
+
+    queue = Queue("measured")
+    for key in "aab":
+        queue.add(key)
+    assert [metric("depth"), metric("adds_total")] == [2, 2]
+    await advance(3)
+    await queue.get()
+    await advance(2)
+    await queue.get()
+    assert [metric("depth"), metric("queue_duration_seconds_sum")] == [0, 8]
+    await advance(1)
+    assert metric("unfinished_work_seconds") == 4
+    assert metric("longest_running_processor_seconds") == 3
+    queue.done("a")
+    queue.done("b")
+    assert metric("work_duration_seconds_sum") == 4
+    assert metric("longest_running_processor_seconds") == 0
+    queue.add_after("c", 0)
+    queue.add_after("d", 5)
+    assert metric("retries_total") == 2
+    queue.shut_down()
+    await advance(10)
+    assert [metric("depth"), metric("adds_total")] == [1, 3]
 
 
 STEPS = st.lists(
@@ -109,6 +156,29 @@ async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
     for key in "abcdef":
         queue.add(key, **lane)
     assert "other" in (await take_all(queue))[:4]
+
+
+async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> None:
+    can_spare = False
+    queue = Queue("apart", can_spare=lambda: can_spare)
+    for key in "ab":
+        queue.add(key)
+        assert await queue.get() == key
+        queue.set_apart(key, True)
+        queue.add(key)
+        queue.done(key)
+    queue.add("c")
+    assert await queue.get() == "c"
+    waiting = asyncio.create_task(queue.get())
+    await settle()
+    assert not waiting.done()
+    can_spare = True
+    queue.done("c")
+    assert await waiting == "a"
+    queue.set_apart("a", False)
+    queue.add("a")
+    queue.done("a")
+    assert await take_all(queue) == ["a", "b"]
 
 
 async def test_a_crowd_in_one_namespace_holds_up_no_other_and_does_not_starve(queue: Queue) -> None:
