@@ -12,6 +12,7 @@ from ccm.cloud.errors import Internal, InvalidArgument, Retry, RetryAfter, Unava
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
     AFTER_JITTER,
+    FIRST_TRIES,
     LEAST_AFTER_S,
     LONG,
     SLOW_S,
@@ -138,3 +139,43 @@ def test_a_new_cause_is_reported_at_once_and_a_known_one_later() -> None:
     reports.forget("a")
     busy = RetryAfter("busy", seconds=1)
     assert [now for now in range(0, 700, 10) if due(busy, float(now))] == [60, 360, 660]
+
+
+def test_in_the_long_run_all_tries_share_one_rate() -> None:
+    """What goes before is not had for nothing: those behind wait the longer."""
+    backoff = default_backoff()
+    for _ in range(FIRST_TRIES):
+        backoff.failed("stuck", BACK_OFF, 0.0)
+    for number in range(1000):
+        backoff.failed(f"new-{number}", BACK_OFF, 0.0)
+
+    assert backoff.failed("stuck", BACK_OFF, 0.0) == pytest.approx((1000 + 9 - 100) / 10)
+
+
+@pytest.mark.parametrize("answer", ["failure", "not ready", "success"])
+def test_another_answer_ends_the_count_of_a_busy_side(answer: str) -> None:
+    backoff = made()
+    for now in (0.0, 100.0):
+        backoff.failed("a", after(1.0), now)
+    assert backoff.busy_s("a", 100.0) == 100.0
+
+    if answer == "failure":
+        backoff.failed("a", BACK_OFF, 100.0)
+    elif answer == "not ready":
+        backoff.postponed("a", 100.0)
+    else:
+        backoff.forget("a")
+
+    assert backoff.busy_s("a", 200.0) == 0.0
+    assert backoff.failed("a", after(1.0), 200.0) <= 1.0 + AFTER_JITTER
+
+
+def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
+    backoff = made()
+    for key in ("a", "b"):
+        backoff.failed(key, CLOUD_IS_DOWN, 0.0)
+
+    backoff.keep(["b"])
+
+    assert not backoff.waits("a", 0.0)
+    assert backoff.waits("b", 0.0)

@@ -6,21 +6,254 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
+from ccm.base.backoff import Exponential
+from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.cloud.errors import (
+    FailedPrecondition,
+    ImplementedElsewhere,
+    Internal,
+    PermissionDenied,
+    RetryAfter,
+    Unavailable,
+)
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
+from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.controller import PassTimer
-from ccm.runtime.workers import MOST_LENT, Workers
+from ccm.runtime.backoff import ItemBackoff
+from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, PassTimer, Result, Watch
+from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
+from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
+
+
+class Works:
+    """A reconcile that does what the test wrote down, and notes when and how many at once."""
+
+    def __init__(self, **answers: object) -> None:
+        self.answers = answers
+        self.took_s = 0.0
+        self.when: list[tuple[str, float]] = []
+        self.hands: Counter[str] = Counter()
+        self.peak = 0
+        self.controller: Controller
+
+    async def reconcile(self, key: str) -> Result:
+        self.when.append((key, round(elapsed_s(), 3)))
+        self.hands[key] += 1
+        assert self.hands[key] == 1, f"{key} is in two hands"
+        self.peak = max(self.peak, self.hands.total())
+        try:
+            await asyncio.sleep(self.took_s)
+        finally:
+            self.hands[key] -= 1
+        answer = self.answers.get(key, DONE)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Result)
+        return answer
+
+    def times(self, key: str) -> list[float]:
+        return [when for each, when in self.when if each == key]
+
+
+@contextlib.asynccontextmanager
+async def running(works: Works, **parts: Any) -> AsyncIterator[WorkQueue[str]]:
+    controller = works.controller = Controller(
+        "test",
+        queue="controller-test",
+        reconcile=works.reconcile,
+        backoff=ItemBackoff(Exponential(base_s=1.0, cap_s=8.0)),
+        **parts,
+    )
+    task = spawn(controller.run(), name="controller")
+    await settle()
+    try:
+        yield controller.queue
+        assert not task.done()
+    finally:
+        await cancel_and_join(task)
+        controller.queue.add("late")
+        assert len(controller.queue) == 0, "it takes nothing in any more"
+
+
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        (DONE, [0]),
+        (NOT_YET, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (Internal("x"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (KeyError("a defect"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (PermissionDenied("no"), [0, 30, 90]),
+        (FailedPrecondition("no"), [0]),
+        (ImplementedElsewhere("not ours"), [0]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_the_class_of_the_error_decides_when_a_key_returns(
+    answer: object, times: list[float]
+) -> None:
+    works = Works(a=answer)
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(105)
+    assert works.times("a") == times
+
+
+async def test_what_failed_comes_back_in_the_background() -> None:
+    """Retries and changes take turns, so that neither keeps the other waiting."""
+    works = Works(a=Internal("x"), b=Internal("x"))
+    works.took_s = 0.7
+    async with running(works) as queue:
+        for key in "abcdef":
+            queue.add(key)
+        await advance(5)
+        assert [key for key, _ in works.when] == list("abcadefb")
+        works.answers.clear()
+        await advance(20)
+
+
+async def test_never_forgets_the_failures_before() -> None:
+    works = Works(a=Internal("x"))
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(5)
+        assert works.controller.backoff.failures("a") == 3
+        works.answers["a"] = ImplementedElsewhere("not ours")
+        await advance(1000)
+        assert works.times("a") == [0, 1, 3, 7]
+        assert works.controller.backoff.failures("a") == 0
+
+
+async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:
+    down = Unavailable("down")
+    works = Works(a=down, b=down, c=Internal("its own fault"))
+    with capture_logs() as lines:
+        async with running(works) as queue:
+            for key in "abc":
+                queue.add(key)
+            await advance(16)  # all wait until 23
+            works.answers.update(a=DONE, b=DONE)
+            queue.add("a")
+            await advance(0)
+            assert works.times("a")[-1] == works.times("b")[-1] == 16
+            assert works.times("c")[-1] == 15
+    told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
+    assert told == [
+        "cannot use cloud or API server, retrying",
+        "reconcile failed",
+        "cloud and API server can be used again",
+    ]
+
+
+async def test_another_provider_ends_every_pause() -> None:
+    works = Works(a=PermissionDenied("no"), b=Unavailable("down"))
+    async with running(works) as queue:
+        queue.add("a")
+        queue.add("b")
+        await advance(10)
+        works.answers.clear()
+        works.controller.retry_now()
+        await settle()
+        assert works.times("a") == [0, 10]
+        assert works.times("b")[-1] == 10
+
+
+async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete() -> None:
+    nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
+    seen: list[tuple[str, str, bool]] = []
+
+    def changed(old: Node | None, new: Node | None, initial: bool) -> bool:
+        seen.append((old.name if old else "", new.name if new else "", initial))
+        return new is not None
+
+    works = Works()
+    watch = Watch(informer=nodes, changed=changed, synced=lambda: seen.append(("synced", "", True)))
+    async with running(works, watches=[watch]):
+        nodes.upsert(node("a", resource_version="1"))
+        await advance(100)
+        assert works.when == []
+        nodes.complete()
+        await settle()
+        assert works.when == [("a", 100)]
+        nodes.upsert(node("a", resource_version="2"))
+        await settle()
+        nodes.remove("a")
+        await settle()
+    assert seen == [("", "a", True), ("synced", "", True), ("a", "a", False), ("a", "", False)]
+    assert works.times("a") == [100, 100]
+    assert not nodes._handlers, "nobody listens for a controller that has ended"
+
+
+@pytest.mark.parametrize(("at_once", "began"), [(True, [0, 13, 26, 39]), (False, [10, 23, 36])])
+async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[float]) -> None:
+    seen: list[float] = []
+
+    async def work() -> None:
+        seen.append(elapsed_s())
+        await asyncio.sleep(3)
+
+    async with running(Works(), passes=[Pass(work=work, period_s=10, at_once=at_once)]):
+        await advance(40)
+    assert seen == began
+
+
+async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
+    passes = 0
+
+    async def work() -> None:
+        nonlocal passes
+        passes += 1
+        raise KeyError("a defect")
+
+    with capture_logs() as lines:
+        async with running(Works(), passes=[Pass(work=work, period_s=10)]):
+            await advance(15)
+
+    assert passes == 2
+    assert [line["event"] for line in lines] == ["pass failed unexpectedly"] * 2
+    assert lines[0]["log_level"] == "error"
+
+
+async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
+    works = Works(a=Internal("x"))
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(3.5)
+        assert works.times("a") == [0, 1, 3]
+        works.answers["a"] = Result(failing=True)
+        queue.add("a")
+        await settle()
+        works.answers["a"] = Internal("x")
+        await advance(12)
+
+        assert works.times("a") == [0, 1, 3, 3.5, 7, 15]
+
+
+async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
+    busy = RetryAfter("works on it", seconds=2)
+    works = Works(a=Result(after_s=2, busy=busy))
+    async with running(works) as queue:
+        queue.add("a")
+        with capture_logs() as lines:
+            await advance(100)
+
+        assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+            "still told to retry later"
+        ]
+        assert 2 <= works.times("a")[1] <= 2.4
+        assert works.times("a")[-1] - works.times("a")[-2] >= 8
 
 
 class Crew:
@@ -75,6 +308,54 @@ class Crew:
         assert task.cancelled()
 
 
+def lent() -> float | None:
+    return REGISTRY.get_sample_value("ccm_workers_lent", {"name": "crew"})
+
+
+async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
+    crew = Crew(slow=100.0, a=10.0, b=10.0)
+    async with crew.at_work():
+        crew.add("slow", "a", "b")
+        await advance(HELD_UP_S - 1)
+        assert (crew.since(0), lent()) == ({"slow": 0}, 0)
+        await advance(31)
+        assert crew.since(0) == {"slow": 0, "a": 30, "b": 40}
+        assert lent() == 1
+        await advance(40)
+        assert lent() == 0
+        crew.add("a", "b")
+        await advance(20)
+        assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
+
+
+async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
+    crew = Crew(slow=100.0, a=10.0)
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.add("slow")
+        await advance(1)
+        crew.add("a")
+        await advance(1)
+        assert crew.since(100) == {"slow": 0, "a": 1}
+        assert lent() == 1
+
+
+async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
+    crew = Crew(slow=100.0)
+    queue = crew.workers.queue
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.lasts.clear()
+        crew.failing = {"slow"}
+        crew.add("slow")
+        await settle()
+        assert queue.is_apart("slow"), "what is refused at once may hang again"
+        crew.failing.clear()
+        crew.add("slow")
+        await settle()
+        assert not queue.is_apart("slow")
+
+
 ADDED = st.lists(
     st.tuples(
         st.integers(min_value=0, max_value=30),
@@ -110,6 +391,47 @@ async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
         crew.add(*crew.lasts)
         await advance(0)
         assert len(crew.began) == count, "workers are as many as at the start"
+
+
+async def test_waiting_takes_no_turn() -> None:
+    free, at_once, most = asyncio.Semaphore(2), 0, 0
+
+    async def work() -> None:
+        nonlocal at_once, most
+        async with Turn(free) as turn:
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(1)
+            at_once -= 1
+            async with turn.put_down():
+                await asyncio.sleep(100)
+            at_once += 1
+            most = max(most, at_once)
+            at_once -= 1
+
+    began = asyncio.get_running_loop().time()
+    async with Group() as group:
+        for number in range(10):
+            group.start(work(), name=str(number))
+
+    assert most == 2
+    assert asyncio.get_running_loop().time() - began == pytest.approx(105)
+
+
+async def test_a_cancellation_waits_for_nobody() -> None:
+    free = asyncio.Semaphore(1)
+
+    async def work() -> None:
+        async with Turn(free) as turn, turn.put_down():
+            await asyncio.sleep(1000)
+
+    task = spawn(work(), name="work")
+    await settle()
+    async with Turn(free):
+        await cancel_and_join(task)
+        assert free.locked()
+
+    assert not free.locked()
 
 
 @pytest.mark.parametrize(("joins", "ends"), [(False, 3), (True, 4)])

@@ -17,6 +17,7 @@ from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
     LONGEST_SILENCE_S,
+    MOST_WITNESSES,
     NEW_DENIED_S,
     Action,
     Census,
@@ -313,3 +314,57 @@ def test_how_long_a_denial_has_lasted(
     found = denied(made, *after)
 
     assert (found.since, found.heard, found.lasted_s) == expected
+
+
+READY_B, SILENT_C = node("b", provider_id="fake://b"), node("c", provider_id="c", ready="False")
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([], []),
+        ([(SILENT, True)], []),
+        ([(SILENT, False)], ["b"]),
+        ([(SILENT, False), (SILENT_C, True)], []),
+        ([(SILENT, False), (READY_B, True)], ["b"]),
+        ([(SILENT, False), (READY_B, True), (SILENT, True)], []),
+    ],
+    ids=["not asked", "exists", "denied", "a sick one confirmed", "known", "doubt is over"],
+)
+def test_which_ready_nodes_are_asked_about(
+    answers: list[tuple[Node, bool]], asked: list[str]
+) -> None:
+    made = census(SILENT, READY_B, SILENT_C)
+    for of, exists in answers:
+        made.heard(of, 1.0, exists=exists)
+
+    assert list(made.witnesses(2.0)) == asked
+    # Without doubt about any node, answers about ready ones are forgotten.
+    kept = made.evidence(READY_B) is not None
+    assert kept is (bool(asked) and (READY_B, True) in answers)
+
+
+def test_more_and_more_are_asked_about_until_one_is_confirmed() -> None:
+    ready = {name: node(name, provider_id=f"fake://{name}") for name in map(str, range(1000))}
+    made = census(SILENT, *ready.values())
+    denied(made, 0.0)
+    asked, counts = list[str](), list[int]()
+    for now in range(12):
+        chosen = made.witnesses(float(now))
+        counts.append(len(chosen))
+        asked += chosen
+        for name in chosen:
+            made.heard(ready[name], float(now), exists=False)
+
+    assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, MOST_WITNESSES]
+    assert len(set(asked)) == len(asked)
+
+    made.heard(ready["500"], 12.0, exists=True)
+    assert made.witnesses(13.0) == ("500",)
+
+
+def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
+    made = census(SILENT, node("b", provider_id="fake://b"), node("c", provider_id="fake://c"))
+    denied(made, 0.0)
+
+    assert [list(made.witnesses(now)) for now in (0.0, 1.0, 2.0)] == [["b"], ["c"], ["b"]]
