@@ -12,9 +12,18 @@ import pytest
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.errors import Conflict, KubeError, Unreachable
-from ccm.model import ObjectReference, times
+from ccm.model import ObjectReference, names, times
 from ccm.runtime import deletions
-from ccm.runtime.deletions import DeletionRecord, GarbledRecord, Held, Holds, held_back
+from ccm.runtime.deletions import (
+    DOUBT_S,
+    LOOK_S,
+    DeletionRecord,
+    GarbledRecord,
+    Held,
+    Holds,
+    MassDeletionGuard,
+    held_back,
+)
 from ccm.testing.clock import START, VirtualTimeLoop, advance, settle
 from tests.support.configmap import KEY, Api, refused
 
@@ -46,6 +55,7 @@ async def test_a_refused_deletion_gives_its_slot_back() -> None:
     ours.give_back("Node", slot)
     ours.give_back("Node", slot)
 
+    api.put(api.data)  # read anew, the record still has it
     assert await reserved(ours, 2) == 1
     assert len(api.times) == 3
     api.put(api.data)
@@ -101,7 +111,7 @@ async def test_a_garbled_record_names_itself_and_deletes_nothing(text: str) -> N
     with pytest.raises(GarbledRecord, match=f"kube-system/{deletions.NAME}, key {KEY}"):
         await reserved(ours, 1)
     assert api.data == {KEY: text}
-    api.put({"other.Node.deletions": "{"})
+    api.put({"other.Node.deletions": "{", "lease.too.Node.deletions": "{"})
     assert await reserved(ours, 1) == 1
 
 
@@ -214,3 +224,29 @@ async def test_what_is_held_back_is_on_record_until_no_longer(events: Events) ->
     await advance(30)
     assert set(held_back(api.map, "lease")) == {"Route"}
     await cancel_and_join(running)
+
+
+async def test_a_person_allows_what_is_held_back_now_and_not_for_good(events: Events) -> None:
+    api = Api({})
+    ours = record(api)
+    holds = Holds("Thing", events, ours)
+    running = spawn(ours.run(), name="run")
+    holds.hold(thing("a"), "limit", "wait")
+    await advance(10)
+    api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
+    await advance(2 * LOOK_S)
+    assert ours.is_allowed
+    holds.release(thing("a"))
+    await advance(3 * LOOK_S)
+    assert not ours.is_allowed
+    await cancel_and_join(running)
+
+
+def test_an_owner_that_is_back_prolongs_the_doubt_about_the_others() -> None:
+    guard = MassDeletionGuard(lambda: False)
+    assert guard.wait_s(9, 10, 0) == DOUBT_S
+    guard.back(60)
+    assert guard.wait_s(1, 10, 60) == DOUBT_S
+    assert guard.wait_s(1, 10, 60 + DOUBT_S) == 0
+    guard.back(60 + DOUBT_S)
+    assert guard.wait_s(1, 10, 60 + DOUBT_S) == 0
