@@ -459,3 +459,68 @@ async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: 
     assert not standby.leads
     await advance(0.2)
     assert standby.leads
+
+
+@pytest.mark.parametrize("watch", [True, False])
+async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
+    server: Cluster, watch: bool
+) -> None:
+    server.watch_works = watch
+    server.hold("")
+    replica = server.start()
+
+    def carried_out_without_an_answer(verb: str) -> float | None:
+        if verb != "update":
+            return None
+        server.hold("baz")
+        server.fault = lambda verb: None
+        return 3600.0
+
+    server.fault = carried_out_without_an_answer
+    await settle()
+    replica.task.cancel()
+    await settle()
+    assert replica.task.cancelled()
+    assert server.spec.holder_identity == ""
+    assert replica.work.began is None
+
+
+async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluster) -> None:
+    server.hold("bing")
+    replica = server.start()
+    await advance(3)
+    written = server.lease
+    replica.task.cancel()
+    await settle()
+    assert replica.task.cancelled()
+    assert server.lease is written
+    assert replica.recorder.events == []
+
+
+async def test_a_standby_leads_as_soon_as_the_lease_is_given_back(server: Cluster) -> None:
+    first = server.start("first")
+    await advance(1)
+    second, third = server.start("second"), server.start("third")
+    await advance(30)
+    first.task.cancel()
+    await settle()
+    assert first.task.cancelled()
+    assert [second.leads, third.leads].count(True) == 1
+    assert elapsed_s() == 31
+    assert server.spec.lease_transitions == 1
+
+
+async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Cluster) -> None:
+    server.watch_works = False
+    leader = server.start("first")
+    await advance(1)
+    standby = server.start("second")
+    await advance(100)
+    reads = [at for at, verb in server.calls if verb == "get"][1:]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
+    assert min(gaps) >= 2.0
+    assert max(gaps) < 4.4
+    assert max(gaps) - min(gaps) > 0.5
+    leader.task.cancel()
+    await advance(4.4)
+    assert standby.leads

@@ -7,13 +7,15 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from ccm.base import clock
 from ccm.persistence import errors
 from ccm.persistence.engine import Instance, StoreProvider
 from ccm.persistence.envelope import Writer
-from ccm.persistence.interface import GVK, ObjectKey
+from ccm.persistence.interface import GVK, ObjectKey, Stamped
 from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
@@ -261,3 +263,71 @@ async def test_copy_of_one_that_is_down_is_not_lost() -> None:
         world.fail()
         await rounds(3)
         assert await manager.get_object(KIND, key) == thing(size=2)
+
+
+async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is still on its way to the instance that is asked first."""
+    world, arrives = World(), asyncio.Event()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing(size=1))
+        await rounds()
+        fastest = manager.members[0]
+        write = fastest.write
+
+        async def late(place: Place, copy: Stamped) -> None:
+            await arrives.wait()
+            await write(place, copy)
+
+        monkeypatch.setattr(fastest, "write", late)
+        monkeypatch.setattr(fastest, "latency", AsyncMock(return_value=0.0))
+        await manager.put_object(thing(size=2))
+        assert await manager.get_object(KIND, key) == thing(size=2)
+        arrives.set()
+        await manager.settled()
+        assert await manager.get_object(KIND, key) == thing(size=2)
+
+
+async def test_deletion_during_a_listing_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One instance is read before it, the next when even its mark is gone."""
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing())
+        await manager.put_object(thing("two"))
+        await rounds()
+        first = manager.members[0]
+        read_all = first.read_all
+
+        async def slowly(kind: GVK) -> dict[Place, Stamped]:
+            found = await read_all(kind)
+            await manager.delete_object(KIND, key)
+            await manager.settled()
+            return found
+
+        monkeypatch.setattr(first, "read_all", slowly)
+        monkeypatch.setattr(first, "latency", AsyncMock(return_value=0.0))
+        assert await manager.get_all_objects(KIND) == [thing("two")]
+        assert world.counts() == [1, 1, 1]
+
+
+async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
+    world, heard = World(), list[bool]()
+    async with world.opened(tell=heard.append) as manager:
+        world.fail(0, 1)
+        await rounds(3)
+        assert heard == []
+        world.fail(0, 1, 2)
+        await rounds(3)
+        assert heard == [False]
+        world.fail(0)
+        await rounds(3)
+        assert heard == [False, True]
+        assert await manager.may_create()
+
+
+async def test_hanging_instance_does_not_hold_up_the_others() -> None:
+    world = World()
+    async with world.opened() as manager:
+        world.ills[0].well.clear()
+        began = clock.monotonic()
+        await manager.put_object(thing())
+        assert clock.monotonic() - began < 1

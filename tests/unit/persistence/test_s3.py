@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 import ssl
@@ -25,6 +26,7 @@ from ccm.testing.persistence_harness import overheard
 from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -306,3 +308,67 @@ async def test_deletions_of_the_next_leader_stay(bucket_url: str, config: S3Conf
             await old.put_object(NAME, thing(size=2))
 
         assert await old.get_object(NAME, KIND, key) is None
+
+
+async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
+    """What a kubelet mounts changes in its place; the next look reads it again."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
+        assert config.access_key_id_file is not None
+        config.access_key_id_file.write_text("another-access-key")
+        async with asyncio.timeout(DEADLINE_S):
+            while "another-access-key" not in proxy.keys:
+                await asyncio.sleep(0.01)
+        await store.put_object(NAME, thing())
+    assert proxy.keys == {"some-access-key", "another-access-key"}
+
+
+@pytest.mark.parametrize("files", [True, False])
+async def test_one_client_is_kept_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, config: S3Config, *, files: bool
+) -> None:
+    """Where no files are named, a new one would have to ask anew who the machine is."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "some-key")
+    none = {"access_key_id_file": None, "secret_access_key_file": None}
+    store = S3Store(config if files else msgspec.structs.replace(config, **none))
+    made = []
+    async with opened(store):
+        for _ in "ab":
+            made.append(store._bucket)
+            await store.probe()
+
+    assert made[0] is made[1]
+
+
+async def test_the_proxy_of_the_environment_is_used(
+    bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rules of all our calls: not to loopback, and not for variables of the library's."""
+    async with forwardproxy.serving(int(bucket_url.rpartition(":")[2])) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        monkeypatch.setenv("HTTP_PROXY", url)
+        away = msgspec.structs.replace(config, endpoint="http://192.0.2.1")
+        async with opened(S3Store(away)) as store:
+            await store.put_object(NAME, thing())
+        assert {one.split("/")[2] for one in proxy.asked} == {"192.0.2.1"}
+        proxy.heads.clear()
+
+        async with opened(S3Store(config)) as store:
+            assert await store.get_all_objects(NAME, KIND) == [thing()]
+        monkeypatch.setenv("NO_PROXY", "s3.test:80")
+        monkeypatch.setenv("ALL_PROXY", url)
+        named = msgspec.structs.replace(config, endpoint="http://s3.test")
+        with pytest.raises(errors.Unreachable, match="host is unknown"):
+            async with opened(S3Store(named)):
+                pass
+
+        assert proxy.heads == []
+
+
+async def test_encryption_is_asked_for(bucket_url: str, config: S3Config) -> None:
+    """With each PUT."""
+    async with between(bucket_url) as proxy:
+        strict = msgspec.structs.replace(config, server_side_encryption="AES256")
+        async with opened(through(proxy, strict)) as store:
+            await store.put_object(NAME, thing())
+        assert proxy.encryption == {"AES256"}

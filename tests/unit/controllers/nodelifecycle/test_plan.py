@@ -148,6 +148,7 @@ def test_what_holds_one_node(held: Node, given: Facts, rules: Rules, why: Reason
         ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S - 1, Reason.UNWITNESSED),
         ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S, Reason.GONE),
         ({"settled": 9, "denied": 1, "unasked": 7, "confirmed": 1}, 5, Reason.GONE),
+        ({"settled": 2, "denied": 2, "ready_denied": 1}, 1e9, Reason.ALL_DENIED),
         ({"settled": 0, "denied": 0, "new_denied": 4}, 1e9, Reason.ALL_DENIED),
         ({"settled": 0, "denied": 0, "new_denied": 3}, 5, Reason.GONE),
         ({"settled": 1, "denied": 0, "confirmed": 1, "new_denied": 9}, 5, Reason.GONE),
