@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
@@ -192,3 +193,61 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
     assert 0 < at[1] < 10
     assert [later - at[1] for later in at[1:]] == pytest.approx([10.0 * n for n in range(11)])
     assert sink.count("undelivered") == 1
+
+
+async def test_a_repeated_event_is_patched(sink: Sink) -> None:
+    sink.recorder.event(NODE, "Normal", "Synced", "again")
+    await advance(7)
+    sink.recorder.event(NODE, "Normal", "Synced", "again")
+    await advance(0)
+    assert [verb for _, verb in sink.requests] == ["create", "patch"]
+    assert sink.patches == [
+        {"count": 2, "lastTimestamp": "2026-01-01T00:00:07Z", "message": "again"}
+    ]
+
+
+async def test_a_repeated_event_that_expired_is_created_with_its_count(sink: Sink) -> None:
+    sink.recorder.event(NODE, "Normal", "Synced", "again")
+    await advance(0)
+    sink.events.clear()
+    sink.recorder.event(NODE, "Normal", "Synced", "again")
+    await advance(0)
+    assert [verb for _, verb in sink.requests] == ["create", "patch", "create"]
+    (event,) = sink.events.values()
+    assert event.count == 2
+
+
+@pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
+async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
+    sink.fault = lambda verb: api_error(status)
+    sink.recorder.event(NODE, "Normal", "R", "m")
+    await advance(300)
+    assert len(sink.requests) == 1
+    assert sink.count("rejected") == 1
+
+
+async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> None:
+    sink.recorder.event(NODE, "Normal", "A", "m")
+    assert await sink.recorder.flush(5)
+    assert len(sink.events) == 1
+    sink.fault = lambda verb: refused()
+    sink.recorder.event(NODE, "Normal", "B", "m")
+    started = elapsed_s()
+    assert not await sink.recorder.flush(5)
+    assert elapsed_s() - started == 5
+
+
+async def test_one_event_that_fails_unexpectedly_costs_no_other(sink: Sink) -> None:
+    defects: list[Exception] = [RuntimeError("a defect")]
+    sink.fault = lambda verb: defects.pop() if defects else None
+
+    with capture_logs() as lines:
+        sink.recorder.event(NODE, "Normal", "First", "one")
+        sink.recorder.event(NODE, "Normal", "Second", "two")
+        await advance(0)
+
+    assert [event.reason for event in sink.events.values()] == ["Second"]
+    assert sink.count("undelivered") == 1
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == [
+        "an event could not be written"
+    ]

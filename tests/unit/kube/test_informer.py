@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from tests.support.watches import (
     modified,
     node,
     page,
+    refused,
     running,
 )
 
@@ -261,3 +264,131 @@ async def test_nothing_is_gone_while_an_item_has_no_name(settings: Settings) -> 
         assert reflector.version == "20"
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == []
+
+
+CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
+
+
+def gaps(server: Server) -> list[float]:
+    """Seconds between two watches."""
+    at = [call.at for call in server.of("watch")]
+    return [later - earlier for earlier, later in itertools.pairwise(at)]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
+    server = Server(
+        watches=[api_error(status), [2.0, api_error(410)], [FOREVER]],
+        lists=[
+            replace(page([node("a", 1)], 5), continue_="more"),
+            page([node("b", 2)], 5),
+            page([node("a", 1)], 9),
+        ],
+    )
+    async with following(server, LISTED) as (_, sink):
+        assert sink.completed == [0]
+        await advance(60)
+        assert [(call.token, call.limit) for call in server.of("list")] == [
+            ("", 500),
+            ("more", 500),
+            ("", 500),
+        ]
+        assert server.versions == ["", "5", "9"]
+        assert [call.initial for call in server.of("watch")] == [True, False, False]
+        assert sink.removed == [("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("watch", "listed_at"),
+    [([added(node("a", 1)), FOREVER], 10), (CHATTER, 60)],
+    ids=["and falls silent", "and chatters"],
+)
+async def test_a_server_that_ignores_watch_list_is_listed(
+    watch: list[Step], listed_at: float
+) -> None:
+    server = Server(watches=[watch], lists=[page([node("a", 200)], 200)])
+    async with following(server, LISTED) as (_, sink):
+        await advance(listed_at - 0.1)
+        assert sink.completed == []
+        await advance(0.2)
+        assert sink.completed == [listed_at]
+        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
+
+
+@pytest.mark.parametrize(
+    ("watches", "pauses"),
+    [
+        ([refused()] * 10, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30]),
+        ([*[refused()] * 3, [130.0, bookmark(11), refused()]], [0.8, 1.6, 3.2, 130.8]),
+    ],
+    ids=["without end", "short again after two quiet minutes"],
+)
+async def test_failures_back_off_and_watches_resume(
+    watches: list[Any], pauses: list[float]
+) -> None:
+    server = Server(lists=[page([], 10)], watches=[*watches])
+    async with following(server, PAGES):
+        await advance(200)
+        assert gaps(server) == pytest.approx(pauses)
+        assert set(server.versions[:-1]) == {"10"}
+
+
+async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
+    server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
+    async with following(server, PAGES) as (_, sink):
+        await advance(30)
+        assert server.versions == ["10", "10", "10", "90"]
+        assert sink.removed == [("a", None)]
+
+
+async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=5),
+                *(malformed(key, 6) for key in ("a", "b", "c")),
+                1.0,
+                modified(node("a", 7)),
+                malformed("b", 8, "DELETED"),
+                1.0,
+                api_error(410),
+            ],
+            [malformed("d", 9, "ADDED"), *initial(node("a", 7), version=9), FOREVER],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.undecodable == {"a", "b", "c"}
+        assert set(sink.objects) == {"a", "b"}
+        await advance(1)
+        assert reflector.undecodable == {"c"}
+        await advance(10)
+        assert reflector.undecodable == {"d"}
+
+
+async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
+    server = Server(
+        lists=[
+            page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
+            page([node("same", 1), node("changed", 12), node("new", 13)], 20),
+        ],
+        watches=[api_error(410)],
+    )
+    informer = informer_of(server, settings=PAGED)
+    listener = listen(informer)
+    async with running(informer.run()):
+        listener.heard.clear()
+        await advance(5)
+        assert listener.heard == ["update changed@2->12", "add new@13", "miss gone@3"]
+
+
+async def test_a_failing_handler_stops_nobody() -> None:
+    server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
+    informer = informer_of(server, settings=PAGED)
+
+    def broken(obj: Node, initial: bool) -> None:
+        raise RuntimeError(obj.name)
+
+    informer.add_handler(name="broken", on_add=broken)
+    listener = listen(informer)
+    async with running(informer.run()):
+        assert listener.heard == ["add a@1 initial", "add b@2 initial"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from aiohttp import web
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.base.lease_guard import LeaseGuard
+from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import spawn
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors, transport
@@ -535,3 +537,135 @@ async def test_a_later_answer_corrects_it_and_one_at_once_is_not_read() -> None:
     await asyncio.sleep(1)
     told.note("Mon, 23 Nov 2026 12:00:00 GMT")
     assert told.now() == TOLD + timedelta(hours=2)
+
+
+def _metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
+    below_a_path = f"{server.url}/clusters/one/"
+    async with connect(below_a_path, credentials=Fixed(credentials.bearer("t"))) as transport:
+        body = await transport.do(
+            "PATCH",
+            "/api/v1/nodes/a%2Fb",
+            query={"fieldSelector": "metadata.name=a,b c", "force": "true"},
+            body=b'{"x": 1}',
+            content_type="application/merge-patch+json",
+        )
+
+    assert body == b"{}"
+    seen = server.seen[0]
+    assert seen.method == "PATCH"
+    query = "fieldSelector=metadata.name%3Da%2Cb%20c&force=true"
+    assert seen.target == f"/clusters/one/api/v1/nodes/a%2Fb?{query}"
+    assert seen.body == b'{"x": 1}'
+    assert seen.headers["Authorization"] == "Bearer t"
+    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.headers["Accept"] == "application/json"
+    assert seen.headers["User-Agent"] == "ccm/1.0 (linux/amd64) kubernetes/abc1234"
+
+
+@pytest.mark.parametrize(("disabled", "expected"), [(True, "identity"), (False, "gzip")])
+async def test_compression_is_asked_for_unless_disabled(
+    server: Server, disabled: bool, expected: str
+) -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers["Accept-Encoding"] == "identity":
+            return web.Response(body=b"plain")
+        return web.Response(body=gzip.compress(b"plain"), headers={"Content-Encoding": "gzip"})
+
+    server.will(answer)
+
+    async with connect(server.url, disable_compression=disabled) as transport:
+        body = await transport.do("GET", "/")
+
+    assert body == b"plain"
+    assert server.seen[0].headers["Accept-Encoding"] == expected
+
+
+async def test_no_proxy_of_the_environment_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await server.transport.do("GET", "/")
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    await server.transport.do("GET", "/")
+
+    assert len(server.seen) == 2
+
+
+async def test_429_with_retry_after_is_repeated_once_after_that_time(
+    hand: HandClock, server: Server
+) -> None:
+    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
+    host = server.url.removeprefix("http://")
+    await server.transport.do("PATCH", "/x", body=b"{}")
+
+    assert hand.naps == [1]
+    assert [seen.body for seen in server.seen] == [b"{}", b"{}"]
+    assert _metric("rest_client_requests_total", code="429", method="PATCH", host=host) == 1
+    assert _metric("rest_client_requests_total", code="200", method="PATCH", host=host) == 1
+    retries = _metric("rest_client_request_retries_total", code="200", verb="PATCH", host=host)
+    assert retries == 1
+
+
+async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Server) -> None:
+    server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
+
+    with pytest.raises(errors.ServerError) as caught:
+        await server.transport.do("GET", "/x")
+
+    assert caught.value.retry_after == 2
+    assert len(server.seen) == 11
+    assert hand.naps == [2] * 10
+
+
+async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -> None:
+    server.will(cuts, cuts)
+
+    assert await server.transport.do("GET", "/x") == b"{}"
+
+    assert set(hand.naps) <= {1.0}
+    assert len(server.seen) == 3
+
+
+async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
+    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
+    limiter = TokenBucket(qps=0.1, burst=1)
+    await server.transport.do("PATCH", "/x", limiter=limiter)
+
+    assert hand.naps == [1, pytest.approx(9)]
+
+
+async def test_durations_and_sizes_are_counted(server: Server) -> None:
+    server.will(sends(b"12345"))
+    host = server.url.removeprefix("http://")
+    await server.transport.do("POST", "/x", body=b"abc")
+
+    labels = {"verb": "POST", "host": host}
+    assert _metric("rest_client_request_duration_seconds_count", **labels) == 1
+    assert _metric("rest_client_rate_limiter_duration_seconds_count", **labels) == 1
+    assert _metric("rest_client_request_size_bytes_sum", **labels) == 3
+    assert _metric("rest_client_response_size_bytes_sum", **labels) == 5
+
+
+@pytest.mark.usefixtures("hand")
+async def test_a_caller_may_forbid_repetition(server: Server) -> None:
+    server.will(refuses(429, "TooManyRequests", Retry_After="1"))
+
+    with pytest.raises(errors.TooManyRequests):
+        await server.transport.do("POST", "/x", retry=False)
+
+    assert len(server.seen) == 1
+
+
+async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
+    """The number of connections has no limit, so watches never starve the writes."""
+    server.will(*[streams(b"one\n", hold=True)] * 120)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(120):
+            lines = await stack.enter_async_context(server.transport.stream("/", idle_timeout_s=20))
+            assert await anext(lines) == b"one"
+        assert await server.transport.do("PATCH", "/x", timeout_s=5) == b"{}"
