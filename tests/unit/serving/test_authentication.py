@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from ccm.base import clock
+from ccm.base import clock, metrics
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
     ANONYMOUS,
@@ -25,9 +25,9 @@ from ccm.serving.authentication import (
     Unauthorized,
     User,
 )
-from ccm.serving.handler_chain import Authorizer, Decision, Paths, Question
+from ccm.serving.handler_chain import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
 from ccm.serving.http import Caller, Request
-from ccm.serving.ttl_cache import digest
+from ccm.serving.ttl_cache import ENTRY, SWEEP_S, Shelf, TTLCache, digest
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
 
@@ -394,3 +394,155 @@ def test_a_key_is_short_however_long_the_question() -> None:
 
     assert {len(key) for key in keys} == {32}
     assert len(keys) == 4
+
+
+class Source:
+    """Answers with the number of the question, once it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = asyncio.Event()
+        self.let.set()
+
+    async def __call__(self) -> int:
+        self.asked += 1
+        number = self.asked
+        await self.let.wait()
+        return number
+
+
+async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good() -> None:
+    reviewer = Crowded({"right": ALICE})
+    asked = authenticator(reviewer, ttl_s=0)
+    await asked.identify(bearer("right"))
+    crowd = [
+        spawn(asked.identify(came(bearer(f"wrong-{number}"), f"10.0.0.{number}")), name="wrong")
+        for number in range(2 * UNKNOWN_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    async with asyncio.timeout(1.0):
+        assert (await asked.identify(bearer("right"))).name == "alice"
+    assert len(reviewer.asked) == 1 + UNKNOWN_AT_ONCE + 1
+    await cancel_and_join(*crowd)
+
+
+async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> None:
+    """A token that is good no more means nothing."""
+    reviewer = Reviewer({"right": ALICE})
+    asked = authenticator(reviewer, ttl_s=0)
+    known = Mock()
+    right = replace(bearer("right"), known=known)
+
+    await asked.identify(right)
+    first = known.call_count
+    reviewer.tokens = None
+    with pytest.raises(Unauthorized, match="could not be reviewed"):
+        await asked.identify(right)
+    unanswered = known.call_count
+    reviewer.tokens = {}
+    for _ in range(2):
+        with pytest.raises(Unauthorized, match="wrong"):
+            await asked.identify(right)
+
+    assert (first, unanswered, known.call_count) == (0, 1, 2)
+
+
+async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> None:
+    answer, asked = asyncio.Event(), []
+
+    class Slow(Reviewer):
+        async def review_access(self, question: Question) -> Decision:
+            asked.append(question.user.name)
+            if question.user == ANONYMOUS:
+                await answer.wait()
+            return Decision(allowed=True)
+
+    judge = authorizer(Slow())
+    crowd = [
+        spawn(judge.decide(question(f"/{number}", ANONYMOUS)), name="nobody")
+        for number in range(2 * ANONYMOUS_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    assert (await judge.decide(question("/metrics"))).allowed
+    assert len(asked) == ANONYMOUS_AT_ONCE + 1
+    answer.set()
+    await asyncio.gather(*crowd)
+    assert len(asked) == 2 * ANONYMOUS_AT_ONCE + 1
+
+
+async def test_who_leaves_does_not_take_the_answer_away() -> None:
+    """Those who ask at the same time get the same answer."""
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    leaves = asyncio.create_task(memory.get("key", source))
+    stay = [asyncio.create_task(memory.get("key", source)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    leaves.cancel()
+    await asyncio.sleep(0)
+    source.let.set()
+
+    assert await asyncio.gather(*stay) == [1, 1]
+    assert leaves.cancelled()
+
+
+async def test_a_question_that_nobody_waits_for_ends() -> None:
+    """And who comes after that asks anew."""
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    before = asyncio.all_tasks()
+    leave = [asyncio.create_task(memory.get("key", source)) for _ in range(2)]
+    await asyncio.sleep(1.0)
+
+    for each in leave:
+        each.cancel()
+    await asyncio.wait(leave)
+    comes = asyncio.create_task(memory.get("key", source))
+    await asyncio.sleep(1.0)
+    under_way = asyncio.all_tasks() - before - {comes}
+    source.let.set()
+
+    assert await comes == source.asked == 2
+    assert len(under_way) == 1
+
+
+async def test_nothing_is_kept_for_no_time() -> None:
+    source, memory = Source(), TTLCache[str, int](lambda _: 0.0, name="test")
+
+    assert [await memory.get("key", source), await memory.get("key", source)] == [1, 2]
+
+
+async def test_an_answer_whose_time_is_over_leaves_though_nobody_asks() -> None:
+    shelf = Shelf()
+    memory = TTLCache[str, str](float, name="leaving", shelf=shelf)
+
+    for seconds in ("1", "15"):
+        await memory.get(seconds, AsyncMock(return_value=seconds))
+    both = shelf.size
+    await asyncio.sleep(SWEEP_S + 1)
+    one = shelf.size
+    await asyncio.sleep(SWEEP_S)
+
+    assert both > 2 * ENTRY
+    assert ENTRY < one < both
+    assert shelf.size == 0
+    labels = {"cache": "leaving"}
+    assert metrics.REGISTRY.get_sample_value("ccm_serving_cache_bytes", labels) == 0
+
+
+async def test_the_answer_unused_for_longest_is_forgotten_first_over_all_caches() -> None:
+    source = Source()
+    shelf = Shelf(2 * ENTRY + 10)
+    memory = TTLCache[str, int](lambda _: 9.0, name="test", shelf=shelf)
+    other = TTLCache[str, int](lambda _: 9.0, name="other", shelf=shelf)
+
+    await memory.get("a", source)
+    await memory.get("b", source)
+    await memory.get("a", source)
+    await other.get("c", source)
+
+    assert await memory.get("a", source) == 1
+    assert await memory.get("b", source) == 4
+    assert shelf.size <= 2 * ENTRY + 10

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 
 import pytest
 
-from ccm.base.tasks import spawn
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.acceptor import LATE, Connections, Seat, Stage, Turns, origin_of
 from ccm.serving.http import BadBody, Bodies, Limits
 from ccm.testing.clock import settle
@@ -219,3 +220,53 @@ async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -
     answered.set()
     assert await readers[0] == b"1234567"
     assert bodies.held == 0
+
+
+def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
+    port = Port()
+    port.comes(*names("s", 5))
+
+    assert port.ended == ["s0"]
+
+
+def test_who_asked_lately_stays() -> None:
+    port = Port()
+    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
+    port.seats["a0"].reach(Stage.ANONYMOUS)
+    port.comes("new", stage=Stage.UNFINISHED)
+
+    assert port.ended == ["a1"]
+
+
+async def test_an_origin_has_some_of_the_places_at_most() -> None:
+    crowd = Crowd(5, each=2)
+    await crowd.come("a1", "a2", "a3", "b1")
+    assert crowd.begun == ["a1", "a2", "b1"]
+
+    await crowd.go()
+    assert crowd.begun[3:] == ["a3"]
+    await cancel_and_join(*crowd.tasks.values())
+    assert (crowd.turns._taken, crowd.turns._waiting) == ({}, {})  # nothing of those who left
+
+
+async def test_a_deadline_ends_with_the_first_request() -> None:
+    loop, port = asyncio.get_running_loop(), Port()
+    port.comes("a", "b")
+    for seat in port.seats.values():
+        seat.deadline = loop.call_later(60.0, seat.refuse, LATE)
+    timers = [seat.deadline for seat in port.seats.values()]
+
+    port.seats["a"].reach(Stage.UNFINISHED)
+    assert port.seats["a"].deadline is not None
+    port.seats["a"].reach(Stage.ANONYMOUS)
+    port.seats["b"].leave()
+
+    assert [timer.cancelled() for timer in timers if timer] == [True, True]
+
+
+def test_places_that_nobody_needs_are_free_for_all() -> None:
+    port = Port()
+    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
+
+    assert port.ended == []

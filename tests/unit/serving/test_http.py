@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import socket
 import ssl
@@ -312,3 +313,31 @@ async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
             writer.transport.abort()
         for each in begun:
             each.seat.leave()
+
+
+class Short(socket.socket):
+    """A port of a process that has no file descriptor left, for a while."""
+
+    lacks = 1
+
+    def accept(self) -> Any:
+        if self.lacks:
+            self.lacks -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
+    server = http.Server(echo)
+    with acceptor.bind(acceptor.Endpoint(address=LOOPBACK, port=0)) as opened:
+        short = Short(fileno=opened.detach())
+    short.setblocking(False)
+    await server.start(short)
+    try:
+        answer = await exchange(short.getsockname()[1], LAST + b"\r\n")
+    finally:
+        await server.close()
+
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert short.lacks == 0

@@ -20,6 +20,7 @@ from ccm.serving import admission, http
 from ccm.serving.admission import MOST_WARNINGS, Schema, ServiceAnnotations
 from ccm.testing import builders
 from tests.unit.serving import test_http
+from tests.waiting import DEADLINE_S
 
 JSON = {"Content-Type": "application/json"}
 REVIEW = {
@@ -438,3 +439,37 @@ async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
 
     assert answer.allowed
     assert answer.warnings == (HUGE,)
+
+
+async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
+    """As many as could be decided at once."""
+    begun, end = 0, asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        nonlocal begun
+        yield BODY[:10]
+        begun += 1
+        await end.wait()
+        yield BODY[10:]
+
+    limits = admission.Limits(at_once=2, timeout_s=DEADLINE_S)
+    patient = http.Limits(patience_s=DEADLINE_S)
+    async with serving(allow, limits=limits, kept=patient) as ask:
+        slow = [spawn(ask(slowly()), name="slow") for _ in range(3)]
+        while begun < len(slow):
+            await asyncio.sleep(0.01)
+        assert (await ask())[0] == 200
+        end.set()
+
+        assert [status for status, _ in await asyncio.gather(*slow)] == [200] * 3
+
+
+async def test_a_lost_caller_leaves_no_place_taken() -> None:
+    gate = Gate()
+    async with serving(gate, limits=admission.Limits(at_once=1)) as ask:
+        lost = spawn(ask(), name="ask")
+        await gate.holds(1)
+        lost.cancel()
+        gate.open.set()
+
+        assert (await ask())[0] == 200
