@@ -23,7 +23,15 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
-from ccm.cloud.lookup import GONE, PATIENCE_S, PAUSE_S, RUNNING, InstanceLookup, SharedInventory
+from ccm.cloud.lookup import (
+    GONE,
+    PACE_S,
+    PATIENCE_S,
+    PAUSE_S,
+    RUNNING,
+    InstanceLookup,
+    SharedInventory,
+)
 from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
@@ -275,3 +283,100 @@ async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
 
     assert elapsed_s() == PATIENCE_S
     await inventory.close()
+
+
+async def test_a_listing_is_used_until_it_is_too_old() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+
+    for _ in range(3):
+        assert await inventory.find(known("a"), single_requests=5)
+    await advance(MAX_AGE_S - 0.001)
+    assert await inventory.find(known("b"), single_requests=1)
+    assert listings.fetched == 1
+    await advance(0.001)
+    assert await inventory.find(known("b"), single_requests=5)
+    assert listings.fetched == 2
+
+
+async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
+    listings = Listings(requests=3)
+    inventory = shared(listings)
+    for name in ("a", "b", "a"):
+        await inventory.find(known(name), single_requests=9)
+    await advance(MAX_AGE_S)
+
+    await inventory.find(known("a"), single_requests=3)
+    assert listings.fetched == 1
+    await inventory.find(known("a"), single_requests=4)
+    assert listings.fetched == 2
+
+
+async def test_a_failed_listing_falls_back_and_pauses() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+    listings.error = Unavailable("down")
+
+    answers = await asyncio.gather(
+        *(inventory.find(known("a"), single_requests=50) for _ in range(10))
+    )
+    listings.error = None
+
+    assert answers == [None] * 10
+    await advance(PAUSE_S - 0.001)
+    assert await inventory.find(known("a"), single_requests=50) is None
+    assert listings.fetched == 1
+    await advance(0.001)
+    assert await inventory.find(known("a"), single_requests=50)
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("question", ["metadata", "addresses", "state"])
+async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
+    v2: bool, question: str
+) -> None:
+    fake = FakeCloud(v2=v2, exists=True, addresses=[address("InternalIP", "10.0.0.1")])
+    handle = Handle(fake.cloud())
+    lookup, bare, other = InstanceLookup(handle), node("a"), node("b", provider_id="fake://b")
+    for each in (bare, other):
+        await getattr(lookup, question)(each)
+    assert [lookup.confirmed(bare), lookup.confirmed(other)] == [True, False]
+
+    handle.swap(fake.cloud())
+    assert not lookup.confirmed(bare)
+
+    await getattr(lookup, question)(bare)
+    lookup.forget(bare)
+    assert not lookup.confirmed(bare)
+
+
+async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+    first, second = [await waiting(inventory, listings) for _ in range(2)]
+
+    first.cancel()
+    await settle()
+    assert first.cancelled()
+    listings.free.set()
+
+    assert await second
+    assert listings.fetched == 1
+
+
+async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
+    """A node comes every 10 ms and is asked about at once; each waits for a shared listing."""
+    fresh = [node(str(number)) for number in range(300)]
+    listings = Listings((each.name for each in fresh), requests=2)
+    inventory = shared(listings)
+
+    async def come(new: Node, after_s: float) -> object:
+        await asyncio.sleep(after_s)
+        inventory.note(None, new)
+        return await inventory.find(new, single_requests=9)
+
+    answers = await asyncio.gather(*(come(new, n / 100) for n, new in enumerate(fresh)))
+
+    assert None not in answers
+    assert listings.fetched == 4
+    assert elapsed_s() <= 2.99 + PACE_S

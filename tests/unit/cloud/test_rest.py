@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -368,3 +368,48 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
             errors.Unavailable, match=f"GET /items: no answer from {server.url}/api: Ser"
         ):
             await client.request("GET", "/items")
+
+
+async def test_requests_go_through_the_proxy_of_the_environment(
+    server: proxy.Server, forward: forwardproxy.ForwardProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://us:hunter3@127.0.0.1:{forward.port}")
+    server.will(proxy.says({"name": "a"}), proxy.says({"name": "b"}))
+    async with opened("http://cloud.test:81") as client:
+        assert await client.get("/items/a", Item) == Item("a")
+        assert await client.get("/items/b", Item) == Item("b")
+    async with opened(server.url) as client:  # loopback
+        await client.request("GET", "/items")
+
+    url = "GET http://cloud.test:81/api/items"
+    assert forward.asked == [f"{url}/a", f"{url}/b"]
+    assert "Proxy-Authorization: Basic dXM6aHVudGVyMw==" in forward.heads[0]
+    assert server.seen[0].headers["Authorization"] == "Bearer hunter2"
+    assert len(server.seen) == 3
+
+
+class Listener:
+    """A quota that lets all through, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, str]] = []
+
+    async def acquire(self) -> None:
+        return
+
+    def hear(self, status: int, headers: Mapping[str, str]) -> None:
+        self.heard.append((status, headers.get("RateLimit-Remaining", "")))
+
+
+async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
+    server.will(
+        proxy.says({}, RateLimit_Remaining="7"),
+        proxy.says({}, status=429, RateLimit_Remaining="0"),
+    )
+    quota = Listener()
+    async with opened(server.url, quota=quota) as client:
+        await client.request("GET", "/items")
+        with pytest.raises(errors.RetryAfter):
+            await client.request("GET", "/items")
+
+    assert quota.heard == [(200, "7"), (429, "0")]

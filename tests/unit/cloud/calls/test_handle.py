@@ -7,11 +7,13 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import pytest_asyncio
 
 from ccm.base import clock, metrics
+from ccm.base.drain import Drain
 from ccm.base.lease_guard import Lapsed, LeaseGuard
 from ccm.cloud import (
     Credentials,
@@ -29,13 +31,13 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud.calls import responses
-from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.inflight import MOST_ABANDONED
+from ccm.cloud.calls.handle import OUTCOMES, Handle
+from ccm.cloud.calls.inflight import GRACE_S, MOST_ABANDONED
 from ccm.cloud.operation import DECLARED, operation
 from ccm.model import ObjectMeta
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s, settle
-from tests.support.calls import Provider, cloud, ensure
+from tests.support.calls import ENSURE, Provider, cloud, ensure
 
 pytestmark = pytest.mark.virtual_time
 
@@ -322,3 +324,128 @@ async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
     stubborn.leave.set()
     await settle()
     assert await ensure(handle, "uid-1") == Status()
+
+
+async def yes() -> bool:
+    return True
+
+
+def measured(name: str, provider: str, operation: str, what: str) -> float:
+    labels = {"provider": provider, "operation": operation}
+    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_{name}_{what}", labels) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        *((kind("x"), text) for kind, text in OUTCOMES.items() if kind is not errors.RetryAfter),
+        (errors.RetryAfter("x", seconds=1), "retry_after"),
+        (errors.DiskNotFound("x"), "not_found"),
+        (errors.Aborted("x"), "error"),
+        (ValueError("x"), "error"),
+        (TimeoutError(), "deadline_exceeded"),
+    ],
+    ids=repr,
+)
+async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
+    seen: list[tuple[str, str]] = []
+    before = count("counted", "instance_exists", outcome)
+    handle = Handle(cloud("counted", raising(error)))
+
+    with pytest.raises(errors.CloudError):
+        await handle.observe(lambda *told: seen.append(told)).call(EXISTS, NODE)
+    with pytest.raises(errors.CloudError):
+        await handle.call(EXISTS, NODE)
+
+    assert count("counted", "instance_exists", outcome) == before + 2
+    assert seen == [("instance_exists", outcome)]
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) -> None:
+    stopping = Drain()
+    stopping.govern()
+    waited_for = []
+
+    async def act() -> None:
+        waited_for.append(stopping.under_way == 1)
+
+    with contextlib.suppress(errors.Internal):
+        await call(Handle(cloud("acme", act)), method)
+
+    changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
+    assert waited_for == [changes]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
+async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
+    with pytest.raises(errors.Internal) as caught:
+        await Handle(cloud("fatal", raising(error))).call(EXISTS, NODE)
+
+    assert caught.value.__cause__ is error
+
+
+async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
+    """Something of the provider's own was cancelled, not us."""
+    with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
+        await Handle(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
+
+
+async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
+    handle = Handle(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
+    moments = []
+
+    for _ in range(6):
+        await handle.call(EXISTS, NODE)
+        moments.append(elapsed_s())
+
+    assert moments == pytest.approx([0, 0, 0, 0.5, 1.0, 1.5])
+    assert count("rated", "instance_exists", "success") == 6
+    assert measured("call_duration_seconds", "rated", "instance_exists", "count") == 6
+    wait = "rate_limiter_duration_seconds"
+    assert measured(wait, "rated", "instance_exists", "sum") == pytest.approx(1.5)
+    assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
+
+
+def sample(name: str, provider: str, operation: str = ENSURE.__name__) -> float:
+    labels = {"provider": provider, "operation": operation}
+    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_calls_{name}", labels) or 0.0
+
+
+async def test_the_caller_goes_on_a_grace_after_the_deadline() -> None:
+    provider = Stubborn()
+    handle = Handle(cloud("s1", provider))
+
+    with pytest.raises(errors.DeadlineExceeded, match="took longer than 900 s"):
+        await ensure(handle)
+
+    assert elapsed_s() == pytest.approx(900 + GRACE_S)
+    assert provider.ended == 0
+    assert handle.abandoned_calls == 1
+    assert sample("left_behind", "s1") == sample("under_way", "s1") == 1
+    assert sample("abandoned_total", "s1") == 1
+
+    ended = asyncio.ensure_future(handle.ended(handle.cloud))
+    await settle()
+    assert not ended.done()
+    provider.leave.set()
+    await settle()
+
+    assert provider.ended == 1
+    assert ended.done()
+    assert handle.abandoned_calls == 0
+    assert sample("left_behind", "s1") == sample("under_way", "s1") == 0
+    assert sample("abandoned_total", "s1") == 1
+
+
+async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
+    limiter, seen = Mock(acquire=AsyncMock(return_value=0.0)), []
+    provider = Stubborn()
+    handle = Handle(cloud("s8", provider), deadline_s=5, limiter=limiter)
+    with pytest.raises(errors.DeadlineExceeded):
+        await ensure(handle, "uid-1")
+
+    with pytest.raises(errors.Aborted):
+        await ensure(handle.observe(lambda *told: seen.append(told)), "uid-1")
+
+    assert (limiter.acquire.await_count, seen) == (1, [])
