@@ -285,6 +285,7 @@ async def test_release_survives_a_short_outage(rival: Contested) -> None:
     rival.fault = lambda verb: next(trouble, None)
     assert await rival.lock.release()
     assert rival.spec.holder_identity == ""
+    assert elapsed_s() == 0.5, "a pause of 0.25 s after each try"
 
 
 @pytest.mark.parametrize(
@@ -524,3 +525,25 @@ async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Clus
     leader.task.cancel()
     await advance(4.4)
     assert standby.leads
+
+
+async def test_the_deadline_counts_from_the_request_and_not_from_its_answer(
+    server: Cluster,
+) -> None:
+    server.fault = lambda verb: 1.0 if verb == "update" else None
+    replica = server.start()
+    await advance(4)
+    assert replica.renewed[-1] == 2
+    server.fault = lambda verb: errors.Unreachable("refused", kind="refused")
+    await advance(20)
+    assert replica.work.ended == pytest.approx(12.0)
+
+
+async def test_our_own_write_prolongs_the_lease_though_nothing_in_it_changes(
+    rival: Contested,
+) -> None:
+    with clock.replaced(lambda: START, asyncio.get_running_loop().time):
+        assert await rival.lock.attempt()
+        await advance(2)
+        assert await rival.lock.attempt()
+    assert rival.lock.observed_at == START_S + 2

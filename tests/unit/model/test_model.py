@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
@@ -16,6 +16,7 @@ from ccm.model import Node, names
 from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, parse_ranges
 from ccm.model.ip import parse_ip
 from ccm.model.labels import key_fault, value_fault
+from ccm.model.selectors import BadSelectorError, LabelSelector, Term, matches
 from ccm.model.times import format_micro_time, moment, parse_time
 from ccm.testing.builders import node as build_node
 
@@ -221,3 +222,44 @@ def test_truth_values() -> None:
     assert {parse_bool(word) for word in ("1", "t", "T", "TRUE", "true", "True")} == {True}
     assert {parse_bool(word) for word in ("0", "f", "F", "FALSE", "false", "False")} == {False}
     assert {parse_bool(word) for word in ("", "yes", "tRUE", " true", "2", "foo")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({"a": "1", "b": "2"}, True, id="all terms hold"),
+        pytest.param({"a": "1"}, False, id="one is missing"),
+        pytest.param({"a": "9", "b": "2"}, False, id="a value differs"),
+        pytest.param({"a": "1", "b": "2", "c": ""}, False, id="one that must not exist does"),
+        pytest.param({"a": "1", "b": "2", "d": "4"}, False, id="a value that must not be is"),
+        pytest.param({"a": "1", "b": "2", "d": "5"}, True, id="another value may be"),
+    ],
+)
+def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expected: bool) -> None:
+    selector = LabelSelector(
+        match_labels={"a": "1"},
+        match_expressions=[
+            Term(key="b", operator="In", values=["2", "3"]),
+            Term(key="b", operator="Exists"),
+            Term(key="c", operator="DoesNotExist"),
+            Term(key="d", operator="NotIn", values=["4"]),
+        ],
+    )
+
+    assert matches(selector.requirements(), labels) is expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "said"),
+    [
+        ("Near", [], "'Near' of 'a' is none of In, NotIn, Exists, DoesNotExist"),
+        ("In", [], "In of 'a' needs values"),
+        ("NotIn", [], "NotIn of 'a' needs values"),
+        ("Exists", ["1"], "Exists of 'a' takes no values"),
+        ("DoesNotExist", ["1"], "DoesNotExist of 'a' takes no values"),
+    ],
+)
+def test_a_term_that_makes_no_sense_is_refused(operator: str, values: list[str], said: str) -> None:
+    term = Term(key="a", operator=operator, values=values)
+    with pytest.raises(BadSelectorError, match=said):
+        LabelSelector(match_expressions=[term]).requirements()

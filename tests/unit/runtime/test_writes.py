@@ -173,6 +173,9 @@ async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
     assert own.newest(A) is A, "a version that the cache has shown is not remembered"
     await own.change(A, Step(label))
     assert own.newest(anew) is anew
+    cache.pop(A.key)
+    await own.change(A, Step(label))
+    assert own.newest(A) is A, "what the cache saw deleted before the answer is not remembered"
 
 
 async def test_only_the_very_object_is_deleted() -> None:
@@ -420,3 +423,19 @@ async def test_one_that_cannot_be_written_keeps_no_other_from_it(
         await room.claim(owner, claimed)
 
     assert [len(room.owners(name)) for name in ("a", "b")] == ([1, 0] if is_owned else [0, 1])
+
+
+async def test_an_adopted_one_counts_before_the_cache_has_it(room: Room) -> None:
+    owner = await room.owner()
+    orphan = await room.machine("a")
+    cache: Store[Machine] = Store()
+    cache._objects[orphan.key] = orphan
+    writer = Writer(room.machines, cache=cache, strategic=False)
+    ownership = Ownership(kind=MACHINE_SETS, owners=room.sets, write=writer)
+
+    first = await ownership.claim(owner, cache.list(), lambda _: True)
+    writes = room.server.writes("machines")
+    second = await ownership.claim(owner, cache.list(), lambda _: True)
+
+    assert [one.name for one in first] == [one.name for one in second] == ["a"]
+    assert room.server.writes("machines") == writes

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.cloud.lookup import NodeOwnership
+from ccm.cloud.lookup import RUNNING, SHUTDOWN, NodeOwnership
+from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle.plan import (
     DOUBT_S,
     INITIALISING_S,
@@ -26,7 +27,9 @@ from ccm.controllers.nodelifecycle.plan import (
     Reason,
     Rules,
     Tally,
+    is_suspect,
     judge,
+    taint_patch,
 )
 from ccm.model import Node, Taint, names
 from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
@@ -35,6 +38,7 @@ OURS = NodeOwnership(schemes=("fake",))
 SELECTED = NodeOwnership.of(("fake",), "own")
 RULES = Rules(ownership=OURS)
 DOWN, A, NEW = shutdown_taint(), Taint(key="a", effect="NoSchedule"), uninitialized_taint()
+NOT_OURS = shutdown_taint(effect="NoExecute")
 
 ASKED = node(provider_id="fake://1", ready="False")
 GONE = Evidence(exists=False, since=0.0, heard=5.0, lasted_s=5.0, is_second=True)
@@ -369,3 +373,62 @@ def test_a_witness_that_does_not_answer_makes_room_for_the_next() -> None:
     denied(made, 0.0)
 
     assert [list(made.witnesses(now)) for now in (0.0, 1.0, 2.0)] == [["b"], ["c"], ["b"]]
+
+
+@pytest.mark.parametrize("taints", [(A, DOWN), (DOWN, NOT_OURS), (A,), (DOWN,), ()])
+@pytest.mark.parametrize("ready", ["True", "False", "Unknown", None])
+@pytest.mark.parametrize("state", [None, RUNNING, SHUTDOWN])
+def test_the_taint_is_written_only_where_it_is_wrong(
+    taints: tuple[Taint, ...], ready: str | None, state: InstanceState | None
+) -> None:
+    before = node(taints=taints, ready=ready, resource_version="41")
+
+    patch = taint_patch(before, state)
+
+    tainted = DOWN in taints
+    wrong = tainted if ready == "True" else state is SHUTDOWN and not tainted
+    assert (patch is not None) is wrong
+    if patch is not None:
+        after = [Taint(**entry) for entry in patch["spec"]["taints"] or []]
+        assert patch["metadata"] == {"resourceVersion": "41"}
+        assert [taint for taint in after if taint != DOWN] == [t for t in taints if t != DOWN]
+        assert (DOWN in after) is not tainted
+        again = node(taints=after, ready=ready)
+        assert taint_patch(again, state) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (node(provider_id="fake://1"), Tally(ours=1, settled=1, unasked=1)),
+        (
+            node(provider_id="fake://1", ready="False"),
+            Tally(ours=1, settled=1, denied=1, unasked=1),
+        ),
+        (node(provider_id="other://1"), Tally(foreign=1, foreign_ids=1)),
+        (node(provider_id="fake://1", labels={"not": "ours"}), Tally(foreign=1)),
+        (node(provider_id="fake://1", taints=[GOING]), Tally(ours=1)),
+        (node(taints=[FRESH]), Tally(ours=1)),
+        (node(), Tally(ours=1, settled=1, unasked=1)),
+    ],
+)
+def test_who_counts(one: Node, expected: Tally) -> None:
+    assert census(one, own_nodes="!not").tally() == expected
+
+
+@pytest.mark.parametrize(
+    ("suspect", "expected"),
+    [
+        (node(ready="True"), False),
+        (node(ready="False"), True),
+        (node(ready="Unknown"), True),
+        (node(ready=None), True),
+        (node(ready="True", taints=[DOWN]), True),
+        (node(ready="True", taints=[NOT_OURS]), False),
+        (node(ready="False", provider_id="other://1"), False),
+        (node(ready="True", taints=[DOWN], provider_id="other://1"), False),
+        (node(ready="False", provider_id="no-scheme"), True),
+    ],
+)
+def test_who_is_looked_at_in_each_pass(suspect: Node, expected: bool) -> None:
+    assert is_suspect(suspect, OURS) is expected
