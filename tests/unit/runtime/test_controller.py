@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from ccm.base import log
 from ccm.base.backoff import Exponential
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import Group, cancel_and_join, spawn
@@ -36,6 +40,37 @@ from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.controllers.drains import Server
 
 pytestmark = pytest.mark.virtual_time
+
+
+async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> None:
+    stream = io.BytesIO()
+    root = logging.getLogger()
+    handlers = root.handlers
+    log.setup(fmt="json", stream=stream)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def reconcile(key: str) -> Result:
+        log.logger("deep").info("one")
+        await asyncio.sleep(0)
+        log.logger("deeper").info("two")
+        seen.put_nowait(key)
+        return DONE
+
+    controller = Controller("thing", queue="things", reconcile=reconcile, workers=2)
+    task = spawn(controller.run(), name="controller")
+    for key in ("a", "b"):
+        controller.queue.add(key)
+    for _ in range(2):
+        await seen.get()
+    await cancel_and_join(task)
+    log.setup()
+    root.handlers = handlers
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    facts = {(line["controller"], line["key"], line["reconcile_id"]) for line in lines}
+    assert len(lines) == 4
+    assert sorted(fact[:2] for fact in facts) == [("thing", "a"), ("thing", "b")]
+    assert len({fact[2] for fact in facts}) == 2
 
 
 class Works:
@@ -158,16 +193,23 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
 
 
 async def test_another_provider_ends_every_pause() -> None:
-    works = Works(a=PermissionDenied("no"), b=Unavailable("down"))
+    refusals = {"a": PermissionDenied("no"), "c": ImplementedElsewhere("no")}
+    works = Works(**refusals, b=Unavailable("down"))
     async with running(works) as queue:
-        queue.add("a")
-        queue.add("b")
+        for key in "abc":
+            queue.add(key)
         await advance(10)
         works.answers.clear()
         works.controller.retry_now()
         await settle()
-        assert works.times("a") == [0, 10]
+        assert works.times("a") == works.times("c") == [0, 10]
         assert works.times("b")[-1] == 10
+        works.took_s = 5
+        queue.add("d")
+        await advance(1)
+        works.controller.retry_now()
+        await advance(20)
+        assert len(works.times("d")) == 2, "one in work comes again after it"
 
 
 async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete() -> None:
@@ -178,8 +220,9 @@ async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete
         seen.append((old.name if old else "", new.name if new else "", initial))
         return new is not None
 
-    works = Works()
-    watch = Watch(informer=nodes, changed=changed, synced=lambda: seen.append(("synced", "", True)))
+    works, deleted = Works(), list[Node]()
+    synced = lambda: seen.append(("synced", "", True))  # noqa: E731
+    watch = Watch(informer=nodes, changed=changed, synced=synced, deleted=deleted.append)
     async with running(works, watches=[watch]):
         nodes.upsert(node("a", resource_version="1"))
         await advance(100)
@@ -191,6 +234,12 @@ async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete
         await settle()
         nodes.remove("a")
         await settle()
+        assert deleted == [], "a new list lacked it"
+        nodes.upsert(gone := node("b", resource_version="3"))
+        nodes.remove("b", gone)
+        assert deleted == [gone]
+        await settle()
+        del seen[4:]
     assert seen == [("", "a", True), ("synced", "", True), ("a", "a", False), ("a", "", False)]
     assert works.times("a") == [100, 100]
     assert not nodes._handlers, "nobody listens for a controller that has ended"
@@ -354,6 +403,24 @@ async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() 
         crew.add("slow")
         await settle()
         assert not queue.is_apart("slow")
+
+
+async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
+    slow = {f"slow{number}": 10_000.0 for number in range(MOST_LENT + 5)}
+    crew = Crew(**slow)
+    with capture_logs() as lines:
+        async with crew.at_work():
+            crew.add(*slow)
+            await advance(2_000)
+            assert (crew.hands.total(), lent()) == (1 + MOST_LENT, MOST_LENT)
+            await advance(30_000)
+            assert (crew.peak, lent()) == (1 + MOST_LENT, 0)
+            crew.add("a")
+            await settle()
+            assert crew.since(32_000)["a"] == 0
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told[0].startswith("objects hold up all workers that can be lent")
+    assert told[-1] == "workers can be lent again"
 
 
 ADDED = st.lists(

@@ -449,3 +449,17 @@ async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
         await ensure(handle.observe(lambda *told: seen.append(told)), "uid-1")
 
     assert (limiter.acquire.await_count, seen) == (1, [])
+
+
+async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
+    """A question is put to the new one."""
+    old, new = Provider(yes), Provider(yes)
+    limiter = Mock(acquire=AsyncMock(return_value=0.0))
+    handle = Handle(old.cloud("old"), limiter=limiter)
+    limiter.acquire.side_effect = lambda: handle.swap(new.cloud("new")) or 0.0
+
+    with pytest.raises(errors.RetryAfter, match="was in use before"):
+        await ensure(handle)
+    assert await handle.call(EXISTS, NODE)
+
+    assert (old.asked, new.asked) == ([], [EXISTS.__name__])
