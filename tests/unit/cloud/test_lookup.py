@@ -380,3 +380,35 @@ async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
     assert None not in answers
     assert listings.fetched == 4
     assert elapsed_s() <= 2.99 + PACE_S
+
+
+@pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
+@pytest.mark.parametrize("error", UNCLEAR, ids=repr)
+async def test_an_error_about_the_id_of_a_name_is_never_an_absence(
+    ask: Callable[..., Awaitable[object]], error: Exception
+) -> None:
+    with pytest.raises(CloudError):
+        await ask(lookup(old(external_id_errors={"a": error})), node("a"))
+
+
+async def test_what_another_provider_said_confirms_nothing() -> None:
+    """It was exchanged while it was asked, for one thing or for a listing."""
+    handle = Handle(FakeCloud(exists=True).cloud())
+
+    class Exchanged(FakeCloud):
+        async def instance_exists(self, node: Node) -> bool:
+            handle.swap(FakeCloud().cloud())
+            return True
+
+    handle.swap(Exchanged().cloud())
+    asked, bare = InstanceLookup(handle), node("a")
+    assert (await asked.state(bare)).exists
+    assert not asked.confirmed(bare)
+
+    listings = Listings()
+    inventory = shared(listings)
+    wait = await waiting(inventory, listings)
+    inventory.drop()
+    listings.free.set()
+    assert await wait is None
+    assert await inventory.find(known("a"), single_requests=1) is None, "it is not kept either"

@@ -413,3 +413,10 @@ async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
             await client.request("GET", "/items")
 
     assert quota.heard == [(200, "7"), (429, "0")]
+
+
+async def test_a_redirect_is_not_followed(server: proxy.Server, client: RestClient) -> None:
+    server.will(proxy.says({}, status=307, Location=f"{server.url}/elsewhere"))
+    with pytest.raises(errors.Unknown, match="HTTP 307"):
+        await client.request("GET", "/items")
+    assert len(server.seen) == 1, "our credentials stay where they belong"

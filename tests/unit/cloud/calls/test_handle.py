@@ -15,6 +15,7 @@ import pytest_asyncio
 from ccm.base import clock, metrics
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Lapsed, LeaseGuard
+from ccm.base.tasks import spawn
 from ccm.cloud import (
     Credentials,
     Identity,
@@ -454,12 +455,50 @@ async def test_a_refused_call_neither_counts_nor_costs_a_turn() -> None:
 async def test_a_change_decided_on_with_another_provider_is_not_made() -> None:
     """A question is put to the new one."""
     old, new = Provider(yes), Provider(yes)
-    limiter = Mock(acquire=AsyncMock(return_value=0.0))
-    handle = Handle(old.cloud("old"), limiter=limiter)
-    limiter.acquire.side_effect = lambda: handle.swap(new.cloud("new")) or 0.0
+
+    class Exchanges:
+        async def acquire(self) -> float:
+            handle.swap(new.cloud("new"))
+            return 0.0
+
+    handle = Handle(old.cloud("old"), limiter=Exchanges())
 
     with pytest.raises(errors.RetryAfter, match="was in use before"):
         await ensure(handle)
     assert await handle.call(EXISTS, NODE)
 
     assert (old.asked, new.asked) == ([], [EXISTS.__name__])
+
+
+async def test_a_cancelled_caller_leaves_what_does_not_end_among_the_abandoned() -> None:
+    handle = Handle(cloud("left", Stubborn()))
+    task = spawn(ensure(handle), name="ensure")
+    await settle()
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert (elapsed_s(), handle.abandoned_changes) == (GRACE_S, 1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.Unavailable,
+        errors.DeadlineExceeded,
+        errors.Unauthenticated,
+        errors.PermissionDenied,
+    ],
+)
+async def test_a_trouble_is_told_until_the_cloud_answers(kind: type[errors.CloudError]) -> None:
+    provider = Provider(raising(kind("x")))
+    handle = Handle(provider.cloud("trouble"))
+    for calls in (1, 2):
+        with pytest.raises(kind):
+            await handle.call(EXISTS, NODE)
+        assert handle.trouble is not None
+        assert handle.trouble.calls == calls
+    provider.act = raising(errors.NotFound("x"))
+    with pytest.raises(errors.NotFound):
+        await handle.call(EXISTS, NODE)
+    assert handle.trouble is None
