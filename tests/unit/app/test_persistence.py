@@ -16,7 +16,9 @@ from ccm.app import persistence
 from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
 from ccm.kube.client import Client
+from ccm.persistence.errors import BackendUnavailable, Unreachable
 from ccm.testing.persistence_contract import KIND, thing
+from ccm.testing.persistence_harness import overheard
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -133,3 +135,40 @@ def test_nothing_is_imported_without_it() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert said.stdout.strip() == "[]"
+
+
+async def test_old_key_is_rotated_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a leader that has both, though storage fails at first; the log tells when it may go."""
+    monkeypatch.setattr(persistence, "RETRY_S", 0.01)
+    async with stores(tmp_path, sealed(tmp_path, "old")).opened("kubernetes", "me", 1):
+        pass
+    before = stores(tmp_path, sealed(tmp_path, "old"))
+    async with before.opened("kubernetes", "me", 2):
+        (instance,) = before.secrets.instances()
+        key = await before.secrets.put_secret(instance, "one", {"a": b"b"})
+    with overheard() as logged:
+        between = stores(tmp_path, sealed(tmp_path, "new", "old"))
+        rotate = between.secrets.rotate
+        faults = [BackendUnavailable("full"), Unreachable("gone")]
+
+        async def fails_at_first(name: str) -> object:
+            if faults:
+                raise faults.pop()
+            return await rotate(name)
+
+        monkeypatch.setattr(between.secrets, "rotate", fails_at_first)
+        async with between.opened("kubernetes", "me", 3), asyncio.timeout(DEADLINE_S):
+            while "left=0" not in logged():
+                await asyncio.sleep(0.01)
+    assert "rewritten=1" in logged()
+    after = stores(tmp_path, sealed(tmp_path, "new"))
+    async with after.opened("kubernetes", "me", 4):
+        assert await after.secrets.get_secret(instance, key) == {"a": b"b"}
+
+
+async def test_storage_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with stores(tmp_path, TWO).opened("kubernetes", "me", 1):
+        pass
+    with pytest.raises(Misconfigured, match=r"--persistence-config=.*belongs to the cluster"):
+        async with stores(tmp_path, TWO, uid="another").opened("kubernetes", "me", 1):
+            pass

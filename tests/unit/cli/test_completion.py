@@ -15,7 +15,7 @@ import pytest
 
 from ccm import cli
 from ccm.app.machines.commands import COMMANDS
-from ccm.app.options import PROGRAM
+from ccm.app.options import FLAGS, PROGRAM
 from ccm.cli import __main__ as commands
 from ccm.cli import completion
 from ccm.cli.completion import NO_FILES, NO_SPACE, Option, Place
@@ -254,3 +254,21 @@ class Terminal:
             if 0 <= start < end:
                 return said[start + 4 : end].decode()
         raise AssertionError(f"no answer: {said!r}")
+
+
+def test_the_daemon_has_every_flag_that_help_shows() -> None:
+    shown = {f"--{flag.name}" for flag in FLAGS.values() if not flag.deprecated}
+
+    assert completion.DAEMON == PROGRAM
+    assert set(options(place(f"/usr/bin/{PROGRAM}"))) == shown
+
+
+def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
+    daemon = set(options(place(PROGRAM)))
+
+    assert set(options(place("kube-ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
+
+
+def test_explain_begins_with_a_kind_of_object() -> None:
+    kinds = {"node", "service", "machine", "machineset", "machinedeployment"}
+    assert set(place("kube-ccm", "explain").words) == kinds

@@ -326,3 +326,32 @@ def test_our_own_certificate_is_left_out() -> None:
     acting = serviceaccount.acting_as(ours, theirs)
 
     assert acting == replace(ours, credentials=theirs, tls=TlsSettings(authorities=b"ca"))
+
+
+def _noted(note: Path) -> list[int]:
+    return [int(pid) for pid in note.read_text().split()] if note.exists() else []
+
+
+@pytest.mark.parametrize("gives_up", ["in time", "while it starts", "while it runs"])
+async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, gives_up: str) -> None:
+    # A child holds the program's outputs: who waits for them to close waits a minute.
+    note = tmp_path / "pids"
+    script = f"sleep 60 & echo $$ $! > {note}; wait"
+    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
+    timeout_s = 1.0 if gives_up == "in time" else 60.0
+    plugin = ExecPlugin(settings, timeout_s=timeout_s)
+    waiting = asyncio.create_task(plugin.current())
+
+    if gives_up == "in time":
+        with pytest.raises(NoCredentials, match="no answer in 1 s"):
+            await waiting
+    else:
+        while gives_up == "while it runs" and not _noted(note):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    for pid in _noted(note):
+        await _gone(pid)

@@ -392,3 +392,21 @@ async def test_a_failing_handler_stops_nobody() -> None:
     listener = listen(informer)
     async with running(informer.run()):
         assert listener.heard == ["add a@1 initial", "add b@2 initial"]
+
+
+async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
+    server = Server(
+        lists=[page([], 10)],
+        watches=[
+            [added(node("a", 11)), 5.0],
+            [5.0, bookmark(20)],
+            [5.0, errors.Unreachable("reset", kind="reset")],
+            [FOREVER],
+        ],
+    )
+    async with following(server, PAGES) as (_, sink):
+        await advance(60)
+        assert server.versions == ["10", "11", "20", "20"]
+        assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
+        assert len(server.of("list")) == 1
+        assert sink.upserts == ["a@11"]

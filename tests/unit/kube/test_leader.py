@@ -547,3 +547,13 @@ async def test_our_own_write_prolongs_the_lease_though_nothing_in_it_changes(
         await advance(2)
         assert await rival.lock.attempt()
     assert rival.lock.observed_at == START_S + 2
+
+
+async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out(server: Cluster) -> None:
+    server.hold("bing", duration_s=15)
+    replica = server.start()
+    await advance(7)
+    server.hold("bing", duration_s=15)
+    await advance(60)
+    assert replica.work.began == pytest.approx(22, abs=0.01)
+    assert replica.elector.holder == "baz"

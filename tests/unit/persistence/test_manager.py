@@ -19,6 +19,7 @@ from ccm.persistence.interface import GVK, ObjectKey, Stamped
 from ccm.persistence.manager import Backend, Manager
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import Place, instance_name
+from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE, Ill, Troubled
 
@@ -331,3 +332,48 @@ async def test_hanging_instance_does_not_hold_up_the_others() -> None:
         began = clock.monotonic()
         await manager.put_object(thing())
         assert clock.monotonic() - began < 1
+
+
+def _noted(asked: list[int], at: int, read: Any) -> Any:
+    async def noting(place: Place) -> Stamped | None:
+        asked.append(at)
+        found: Stamped | None = await read(place)
+        return found
+
+    return noting
+
+
+async def test_fastest_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And, if it cannot answer, the next one."""
+    world, asked = World(), list[int]()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing())
+        await rounds()
+        for at, (member, latency) in enumerate(zip(manager.members, (0.3, 0.1, 0.2), strict=True)):
+            monkeypatch.setattr(member, "latency", AsyncMock(return_value=latency))
+            monkeypatch.setattr(member, "read", _noted(asked, at, member.read))
+        assert await manager.get_object(KIND, key) == thing()
+        assert asked == [1]
+        world.fail(1)
+        assert await manager.get_object(KIND, key) == thing()
+        assert asked == [1, 1, 2]
+
+
+def _refuses(store: MemoryStore) -> Any:
+    async def open_(claim: Any) -> None:
+        check_epoch(store._epoch, claim.epoch)
+
+    return open_
+
+
+async def test_lease_that_was_made_anew_does_not_end_the_daemon() -> None:
+    """Its count began at 0 again: storage refuses, and the daemon goes on without."""
+    world = World(epoch=5)
+    async with world.opened(1) as manager:
+        await manager.put_object(thing())
+    world.stores[0].open = _refuses(world.stores[0])  # type: ignore[method-assign]
+    world.epoch = 0
+    async with world.opened(1) as manager:
+        assert await manager.may_create()
+        with pytest.raises(errors.BackendUnavailable):
+            await manager.put_object(thing())

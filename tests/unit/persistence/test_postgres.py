@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.testing.persistence_harness import overheard
 from tests import pki, postgres
 from tests.storage import Database
-from tests.unit.persistence.helpers import opened
+from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("postgres")
@@ -144,3 +144,53 @@ async def test_server_without_tls_is_refused(config: PostgresConfig) -> None:
         with pytest.raises(errors.Unreachable, match="rejected SSL upgrade"):
             async with opened(changed(config, port=port)):
                 pass
+
+
+async def _cut(db: Any) -> None:
+    await db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'ccm'")
+
+
+async def test_password_may_change(database: Database, config: PostgresConfig) -> None:
+    """The file is read again for each connection: what a kubelet mounts changes in its place."""
+    async with opened(PostgresStore(config), probe_s=3600) as store:
+        async with administrator(database) as db:
+            await db.execute("ALTER ROLE ccm PASSWORD 'another-needle'")
+            await _cut(db)
+        assert config.password_file is not None
+        config.password_file.write_text("another-needle")
+        # The news of the cut may come with this one's answer.
+        with suppress(errors.BackendUnavailable):
+            await store.put_object(NAME, thing())
+        await store.put_object(NAME, thing())
+
+
+async def test_connection_that_is_cut(database: Database, config: PostgresConfig) -> None:
+    """At most one answer is lost; the next comes over a connection of its own."""
+    async with opened(PostgresStore(config), probe_s=3600) as store:
+        key = await store.put_object(NAME, thing(size=1))
+        async with administrator(database) as db:
+            await _cut(db)
+        try:
+            await store.put_object(NAME, thing(size=2))
+        except errors.BackendUnavailable:
+            assert not (await store.instance_status(NAME)).status
+        assert await store.get_object(NAME, KIND, key) in (thing(size=1), thing(size=2))
+        await store.put_object(NAME, thing(size=3))
+        assert await store.get_object(NAME, KIND, key) == thing(size=3)
+        assert (await store.instance_status(NAME)).status
+
+
+@pytest.mark.parametrize(("default", "ours"), [("off", "on"), ("remote_apply", "remote_apply")])
+async def test_what_is_acknowledged_is_on_disk(
+    database: Database, config: PostgresConfig, default: str, ours: str
+) -> None:
+    """Whatever the server's default is, in every use of a connection; more than `on` is kept."""
+    async with administrator(database) as db:
+        await db.execute(f"ALTER ROLE ccm SET synchronous_commit = {default}")
+    store = PostgresStore(config)
+    async with opened(store):
+        for _ in range(3):
+            async with store._transaction() as db:
+                assert await db.fetchval("SHOW synchronous_commit") == ours
+    async with administrator(database) as db:
+        await db.execute("ALTER ROLE ccm RESET synchronous_commit")

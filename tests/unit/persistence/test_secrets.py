@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ccm.base.tasks import Group
 from ccm.persistence import errors, keyring
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
@@ -19,7 +21,7 @@ from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
 from ccm.persistence.store import Store
-from ccm.testing.persistence_harness import overheard
+from ccm.testing.persistence_harness import ELSEWHERE, overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -262,3 +264,51 @@ def test_flipped_bit(field: str, at: int) -> None:
         with pytest.raises(errors.CorruptObject):
             ring.open(made | {field: base64.b64encode(changed).decode()}, b"here")
     assert ring.open(made, b"here") == NEEDLE
+
+
+async def test_rotation_may_be_cut_and_goes_on() -> None:
+    store = MemoryStore()
+    async with sealed(store, OLD) as before:
+        wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
+    async with sealed(store, NEW, OLD) as between:
+        for key in wanted[:2]:
+            await between._anew(NAME, key)
+    async with sealed(store, NEW, OLD) as after:
+        assert await after.rotate(NAME) == RotationReport(rewritten=4, current=2)
+        assert await after.rotate(NAME) == RotationReport(current=6)
+    async with sealed(store, NEW) as alone:
+        assert [await alone.get_secret(NAME, key) for key in wanted] == [DATA] * 6
+    async with sealed(store, OLD) as gone:
+        assert await gone.rotate(NAME) == RotationReport(left=6)
+
+
+async def test_later_write_wins_though_it_is_sealed_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seal, waits = Keyring.seal, iter([0.05, 0.0])
+
+    def slowly(self: Keyring, value: bytes, where: bytes) -> dict[str, str]:
+        time.sleep(next(waits))
+        return seal(self, value, where)
+
+    monkeypatch.setattr(Keyring, "seal", slowly)
+    async with sealed(MemoryStore()) as store, Group() as group:
+        for value in (b"old", b"new"):
+            group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
+    async with sealed(store._inner._instances[NAME].store) as again:
+        (key,) = await again.list_secrets(NAME)
+        assert await again.get_secret(NAME, key) == {"a": b"new"}
+
+
+async def test_other_cluster_does_not_open_it() -> None:
+    ring, other = (EncryptedSecretStore(provider(MemoryStore()), [NEW]) for _ in "ab")
+    await ring.initialize(HERE)
+    await other.initialize(ELSEWHERE)
+    key = await ring.put_secret(NAME, "one", DATA)
+    obj = await ring._inner.get_object(NAME, SEALED, key)
+    await other._inner.put_object(NAME, obj)
+
+    with pytest.raises(errors.CorruptObject):
+        await other.get_secret(NAME, key)
+    await ring.close()
+    await other.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from ccm.testing.clock import VirtualTimeLoop, advance
+from ccm.base import clock
+from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -35,3 +37,83 @@ def test_waiting_for_what_never_comes_beside_a_ticker_is_an_error(
 def test_a_real_loop_has_no_virtual_time() -> None:
     with pytest.raises(RuntimeError, match="runs in real time"):
         asyncio.run(advance(1))
+
+
+async def test_both_clocks_show_the_time_of_the_loop() -> None:
+    before = clock.now(), clock.monotonic(), elapsed_s()
+
+    await asyncio.sleep(1.5)
+
+    assert before == (START, START_S, 0.0)
+    moved = timedelta(seconds=1.5)
+    assert (clock.now() - START, clock.monotonic(), elapsed_s()) == (moved, START_S + 1.5, 1.5)
+
+
+async def test_sleepers_wake_in_order_at_their_own_moment() -> None:
+    seen: list[tuple[str, float]] = []
+
+    async def sleeper(name: str, *naps: float) -> None:
+        for nap in naps:
+            await asyncio.sleep(nap)
+            seen.append((name, elapsed_s()))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sleeper("a", 3.0))
+        group.create_task(sleeper("b", 1.0, 1.0))
+        group.create_task(sleeper("c", 1.0))
+        await advance(2.5)
+        assert seen == [("b", 1.0), ("c", 1.0), ("b", 2.0)]
+    assert seen[-1] == ("a", 3.0)
+
+
+def _count(end: int) -> None:
+    for _ in range(end):
+        pass
+
+
+async def test_time_waits_for_work_in_a_thread() -> None:
+    async with asyncio.timeout(0.001):
+        await asyncio.to_thread(_count, 200_000)
+
+    assert elapsed_s() == 0.0
+
+
+async def test_a_jump_wakes_nobody_until_time_moves_again() -> None:
+    task = asyncio.create_task(asyncio.sleep(5, result=None))
+    await settle()
+
+    jump(60)
+
+    assert not task.done()
+    await advance(0)
+    assert task.done()
+    assert elapsed_s() == 60
+
+
+async def test_advancing_ends_when_everything_set_off_has_settled() -> None:
+    seen: list[float] = []
+
+    async def sleeper() -> None:
+        await asyncio.sleep(2)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        seen.append(elapsed_s())
+
+    task = asyncio.create_task(sleeper())
+    await advance(2)
+
+    assert seen == [2.0]
+    await task
+
+
+async def test_a_spinning_task_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccm.testing.clock._SETTLE_LIMIT", 100)
+
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(spin())
+    with pytest.raises(RuntimeError, match="does a task spin"):
+        await settle()
+    task.cancel()
