@@ -22,6 +22,7 @@ from ccm.base import log
 from ccm.base.files import Signature
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import ConfigError, Context, errors
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.cloud.registry import Opener
 from ccm.cloud.registry import provider as as_provider
@@ -31,6 +32,7 @@ from ccm.testing import clock
 from ccm.testing.builders import node
 from ccm.testing.clock import advance
 from tests.support.calls import Provider
+from tests.support.fakecloud import FakeCloud
 from tests.unit.kube.proxy import Answer, connect, refuses, says, serve
 
 CLOUD = Cloud(name="paper", has_cluster_id=True)
@@ -457,3 +459,67 @@ async def test_a_changed_file_is_used_and_recorded_once(
     await cancel_and_join(task)
 
     assert events == recorded
+
+
+async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> None:
+    watch = spawn(held.holder.until_crash(), name="watch")
+    await held.holder.exchange(held.opening("new"), fine)
+    await asyncio.sleep(0.01)
+    assert not watch.done()
+
+    held.crash.set()
+
+    with pytest.raises(Crashed, match="ended by itself"):
+        await watch
+    with pytest.raises(ExceptionGroup):
+        await held.holder.close()
+
+
+async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
+    late = Providers()
+    before = asyncio.all_tasks()
+    opening = spawn(late.holder.open(late.opening("late")), name="open")
+    while not late.open:
+        await asyncio.sleep(0)
+
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    assert late.open == []
+    assert asyncio.all_tasks() == before
+
+
+def test_flags_set_deadline_and_rate_of_calls() -> None:
+    make = Mock()
+    flags = ["--cloud-provider=paper", "--cloud-call-timeout=5s"]
+    given = options.parse([*flags, "--cloud-api-qps=0.1", "--cloud-api-burst=3"])
+    provider.handle(given, CLOUD, make=make)
+    handed = make.call_args.kwargs
+    assert handed["deadline_s"] == 5
+    assert [handed["limiter"].try_acquire() for _ in range(4)] == [True] * 3 + [False]
+
+
+SICK, FIT = (node("a", provider_id="fake://1", ready=ready) for ready in ("False", "True"))
+GONE, THERE, AWAY = FakeCloud(exists=False), FakeCloud(exists=True), errors.Unavailable("x")
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "asked", "is_taken"),
+    [
+        (THERE, GONE, SICK, True),
+        (GONE, THERE, SICK, False),
+        (GONE, GONE, FIT, True),
+        (GONE, FakeCloud(exists_error=AWAY), SICK, True),
+        (GONE, FakeCloud(exists_error=AWAY), FIT, False),
+        (GONE, THERE, node("a", provider_id="other://1", ready="True"), True),
+        (FakeCloud(name="new", exists=True), THERE, SICK, False),
+    ],
+    ids=["known", "denied", "by both", "unknown", "ready", "another's", "of another kind"],
+)
+async def test_a_provider_has_to_know_a_node_that_the_one_in_use_knows(
+    new: FakeCloud, old: FakeCloud, asked: Any, is_taken: bool
+) -> None:
+    refused = pytest.raises(errors.FailedPrecondition, match="none of the nodes a;")
+    with nullcontext() if is_taken else refused:
+        await provider.knows_nodes(new.cloud(), Handle(old.cloud()), [asked])
