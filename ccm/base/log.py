@@ -69,15 +69,17 @@ class Levels:
         return level <= self.verbosity or level <= self._of(module)
 
     def _of(self, module: str) -> int:
-        if module not in self._cache:
+        # Read once: threads log too, and `set` puts another one in its place meanwhile.
+        cache = self._cache
+        if module not in cache:
             path, last = module.replace(".", "/"), module.rpartition(".")[2]
             fitting = (
                 level
                 for pattern, level in self.patterns
                 if fnmatchcase(path if "/" in pattern else last, pattern)
             )
-            self._cache[module] = next(fitting, 0)
-        return self._cache[module]
+            cache[module] = next(fitting, 0)
+        return cache[module]
 
 
 class Stream(Protocol):

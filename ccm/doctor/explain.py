@@ -1,7 +1,7 @@
 """Why one object is as it is: rendered from the object, its events and the leading daemon's answer.
 
 Rules are tried in order: whose the object is, whether a daemon works at all, and then the first
-controller whose work hangs, with a block, or with a last error. Pure.
+controller whose work lasts, with a block, or with a last error. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SET, DEPLOYMENT = "machineset", "machinedeployment"
 Object = Node | Service | Machine | MachineSet | MachineDeployment
 
 SLOW_S = 3.0
-"""Work on an object that lasts longer hangs."""
+"""Work on an object that lasts for longer is the cause."""
 
 _CONTROLLERS = {
     NODE: "cloud-node-controller",
@@ -210,9 +210,9 @@ def _of_controllers(subject: Subject) -> Verdict | None:
     for account in _accounts(subject):
         if (lasts_s := account.in_work_s or 0.0) >= SLOW_S:
             return Verdict(
-                said=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: the cloud "
-                "does not answer, or the limit of calls to it is used up",
-                advice=("look at the cloud's state; a call that is given up is tried again",),
+                said=f"{state(subject)}: the daemon has been at it for {_span(lasts_s)}: a call to "
+                "the cloud or the API server takes long, or waits for its turn",
+                advice=("look at the state of both; a call that is given up is tried again",),
             )
         if account.blocked:
             return Verdict(said=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))

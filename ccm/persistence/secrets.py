@@ -302,11 +302,11 @@ def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecr
     if len(given) != 1:
         raise BackendDead("one encrypted store, with one storage, is what secrets take")
     config = given[0]
+    ring = keyring.from_files(config.key_files)
+    phrases = [keyring.passphrase(path) for path in config.passphrase_files]
     if len(config.storage) != 1:
         raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
     ((name, settings),) = config.storage.items()
     declared, make = registry.load(name)
     inner = make([context.read(declared, settings or {}, f"storage.{name}")], context)
-    ring = keyring.from_files(config.key_files)
-    phrases = [keyring.passphrase(path) for path in config.passphrase_files]
     return EncryptedSecretStore(inner, ring, phrases)

@@ -1,8 +1,8 @@
 """What a daemon knows about one object, as it tells those who ask why nothing happens.
 
 A controller says what only it can know (`Facts`); the rest is read where it is kept anyway: the
-queue, the back-off, what is held back. Times are seconds before or after
-the answer, so that nobody's clock matters.
+queue, the back-off, what is held back. Times are seconds before or after the answer, so that
+nobody's clock matters.
 """
 
 from __future__ import annotations

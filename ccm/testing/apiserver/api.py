@@ -66,7 +66,7 @@ class Request:
     accept: str = ""
 
     def decoded(self) -> Any:
-        """Return the decoded body; empty without one.
+        """Return the decoded body.
 
         Raises:
             ApiError: the body is not of its content type.
@@ -75,7 +75,7 @@ class Request:
             if self.content_type == protobuf.CONTENT_TYPE:
                 return protobuf.decode(schema.kubernetes(), self.body)
             is_yaml = self.content_type in _YAML_TYPES
-            return yaml.safe_load(self.body) if is_yaml else json.loads(self.body or "{}")
+            return yaml.safe_load(self.body) if is_yaml else json.loads(self.body)
         except (ValueError, yaml.YAMLError) as error:
             raise errors.bad_request(f"the body cannot be decoded: {error}") from error
 

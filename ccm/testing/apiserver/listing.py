@@ -225,7 +225,7 @@ def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
 async def stream(
     store: stores.Store, kind: kinds.Kind, options: ListOptions, renderer: Whole
 ) -> AsyncIterator[bytes]:
-    """Yield chunks of newline-terminated api.JSON events.
+    """Yield chunks of newline-terminated JSON events.
 
     The stream ends when its time is over, its place is forgotten or the store is closed. A start
     in the future yields nothing until the store has passed it.

@@ -4,7 +4,7 @@ Each function takes the decoded current object and the decoded patch and returns
 patched object. The current object may be changed on the way: hand in a fresh copy.
 
 A strategic merge patch merges lists by the merge keys of the schema and obeys the
-directives `$patch` of its elements (replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
+directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
 `$deleteFromPrimitiveList/<list>`. Where elements of the current list share a merge key
 (two addresses of one type), the first is the one that is merged, as in Kubernetes.
 """
@@ -50,8 +50,11 @@ def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]
         BadPatchError: a directive is malformed.
         UnprocessablePatchError: an element of a merged list lacks its merge key.
     """
-    if patch.get("$patch", "merge") != "merge":
-        raise BadPatchError(f"unknown directive {patch['$patch']!r}")
+    directive = patch.get("$patch", "merge")
+    if directive in ("replace", "delete"):
+        return dict(_plain(patch)) if directive == "replace" else {}
+    if directive != "merge":
+        raise BadPatchError(f"unknown directive {directive!r}")
     plain = {key: value for key, value in patch.items() if not key.startswith("$")}
     if "$retainKeys" in patch:  # kubectl sends it with volumes and with a Deployment's strategy
         kept = patch["$retainKeys"]

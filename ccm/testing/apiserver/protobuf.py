@@ -36,7 +36,7 @@ def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
         names = dict(_fields(envelope[1]))
         version, kind = _text(names[1]), _text(names[2])
         return {"kind": kind, "apiVersion": version, **_message(types[kind], envelope.get(2, b""))}
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"the kind is unknown, or a field malformed: {error}") from error
 
 

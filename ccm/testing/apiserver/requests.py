@@ -79,9 +79,7 @@ class Front:
             body = renderer.many(*page)
             if verb == "deletecollection":
                 keys = (entry.key for entry in page[0])
-                self.verbs.delete_all(
-                    target, keys, api.delete_options(request.decoded(), request.query)
-                )
+                self.verbs.delete_all(target, keys, _delete_options(request))
             return Response(body=body)
         if verb == "delete":
             return self._delete(target, request, renderer)
@@ -99,7 +97,7 @@ class Front:
     def _delete(
         self, target: api.Target, request: api.Request, renderer: listing.Whole
     ) -> Response:
-        written = self.verbs.delete(target, api.delete_options(request.decoded(), request.query))
+        written = self.verbs.delete(target, _delete_options(request))
         if not written.deleted or target.kind.is_returned_when_deleted:
             return Response(body=renderer.one(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
@@ -110,6 +108,10 @@ class Front:
 def _success(status: int = 200, **more: Any) -> Response:
     body = msgspec.json.encode(errors.status_object("Success", **more))
     return Response(body=body, status=status)
+
+
+def _delete_options(request: api.Request) -> api.DeleteOptions:
+    return api.delete_options(request.decoded() if request.body else {}, request.query)
 
 
 def _renderer(target: api.Target, request: api.Request) -> listing.Whole:

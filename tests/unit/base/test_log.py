@@ -92,6 +92,19 @@ def test_debug_lines_appear_from_verbosity_four_of_all_or_of_one_module(
     assert len(objects(stream)) == count
 
 
+def test_levels_change_while_a_thread_asks_for_them() -> None:
+    levels = log.Levels()
+
+    class Cache(dict[str, int]):
+        def __contains__(self, module: object) -> bool:
+            levels.set(0)
+            return super().__contains__(module)
+
+    levels._cache = Cache({"ccm.node": 4})
+
+    assert levels.appears(4, "ccm.node")
+
+
 def test_a_full_buffer_is_written_in_order(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
     log.setup(fmt="json", stream=stream, info_stream=infos, buffer_bytes=300)

@@ -19,7 +19,13 @@ from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
-from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
+from ccm.persistence.secrets import (
+    SEALED,
+    EncryptedConfig,
+    EncryptedSecretStore,
+    RotationReport,
+    storage,
+)
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import ELSEWHERE, overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
@@ -225,6 +231,10 @@ def test_key_files(tmp_path: Path) -> None:
         keyring.from_files([tmp_path / "absent"])
     with pytest.raises(errors.BackendDead, match="at least one key"):
         EncryptedSecretStore(provider(MemoryStore()), [])
+    # Nothing is opened without its keys.
+    config = EncryptedConfig(key_files=(tmp_path / "absent",), storage={"none": {}})
+    with pytest.raises(errors.BackendDead, match="cannot be read"):
+        storage([config], Context())
 
 
 async def test_wrong_key() -> None:

@@ -291,6 +291,8 @@ def test_a_strategic_patch_merges_lists_by_their_keys(
     ("patch", "labels"),
     [
         ({"b": None, "c": "3"}, {"a": "1", "c": "3"}),
+        ({"$patch": "replace", "c": "3"}, {"c": "3"}),
+        ({"$patch": "delete"}, {}),
         ({"$retainKeys": ["b", "c"], "c": "3"}, {"b": "2", "c": "3"}),
     ],
 )
@@ -344,6 +346,7 @@ def test_a_json_patch_is_carried_out(server: Server, operations: Any, labels: An
     [
         ("application/json", b"{}", 415),
         (api.MERGE_PATCH, b"{", 400),
+        (api.MERGE_PATCH, b"", 400),
         (api.MERGE_PATCH, b"[]", 400),
         (api.JSON_PATCH, b'[{"op":"test","path":"/kind","value":"Pod"}]', 422),
         (api.JSON_PATCH, b'[{"op":"replace","path":"","value":5}]', 422),
@@ -721,7 +724,8 @@ def test_kubectl_sends_protobuf(server: Server) -> None:
         server.ask("POST", SERVICES, raw, protobuf.CONTENT_TYPE)["spec"]["ports"][0]["targetPort"]
         == "http"
     )
-    for broken in (b"{}", raw[:-1], envelope("v1", "Nothing", b"")):
+    endless = b"k8s\0\x0a" + b"\xff" * 10 + b"\1"
+    for broken in (b"{}", raw[:-1], endless, envelope("v1", "Nothing", b"")):
         with refused(400, "BadRequest"):
             server.ask("POST", SERVICES, broken, protobuf.CONTENT_TYPE)
 
