@@ -322,3 +322,28 @@ async def test_other_cluster_does_not_open_it() -> None:
         await other.get_secret(NAME, key)
     await ring.close()
     await other.close()
+
+
+async def test_a_write_beside_a_rotation_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    async with sealed(store, OLD) as before:
+        key = await before.put_secret(NAME, "one", DATA)
+    async with sealed(store, NEW, OLD) as ours, sealed(store, NEW, OLD) as other:
+        seal = ours._sealed
+
+        async def late(*given: Any) -> dict[str, str]:
+            await other.put_secret(NAME, "one", {"a": b"new"})
+            return await seal(*given)
+
+        monkeypatch.setattr(ours, "_sealed", late)
+        assert await ours.rotate(NAME) == RotationReport(left=1)
+        assert await other.get_secret(NAME, key) == {"a": b"new"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "phrases", "expected"), [(1, 0, False), (2, 0, True), (1, 1, True), (0, 2, True)]
+)
+def test_a_key_that_is_to_go_is_known(keys: int, phrases: int, expected: bool) -> None:
+    ring = [bytes([at]) * 32 for at in range(keys)]
+    store = EncryptedSecretStore(provider(MemoryStore()), ring, [b"phrase"] * phrases)
+    assert store.has_old_keys is expected
