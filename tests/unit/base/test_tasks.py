@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ccm.base import clock, drain, lease_guard, tasks
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Lapsed, LeaseGuard
-from ccm.base.throttle import TokenBucket, Unlimited, bucket
+from ccm.base.throttle import Bucket, TokenBucket, Unlimited, bucket
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -272,3 +272,8 @@ async def test_trying_never_waits_and_never_jumps_the_line() -> None:
     assert not limiter.try_acquire()
     await tasks.cancel_and_join(waiter)
     assert limiter.try_acquire()
+
+
+def test_a_bucket_never_holds_more_than_its_burst() -> None:
+    bucket = Bucket(qps=1, burst=2)
+    assert [bucket.take(at) for at in (0, 0, 0, 1000, 1000, 1000)] == [True, True, False] * 2

@@ -179,3 +179,6 @@ def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
 
     assert not backoff.waits("a", 0.0)
     assert backoff.waits("b", 0.0)
+    backoff.end_outage(10.0)
+    backoff.keep(())
+    assert not backoff.in_outage

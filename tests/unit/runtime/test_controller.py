@@ -32,7 +32,7 @@ from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.backoff import ItemBackoff
+from ccm.runtime.backoff import AFTER_JITTER, ItemBackoff
 from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, PassTimer, Result, Watch
 from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Turn, Workers
 from ccm.testing.builders import node
@@ -281,6 +281,9 @@ async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
         queue.add("a")
         await advance(3.5)
         assert works.times("a") == [0, 1, 3]
+        last = works.controller._last("a")
+        assert last is not None
+        assert (last.ago_s, last.since_s) == (0.5, 3.5)
         works.answers["a"] = Result(failing=True)
         queue.add("a")
         await settle()
@@ -288,6 +291,29 @@ async def test_a_key_that_still_fails_keeps_its_back_off() -> None:
         await advance(12)
 
         assert works.times("a") == [0, 1, 3, 3.5, 7, 15]
+
+
+async def test_a_key_comes_back_when_it_said_or_a_little_later() -> None:
+    works = Works(a=Result(after_s=10), b=Result(after_s=10, punctual=True))
+    async with running(works) as queue:
+        for key in "ab":
+            queue.add(key)
+        await advance(35)
+    assert works.times("b") == [0, 10, 20, 30]
+    assert 10 < works.times("a")[1] <= 10 * (1 + AFTER_JITTER)
+
+
+async def test_after_a_success_the_same_cause_is_a_warning_again() -> None:
+    works = Works()
+    with capture_logs() as lines:
+        async with running(works) as queue:
+            for answer in (FailedPrecondition("wrong"), DONE, FailedPrecondition("wrong")):
+                works.answers["a"] = answer
+                queue.add("a")
+                await settle()
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        "reconcile failed"
+    ] * 2
 
 
 async def test_a_key_whose_cloud_is_busy_comes_back_as_after_that_error() -> None:
