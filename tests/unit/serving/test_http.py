@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.serving import acceptor, http, policy, tls
 from ccm.serving.http import MAX_BODY, Limits, Request, Response, text
@@ -334,10 +335,13 @@ async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch
         short = Short(fileno=opened.detach())
     short.setblocking(False)
     await server.start(short)
-    try:
-        answer = await exchange(short.getsockname()[1], LAST + b"\r\n")
-    finally:
-        await server.close()
+    with capture_logs() as lines:
+        try:
+            answer = await exchange(short.getsockname()[1], LAST + b"\r\n")
+        finally:
+            await server.close()
 
     assert answer.startswith(b"HTTP/1.1 200")
     assert short.lacks == 0
+    told = [line["log_level"] for line in lines if line["log_level"] != "debug"]
+    assert told == ["warning", "info"]
