@@ -335,6 +335,7 @@ async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch
         short = Short(fileno=opened.detach())
     short.setblocking(False)
     await server.start(short)
+    began = asyncio.get_running_loop().time()
     with capture_logs() as lines:
         try:
             answer = await exchange(short.getsockname()[1], LAST + b"\r\n")
@@ -343,5 +344,6 @@ async def test_a_shortage_of_files_is_waited_for(monkeypatch: pytest.MonkeyPatch
 
     assert answer.startswith(b"HTTP/1.1 200")
     assert short.lacks == 0
+    assert asyncio.get_running_loop().time() - began >= 0.05, "it does not spin"
     told = [line["log_level"] for line in lines if line["log_level"] != "debug"]
     assert told == ["warning", "info"]
