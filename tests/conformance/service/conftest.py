@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests import servers
+from tests.conformance.service.environment import ServiceEnvironment
 from tests.scenario import harness
+
+
+@pytest_asyncio.fixture
+async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceEnvironment]:
+    """An empty API server behind a recording proxy, Services and nodes cached."""
+    async with ServiceEnvironment.open(api_server) as each:
+        yield each
 
 
 @pytest_asyncio.fixture
