@@ -15,9 +15,11 @@ from ccm.machines.flags import ACCOUNT, CONTROL, NO_TARGET, TARGET, SharedFlags
 from ccm.runtime.manifest import ControllerContext, Manifest
 
 if TYPE_CHECKING:
+    from ccm.kube.informer import Informer
     from ccm.kube.resources import Kind
     from ccm.machines.crdguard import CRDGuard
     from ccm.machines.driver import Shared
+    from ccm.runtime.account import Facts
     from ccm.runtime.controller import Runnable
 
 F = TypeVar("F", bound=SharedFlags)
@@ -125,6 +127,10 @@ class _Parts:
 
         return CRDGuard(kind, self._crds(CRDS), self.recorder(component), self._deletions)
 
+    def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> Facts:
+        """Return the facts of an object for `explain`."""
+        return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
+
 
 def _lazily(
     make: Callable[[_Parts, F], Runnable], *, fleet: bool
@@ -149,7 +155,6 @@ def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController
     from ccm.controllers.machine.drain import Drainer
     from ccm.machines.drain import Settings
-    from ccm.runtime.account import Facts
 
     kind, events = parts.codec.machines, parts.recorder(reasons.COMPONENT)
     guard = parts.guard(kind, reasons.COMPONENT)
@@ -170,7 +175,7 @@ def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
 
     def facts(key: str) -> Facts:
         obj = parts.caches.machines.store.get(key)
-        found = guard.facts(obj, key, namespace=parts.caches.namespace)
+        found = parts.facts(guard, parts.caches.machines, key)
         return found if obj is None else replace(found, next_s=made.paused_s(obj) or None)
 
     made.controller.explains["machine"] = facts
@@ -205,9 +210,7 @@ def _machine_set(parts: _Parts, given: flags.MachineSetFlags) -> Runnable:
         events=parts.recorder(reasons.COMPONENT_SETS),
         workers=given.machine_set_concurrent_syncs,
     ).controller
-    made.explains["machineset"] = lambda key: guard.facts(
-        caches.machine_sets.store.get(key), key, namespace=caches.namespace
-    )
+    made.explains["machineset"] = lambda key: parts.facts(guard, caches.machine_sets, key)
     return made
 
 
@@ -225,8 +228,8 @@ def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> R
         ),
         workers=given.machine_deployment_concurrent_syncs,
     ).controller
-    made.explains["machinedeployment"] = lambda key: guard.facts(
-        caches.machine_deployments.store.get(key), key, namespace=caches.namespace
+    made.explains["machinedeployment"] = lambda key: parts.facts(
+        guard, caches.machine_deployments, key
     )
     return made
 

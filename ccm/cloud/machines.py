@@ -154,7 +154,7 @@ class Marks:
         return Identity(**{**texts, "name": texts["name"] or vm_name})
 
     def bear(self, labels: Mapping[str, Any] | None, who: Identity) -> bool:
-        """Return whether labels are an identity's; what has no marks is nobody's."""
+        """Return whether labels are those of an identity; without marks they are of none."""
         found = self.identity(labels, "")
         is_marked = bool(found.cluster and found.uid)
         return is_marked and (found.cluster, found.uid) == (who.cluster, who.uid)
