@@ -24,6 +24,8 @@ from functools import partial
 from types import FrameType, MappingProxyType
 from typing import Any, Literal, Protocol
 
+import structlog
+
 from ccm.base import clock, log_render, redact
 
 DEBUG = 4
@@ -146,22 +148,6 @@ def _put(stream: Stream, data: bytes) -> None:
         stream.write(data)
         stream.flush()
 
-
-@contextmanager
-def _without(package: str) -> Iterator[None]:
-    """Inside, this package cannot be imported, unless somebody has done so already."""
-    is_hidden = package not in sys.modules
-    if is_hidden:
-        sys.modules[package] = None  # type: ignore[assignment]  # absent, to `import`
-    yield
-    if is_hidden:
-        del sys.modules[package]
-
-
-# structlog has a renderer for developers, not used here, that loads rich where it is installed:
-# a tenth of a second of CPU and 3 MiB at each start of the daemon.
-with _without("rich"):
-    import structlog
 
 Format = Literal["text", "json", "dev"]
 

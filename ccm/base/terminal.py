@@ -1,6 +1,7 @@
 """The door to rich, which draws on terminals: an extra that is not installed everywhere.
 
-Only commands for people draw; the daemon never loads it.
+Only commands draw. structlog loads rich too where it is installed: 0.1 s of CPU and 3 MiB, which
+the image saves.
 """
 
 from __future__ import annotations
