@@ -1,6 +1,6 @@
-"""The in-memory API server, and tools for tests, ours and those of provider authors.
+"""Test tools for this project and for provider authors, and the in-memory API server.
 
-What may enter: clocks, fakes and suites that could be used outside this project to test a
-provider, and the API server of the sandbox and of `kube-ccm plan`. What must never: anything that
-the daemon would want to import.
+Allowed here: clocks, fakes and contract suites that can test a provider outside this project,
+and the API server of the sandbox and of `kube-ccm plan`. Not allowed: anything that the daemon
+imports.
 """

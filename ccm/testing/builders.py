@@ -1,4 +1,4 @@
-"""Builders of objects for tests: every field has a sane default, a test names what matters."""
+"""Builders of test objects: every field has a default, so that a test names only what matters."""
 
 from __future__ import annotations
 
@@ -41,24 +41,20 @@ def node(  # noqa: PLR0913 - a builder names every field
     resource_version: str = "1",
     created: str = CREATED,
 ) -> Node:
-    """A Node.
+    """Return a Node.
 
     Args:
-        name: its name.
         provider_id: `spec.providerID`; empty = not initialised yet.
-        taints: `spec.taints`; empty = none, as the server writes it.
-        labels: labels.
-        annotations: annotations.
+        taints: `spec.taints`; empty = omitted, as the API server does.
         addresses: `status.addresses`.
         pod_cidrs: `spec.podCIDRs`.
         ready: status of the Ready condition, `True`, `False` or `Unknown`; None = no condition.
         conditions: further conditions.
-        uid: its UID; None = made from the name.
-        resource_version: the version of this state.
+        uid: None = derived from the name.
         created: creation time, RFC 3339.
     """
-    given = [NodeCondition(type=names.CONDITION_READY, status=ready)] if ready else []
-    given += conditions
+    all_conditions = [NodeCondition(type=names.CONDITION_READY, status=ready)] if ready else []
+    all_conditions += conditions
     return Node(
         metadata=ObjectMeta(
             name=name,
@@ -73,7 +69,7 @@ def node(  # noqa: PLR0913 - a builder names every field
             taints=list(taints) or None,
             pod_cidrs=list(pod_cidrs) or None,
         ),
-        status=NodeStatus(addresses=list(addresses) or None, conditions=given or None),
+        status=NodeStatus(addresses=list(addresses) or None, conditions=all_conditions or None),
     )
 
 
@@ -88,16 +84,11 @@ def service(
     resource_version: str = "1",
     **spec: Any,
 ) -> Service:
-    """A Service of type LoadBalancer.
+    """Return a Service of type LoadBalancer.
 
     Args:
-        name: its name.
-        namespace: its namespace.
         ports: `spec.ports`.
-        annotations: annotations.
-        finalizers: finalizers.
-        uid: its UID; None = made from namespace and name.
-        resource_version: the version of this state.
+        uid: None = derived from namespace and name.
         spec: further fields of `ServiceSpec`, such as `session_affinity`.
     """
     return Service(
@@ -115,10 +106,10 @@ def service(
 
 
 def uninitialized_taint(*, value: str = "true", effect: str = names.EFFECT_NO_SCHEDULE) -> Taint:
-    """The taint a kubelet sets on a node that waits for its cloud."""
+    """Return the taint that the kubelet sets on a node until the cloud provider initialises it."""
     return Taint(key=names.TAINT_UNINITIALIZED, value=value, effect=effect)
 
 
 def shutdown_taint(*, effect: str = names.EFFECT_NO_SCHEDULE) -> Taint:
-    """The taint of a node whose instance is switched off."""
+    """Return the taint of a node whose instance is shut down."""
     return Taint(key=names.TAINT_SHUTDOWN, effect=effect)

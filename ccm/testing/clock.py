@@ -1,10 +1,10 @@
 """Virtual time: an event loop that jumps to its next timer as soon as nothing else can run.
 
-A program full of waits then runs to its end without waiting, `asyncio.timeout` included,
-and `ccm.base.clock` tells the loop's time while it runs. Time never moves while anything
-is ready, so what happens at one moment is complete before the next. Work in the loop's
-threads holds time; sockets and processes do not: a test with real input and output keeps
-the real loop.
+A program full of waits then finishes without waiting in real time, `asyncio.timeout` included.
+`ccm.base.clock` shows the loop's time while the loop runs. Time does not move while a callback
+is ready, so all work of one moment completes before the next. Functions in the loop's threads
+stop the clock; sockets and processes do not. A test with real input and output must use the
+real loop.
 
 With pytest-asyncio a provider's `conftest.py` gives its tests the loop:
 
@@ -33,47 +33,49 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-"""What a virtual clock on the wall shows when its loop is made."""
+"""Wall-clock time of a new virtual loop."""
 
 START_S = 1000.0
-"""A loop's time when it is made; not zero, so that zero may stand for 'never'."""
+"""Monotonic time of a new loop. Not zero, so that zero can stand for "never"."""
 
 _SETTLE_LIMIT = 100_000
 _JUMP_LIMIT = 200_000
 
 _RESOLUTION_S = 2e-9
-"""Least time until a timer fires. asyncio fires timers up to 1 ns early: one that its callback sets
-again at once would never let time move."""
+"""Minimum delay of a timer. asyncio fires timers up to 1 ns early. A timer that its callback sets
+again at once would otherwise keep time from moving.
+"""
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop with a time of its own, which the project's clocks show while it runs.
+    """An event loop with its own time, which `ccm.base.clock` shows while the loop runs.
 
     Attributes:
-        held: what waits for the world: functions in threads, for one; no time is skipped then.
-        only_here: other threads keep the machine's time.
+        held: number of external operations in progress, such as functions in threads. While it is
+            not zero, no time is skipped.
+        only_here: whether other threads keep the real time.
     """
 
     held = 0
     only_here = False
 
     def now(self) -> datetime:
-        """Return the time on the wall."""
+        """Return the wall-clock time."""
         raise NotImplementedError
 
     def hold(self, more: int) -> None:
-        """Count what waits for the world."""
+        """Add `more` to the number of external operations; a negative number ends them."""
         self.held += more
 
     def run_forever(self) -> None:
-        """Run, with the project's clocks showing this loop's time."""
+        """Run the loop and make the project's clocks show its time."""
         with clock.replaced(self.now, self.time, here=self.only_here):
             super().run_forever()
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
     ) -> asyncio.Future[T]:
-        """Run a function in a thread, which holds the loop until it has ended."""
+        """Run a function in a thread; virtual time stops until the function returns."""
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
         self.hold(1)
         future.add_done_callback(lambda _: self.hold(-1))
@@ -81,23 +83,23 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualTimeLoop(SkippingLoop):
-    """An event loop whose time passes only when all of its tasks wait."""
+    """An event loop whose time moves only while all of its tasks wait."""
 
     def __init__(self) -> None:
         self.virtual_s = START_S
         self.start = START
         self.moments: list[float] = []
-        """Moments of timers, a heap; those of cancelled timers are among them."""
+        """Heap of timer deadlines. Deadlines of cancelled timers stay in it."""
         self.settling: list[asyncio.Future[None]] = []
-        """Futures that are done when no callback is ready."""
+        """Futures that complete when no callback is ready."""
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
-        """Virtual seconds, from `START_S` on."""
+        """Return the virtual seconds; the first value is `START_S`."""
         return self.virtual_s
 
     def now(self) -> datetime:
-        """Virtual time on the wall."""
+        """Return the virtual wall-clock time."""
         return self.start + timedelta(seconds=self.virtual_s - START_S)
 
     def call_at(
@@ -107,7 +109,7 @@ class VirtualTimeLoop(SkippingLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Set a timer, and remember its exact moment."""
+        """Schedule a timer and record its exact deadline."""
         if when > self.virtual_s:
             least = max(_RESOLUTION_S, 2 * math.ulp(self.virtual_s))
             when = max(when, self.virtual_s + least)
@@ -116,7 +118,7 @@ class VirtualTimeLoop(SkippingLoop):
 
 
 class _Jumping(selectors.DefaultSelector):
-    """A selector that lets virtual time pass where another would wait."""
+    """A selector that advances virtual time instead of waiting."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
@@ -128,8 +130,8 @@ class _Jumping(selectors.DefaultSelector):
         if self._loop.settling and (ready := self._settle(timeout)) is not None:
             return ready
         if timeout is None or (timeout > 0 and self._loop.held):
-            # Only another thread can wake the loop, so this waits for real; a test in which
-            # none does is ended by its own deadline.
+            # Only another thread can wake the loop, so wait in real time. If none does, the
+            # test's own deadline ends the test.
             return super().select(None)
         ready = super().select(0)
         if not ready and timeout > 0:
@@ -137,20 +139,20 @@ class _Jumping(selectors.DefaultSelector):
         return ready
 
     def _settle(self, timeout: float | None) -> list[Any] | None:
-        """End the waits for a loop at rest; None: it is not at rest."""
+        """Complete the `settle` waits of an idle loop; return None while callbacks are ready."""
         waits = self._loop.settling
         if timeout is not None and timeout <= 0:
             self._spins += 1
             if self._spins <= _SETTLE_LIMIT:
                 return None
             error = RuntimeError("the event loop does not come to rest: does a task spin?")
-            for wait in (one for one in waits if not one.done()):
+            for wait in (pending for pending in waits if not pending.done()):
                 wait.set_exception(error)
         else:
             ready = super().select(0)
             if ready:
                 return ready
-            for wait in (one for one in waits if not one.done()):
+            for wait in (pending for pending in waits if not pending.done()):
                 wait.set_result(None)
         waits.clear()
         self._spins = 0
@@ -159,40 +161,41 @@ class _Jumping(selectors.DefaultSelector):
     def _jump(self, timeout: float) -> None:
         self._jumps += 1
         if self._jumps > _JUMP_LIMIT:
-            self._jumps = 0  # the tasks still have to be ended
+            self._jumps = 0  # the test still has to end its tasks
             raise RuntimeError(
                 f"{_JUMP_LIMIT} timers in one loop: does a test await what never comes, "
                 "while something ticks?"
             )
-        # The timer's own moment and not "now plus timeout", which rounding makes miss it.
+        # Use the timer's recorded deadline: rounding makes "now plus timeout" miss it.
         reached = self._loop.virtual_s + timeout
         slack, moments = 4 * math.ulp(reached), self._loop.moments
         while moments and moments[0] < reached - slack:
-            heapq.heappop(moments)  # passed, or cancelled
+            heapq.heappop(moments)  # fired or cancelled
         if moments and moments[0] <= reached + slack:
             reached = heapq.heappop(moments)
         if reached + 1e-9 == reached:
-            # Beside such a number asyncio's resolution is lost, and it fires what lies before now.
+            # asyncio's 1 ns resolution is lost in so large a number, and it fires only timers
+            # that lie strictly before now: step to the next float.
             reached = math.nextafter(reached, math.inf)
         self._loop.virtual_s = max(self._loop.virtual_s, reached)
 
 
 def elapsed_s() -> float:
-    """Virtual seconds since the running loop was made."""
+    """Return the virtual seconds since the running loop was created."""
     return round(_loop().virtual_s - START_S, 6)
 
 
 async def advance(seconds: float) -> None:
-    """Let that much time pass; return when everything it set off has settled."""
+    """Advance virtual time by `seconds`; return when all resulting work has settled."""
     target = _loop().virtual_s + seconds
     await settle()
-    while _loop().virtual_s < target:  # noqa: ASYNC110 - time itself is awaited, no condition
+    while _loop().virtual_s < target:  # noqa: ASYNC110 - it waits for time, not for a condition
         await asyncio.sleep(target - _loop().virtual_s)
     await settle()
 
 
 def jump(seconds: float) -> None:
-    """Move time at once and wake nobody in between, as a suspended machine would."""
+    """Advance virtual time at once without running timers in between, like a suspended machine."""
     _loop().virtual_s += seconds
 
 
@@ -200,7 +203,7 @@ async def settle() -> None:
     """Return when no other callback of the event loop is ready to run.
 
     Raises:
-        RuntimeError: something keeps the loop busy for ever.
+        RuntimeError: tasks keep the loop busy without end.
     """
     wait = _loop().create_future()
     _loop().settling.append(wait)

@@ -1,8 +1,9 @@
-"""The provider contract: what the daemon relies on, as a test class to subclass.
+"""The provider contract: a test class that checks what the daemon relies on.
 
-Write a `Harness` for your cloud and name it in a subclass; pytest then collects every case
-below, once for each interface your cloud offers (`InstancesV2`, or `Instances` with
-`Zones`). What your cloud does not offer is skipped with a reason. Install `kube-ccm[testing]`.
+Install `kube-ccm[testing]`. Write a `Harness` for your cloud and a subclass with a `harness`
+fixture. pytest then collects every case below, once for each interface your cloud offers
+(`InstancesV2`, or `Instances` with `Zones`). Cases for capabilities that your cloud lacks are
+skipped with a reason.
 
 ```python
 import pytest_asyncio
@@ -45,20 +46,20 @@ class TestAcme(ProviderContract):
             yield AcmeHarness(fake)
 ```
 
-A cloud with load balancers or routes gets the cases of `contract_balancers` and
-`contract_routes` too; override the hooks about them, among which `lose_answer` matters
-most: it cuts the provider off after each single write. `shrink_pages` matters to every cloud
-that lists: whoever reads the first page only is right until the cloud is large.
+A cloud with load balancers or routes also runs the cases of `contract_balancers` and
+`contract_routes`; override the hooks about them. `lose_answer` matters most: it drops the response
+to one write. `shrink_pages` matters to every cloud that lists: a provider that reads only the
+first page works until the cloud grows.
 
-A machine driver is held to `MachineContract` of `contract_machines`, with the same harness. A
-package that has nothing but a machine driver needs no subclass of `ProviderContract`.
+`MachineContract` of `contract_machines` tests a machine driver, with the same harness. A package
+with nothing but a machine driver needs no subclass of `ProviderContract`.
 
-Override no case. What a cloud may do otherwise is declared, with a reason that the report shows:
-`opt_outs = {"free_writes": "a PUT of what is there costs nothing"}` (`OPT_OUTS` has all).
+Override no case. Declare each permitted deviation of your cloud, with a reason for the report:
+`opt_outs = {"free_writes": "a PUT of what is there costs nothing"}` (`OPT_OUTS` lists all).
 
-The cases ask exactly as the daemon does, but without its protection: no deadline and no
-normalising of errors, so that what a provider really raises can be seen. A fake may run in the
-test's own event loop, also behind a socket: its tasks are not taken for the provider's.
+The cases call the provider in the daemon's order, but without deadlines and without error
+normalisation, so that they see the errors the provider itself raises. A fake may run in the
+test's event loop, also behind a socket: its tasks do not count as the provider's.
 """
 
 from __future__ import annotations
@@ -90,17 +91,17 @@ from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer,
 from ccm.testing.probes import CLUSTER, Face, OpeningCases, by_id, by_name, outcome, same
 
 PAGE, PAGED = 2, 5
-"""Items on a page, and how many there are of a kind."""
+"""Items on a page, and objects of each kind: more than two pages."""
 
 
 @pytest.mark.asyncio
 class ListingCases:
-    """Mixed into `ProviderContract`, which brings the fixtures."""
+    """Cases about listings and pages. `ProviderContract` provides the fixtures."""
 
     async def test_listing_agrees_with_single_questions(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """The inventory has each instance once, with the name, power and metadata it has."""
+        """The inventory has each instance once and agrees with single calls about it."""
         inventory = probes.inventory_of(cloud)
         face = Face(cloud, old=cloud.instances is None)
         made = [await harness.create() for _ in range(3)]
@@ -108,18 +109,20 @@ class ListingCases:
 
         listed = (await inventory.list_instances()).instances
 
-        for each in made:
-            found = [r for r in listed if r.metadata.provider_id == each.provider_id]
-            assert len(found) == 1, f"{each.provider_id} is listed {len(found)} times"
-            state = await face.state(by_id(each))
-            same(found[0].name, each.name, "listed name")
-            same(found[0].power, state.power, f"listed power of {each.name}")
+        for instance in made:
+            records = [r for r in listed if r.metadata.provider_id == instance.provider_id]
+            assert len(records) == 1, f"{instance.provider_id} is listed {len(records)} times"
+            state = await face.state(by_id(instance))
+            same(records[0].name, instance.name, "listed name")
+            same(records[0].power, state.power, f"listed power of {instance.name}")
             same(
-                probes.plain(found[0].metadata), await face.metadata(by_id(each)), "listed metadata"
+                probes.plain(records[0].metadata),
+                await face.metadata(by_id(instance)),
+                "listed metadata",
             )
 
     async def test_listing_forgets_the_deleted(self, cloud: Cloud, harness: Harness) -> None:
-        """A deleted instance is not listed."""
+        """The inventory omits a deleted instance."""
         inventory = probes.inventory_of(cloud)
         made = await harness.create()
         await harness.delete(made)
@@ -129,7 +132,7 @@ class ListingCases:
         assert made.provider_id not in {r.metadata.provider_id for r in listed}
 
     async def test_listing_counts_its_requests(self, cloud: Cloud, harness: Harness) -> None:
-        """A listing tells how many cloud requests it took."""
+        """`requests` of a listing is the number of cloud requests that the listing took."""
         inventory = probes.inventory_of(cloud)
         await harness.shrink_pages(PAGE)
         for _ in range(3):
@@ -141,17 +144,17 @@ class ListingCases:
         same(listing.requests, await harness.requests() - before, "requests of a listing")
 
     async def test_every_page_of_instances_is_listed(self, cloud: Cloud, harness: Harness) -> None:
-        """A listing goes on to the last page."""
+        """The inventory reads every page."""
         inventory = probes.inventory_of(cloud)
         await harness.shrink_pages(PAGE)
         made = [(await harness.create()).provider_id for _ in range(PAGED)]
 
         listed = (await inventory.list_instances()).instances
 
-        _has_all([each.metadata.provider_id for each in listed], made, "instances")
+        _has_all([record.metadata.provider_id for record in listed], made, "instances")
 
     async def test_a_name_is_looked_for_on_every_page(self, face: Face, harness: Harness) -> None:
-        """An instance is found by its name wherever it stands in the cloud's listing."""
+        """A lookup by name finds an instance on any page of the cloud's listing."""
         await harness.shrink_pages(PAGE)
         for made in [await harness.create() for _ in range(PAGED)]:
             try:
@@ -162,7 +165,7 @@ class ListingCases:
     async def test_every_page_of_load_balancers_is_read(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Each is found, and listed where they are listed, wherever it stands."""
+        """Lookups and listings find load balancers on any page."""
         balancer = probes.balancer_of(cloud)
         await harness.shrink_pages(PAGE)
         services = [build_service(f"web-{number}") for number in range(PAGED)]
@@ -170,14 +173,20 @@ class ListingCases:
             await ensured(balancer, service, [])
 
         for service in services:
-            found = await balancer.get_load_balancer(CLUSTER, service)
-            assert found is not None, f"the load balancer of {service.name} is not found amid pages"
+            status = await balancer.get_load_balancer(CLUSTER, service)
+            assert status is not None, (
+                f"the load balancer of {service.name} is not found amid pages"
+            )
         if isinstance(balancer, LoadBalancerDigests):
             names = [balancer.get_load_balancer_name(CLUSTER, service) for service in services]
             _has_all(await _listed(balancer), names, "load balancers")
 
     async def test_every_page_of_routes_is_listed(self, cloud: Cloud, harness: Harness) -> None:
-        """What is not listed would be created again, and its node marked as without network."""
+        """The listing has the routes of every page.
+
+        The route controller would create a missing route again, and mark its node
+        NetworkUnavailable.
+        """
         routes = probes.routes_of(cloud)
         await harness.shrink_pages(PAGE)
         nodes = await probes.nodes(cloud, harness, PAGED)
@@ -186,24 +195,24 @@ class ListingCases:
 
         listed = await routes.list_routes(CLUSTER)
 
-        _has_all([each.target_node for each in listed], [node.name for node in nodes], "routes")
+        _has_all([route.target_node for route in listed], [node.name for node in nodes], "routes")
 
     async def test_a_listing_tells_where_balancers_are_reached(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A listed load balancer has the status that asking for it alone gives."""
+        """A listed load balancer has the same status as `get_load_balancer` returns."""
         balancer = probes.digests_of(cloud)
         status = await ensured(balancer, build_service(), await probes.nodes(cloud, harness, 1))
 
         (listed,) = await balancer.list_load_balancers(CLUSTER)
 
-        told = f"listed status: found {listed.status}, expected {status}"
-        assert load_balancer_status_equal(listed.status, status), told
+        message = f"listed status: found {listed.status}, expected {status}"
+        assert load_balancer_status_equal(listed.status, status), message
 
     async def test_digests_tell_whether_ensure_is_needed(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Equal right after an ensure, different when anything differs on either side."""
+        """Digests are equal after an ensure and differ when either side changes."""
         balancer = probes.digests_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         await ensured(balancer, service, nodes)
@@ -230,7 +239,7 @@ class ListingCases:
     async def test_a_digest_tells_apart_what_ensure_tells_apart(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """Whatever changes the load balancer changes the digest, and the listed one follows."""
+        """Every change that ensure makes in the cloud changes the digest and the listed digest."""
         balancer = probes.digests_of(cloud)
         plain, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         name = balancer.get_load_balancer_name(CLUSTER, plain)
@@ -254,20 +263,20 @@ class ListingCases:
 
 
 async def _listed(balancer: LoadBalancerDigests) -> dict[str, str]:
-    return {one.name: one.digest for one in await balancer.list_load_balancers(CLUSTER)}
+    return {record.name: record.digest for record in await balancer.list_load_balancers(CLUSTER)}
 
 
 async def _made(harness: Harness) -> object:
-    """What tells that load balancers were changed: themselves, and writes unless they are free."""
+    """Return a value that differs after any change of load balancers or any write that costs."""
     free = probes.is_opted_out(harness, "free_writes")
     return set(await harness.load_balancers()), 0 if free else await harness.writes()
 
 
 def _has_all(found: Collection[str], made: Collection[str], what: str) -> None:
-    """Fail unless each is there once."""
+    """Fail unless every expected item is listed exactly once."""
     missing = sorted(set(made) - set(found))
     assert not missing, f"{len(missing)} of {len(made)} {what} are not listed: is every page read?"
-    twice = sorted({one for one in found if list(found).count(one) > 1})
+    twice = sorted({item for item in found if list(found).count(item) > 1})
     assert not twice, f"{what} listed twice: {twice}"
 
 
@@ -284,25 +293,28 @@ __all__ = [
 ]
 
 AT_ONCE = 4
-"""Calls that have to reach the cloud at one time."""
+"""Calls that must reach the cloud at the same time."""
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-"""What Kubernetes accepts as the value of a label."""
+"""Valid label values in Kubernetes."""
 
 
 @pytest.mark.asyncio
 class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
-    """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
+    """Base class for the tests of a provider.
+
+    Name the subclass `Test...` and give it a fixture `harness`.
+    """
 
     @pytest_asyncio.fixture
     async def cloud(self, harness: Harness) -> AsyncIterator[Cloud]:
-        """The opened provider."""
+        """Open the provider."""
         async with probes.in_one_task(harness.open()) as cloud:
             yield cloud
 
     @pytest.fixture(params=["InstancesV2", "Instances"])
     def face(self, request: pytest.FixtureRequest, cloud: Cloud) -> Face:
-        """One way to look up instances; each case runs for both that the cloud may offer."""
+        """Return one way to look up instances; each case runs for every way the cloud offers."""
         return Face(cloud, old=request.param == "Instances")
 
     async def test_running_instance_exists(self, face: Face, harness: Harness) -> None:
@@ -321,7 +333,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(made)), RUNNING, "a restarted instance")
 
     async def test_instance_on_its_way_is_not_shut_down(self, face: Face, harness: Harness) -> None:
-        """Only what is known to be switched off counts as shut down."""
+        """An instance counts as shut down only when it is known to be switched off."""
         made = await harness.create()
 
         await harness.transition(made)
@@ -329,7 +341,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(made)), RUNNING, "an instance between two states")
 
     async def test_deleted_instance_is_gone(self, face: Face, harness: Harness) -> None:
-        """Absence is the answer False about existence, not an error, and only for that one."""
+        """Existence calls return False for a deleted instance, without an error; others exist."""
         made, other = await harness.create(), await harness.create()
 
         await harness.delete(made)
@@ -338,7 +350,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_id(other)), RUNNING, "another instance")
 
     async def test_absence_elsewhere_is_not_found(self, face: Face, harness: Harness) -> None:
-        """Every other question about an absent instance raises NotFound itself."""
+        """Every other call about an absent instance raises NotFound itself."""
         made = await harness.create()
 
         await harness.delete(made)
@@ -348,7 +360,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 await probes.must_raise(name, ask, (errors.NotFound,), "about an absent instance")
 
     async def test_lookup_by_name(self, face: Face, harness: Harness) -> None:
-        """A node without provider ID is found by its name, and gone with its instance."""
+        """A lookup by name finds a node without provider ID until its instance is deleted."""
         made, other = await harness.create(), await harness.create()
         try:
             same(await face.state(by_name(made)), RUNNING, "an instance looked up by name")
@@ -363,7 +375,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.state(by_name(other)), RUNNING, "another instance")
 
     async def test_provider_id_wins_over_name(self, face: Face, harness: Harness) -> None:
-        """A node that carries the ID of one instance and the name of another is the first."""
+        """For a node with the ID of one instance and the name of another, the ID decides."""
         first, second = await harness.create(), await harness.create()
         mixed = build_node(second.name, provider_id=first.provider_id)
 
@@ -381,7 +393,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_foreign_provider_id_is_refused(
         self, face: Face, harness: Harness, provider_id: str
     ) -> None:
-        """An ID of another cloud, or none at all, is InvalidArgument and never an absence."""
+        """A malformed or foreign provider ID raises InvalidArgument and is never an absence."""
         made = await harness.create()
         scheme = made.provider_id.partition("://")[0]
 
@@ -391,7 +403,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             )
 
     async def test_metadata_is_complete(self, face: Face, harness: Harness) -> None:
-        """Provider ID, type and addresses are there, zone and region where the cloud has them."""
+        """Metadata has provider ID, type, addresses, and the zone and region that the cloud has."""
         made = await harness.create()
 
         metadata = await face.metadata(by_id(made))
@@ -400,18 +412,18 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         probes.check_own_id(face.cloud, made.provider_id)
         assert metadata.instance_type, "the instance type is empty"
         for field in ("instance_type", "zone", "region"):
-            found, expected = getattr(metadata, field), getattr(made, field)
-            assert LABEL_VALUE.fullmatch(found), f"{field} {found!r} is no value for a label"
+            actual, expected = getattr(metadata, field), getattr(made, field)
+            assert LABEL_VALUE.fullmatch(actual), f"{field} {actual!r} is no value for a label"
             if expected:
-                same(found, expected, field)
+                same(actual, expected, field)
         for key, value in metadata.additional_labels.items():
             assert LABEL_VALUE.fullmatch(value), f"label {key} has the impossible value {value!r}"
-        if not face.old:  # which cannot say them
+        if not face.old:  # the old interface has no additional labels
             lost = made.additional_labels.items() - metadata.additional_labels.items()
             assert not lost, f"additional labels lost: {sorted(lost)}"
 
     async def test_addresses_are_usable(self, face: Face, harness: Harness) -> None:
-        """Addresses are there once each, IPs are IPs, and the expected ones come in order."""
+        """Addresses are unique, IPs parse, and expected addresses come in the expected order."""
         made = await harness.create()
 
         addresses = list((await face.metadata(by_id(made))).addresses)
@@ -425,7 +437,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             same(addresses, list(made.addresses), "addresses")
 
     async def test_same_question_same_answer(self, face: Face, harness: Harness) -> None:
-        """Repeated and concurrent questions get equal answers, addresses in one order."""
+        """Repeated and concurrent calls return equal results, addresses in one order."""
         made = await harness.create()
 
         for name, ask in face.questions(made).items():
@@ -434,7 +446,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 same(other, first, f"{name}, asked again")
 
     async def test_arguments_are_left_alone(self, face: Face, harness: Harness) -> None:
-        """What is handed in is read-only."""
+        """The provider does not modify its arguments."""
         made = await harness.create()
         for provider_id in (made.provider_id, ""):
             node = build_node(
@@ -455,7 +467,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
     async def test_fault_arrives_as_promised(
         self, face: Face, harness: Harness, fault: str
     ) -> None:
-        """A fault is its promised class or hidden by a right answer; afterwards all is well."""
+        """A fault raises a promised class or the right result hides it; afterwards calls work."""
         how = probes.scripted(harness, fault)
         made = await harness.create()
         questions = face.questions(made)
@@ -464,19 +476,19 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
 
         await harness.fail(how)
         for name, ask in questions.items():
-            found = await probes.patient(harness, name, ask)
-            if found != healthy[name]:
+            result = await probes.patient(harness, name, ask)
+            if result != healthy[name]:
                 reached = True
-                probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
+                probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
         assert reached, f"no question noticed the fault; does Harness.fail({how!r}) work?"
         for name, ask in questions.items():
-            found = await probes.after_fault(harness, ask, healthy[name])
-            same(found, healthy[name], f"{name} after {fault}")
+            result = await probes.after_fault(harness, ask, healthy[name])
+            same(result, healthy[name], f"{name} after {fault}")
 
     async def test_hanging_cloud_can_be_left(self, face: Face, harness: Harness) -> None:
-        """A call that hangs obeys cancellation, leaves no task, and the next one works."""
+        """Cancelling a hanging call works, leaves no task, and the next call works."""
         how = probes.scripted(harness, HANG)
         made = await harness.create()
         questions = face.questions(made)
@@ -493,7 +505,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             same(await outcome(ask), healthy[name], f"{name} after a hanging one")
 
     async def test_cancellation_is_obeyed(self, face: Face, harness: Harness) -> None:
-        """A call may be cancelled wherever it waits; the next one gives the right answer."""
+        """A call can be cancelled at any await; the next call returns the right result."""
         made = await harness.create()
         for name, ask in face.questions(made).items():
             healthy = await outcome(ask)
@@ -504,7 +516,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 await started.have_ended(f"after {name} was cancelled")
 
     async def test_surprises_are_survived(self, face: Face, harness: Harness) -> None:
-        """Unknown fields are skipped; an unknown state is neither absent nor shut down."""
+        """Unknown fields are ignored; an unknown state means neither absent nor shut down."""
         made = await harness.create()
         before = await face.metadata(by_id(made))
 
@@ -514,7 +526,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         same(await face.metadata(by_id(made)), before, "metadata with unknown fields around")
 
     async def test_rotated_credentials(self, face: Face, harness: Harness) -> None:
-        """Old credentials give the right answer or a refusal; a new opening works."""
+        """Old credentials give the right result or an authentication error; a new opening works."""
         made = await harness.create()
         questions = face.questions(made)
         healthy = {name: await outcome(ask) for name, ask in questions.items()}
@@ -522,16 +534,16 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         await harness.rotate()
 
         for name, ask in questions.items():
-            found = await probes.patient(harness, name, ask)
-            if found != healthy[name]:
-                probes.check_error(found, PROMISED["denied"], f"{name} with old credentials")
+            result = await probes.patient(harness, name, ask)
+            if result != healthy[name]:
+                probes.check_error(result, PROMISED["denied"], f"{name} with old credentials")
         async with harness.open() as reopened:
             renewed = Face(reopened, old=face.old).questions(made)
             for name, ask in renewed.items():
                 same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
     async def test_openings_are_independent(self, harness: Harness) -> None:
-        """Two openings live side by side: the daemon opens the new before it closes the old."""
+        """Two openings work at once: a reload opens the new one before it closes the old one."""
         made = await harness.create()
         async with harness.open() as first:
             async with harness.open():
@@ -540,7 +552,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
             same(await face.state(by_id(made)), RUNNING, "asked beside a closed opening")
 
     async def test_closing_ends_every_session(self, harness: Harness) -> None:
-        """Sessions and connections are closed with the provider, not left to be found."""
+        """Closing the provider closes its sessions and connections, without garbage collection."""
         made = await harness.create()
 
         async def ask_and_close() -> None:
@@ -552,16 +564,16 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
         assert not left, f"left open by a provider that was closed: {left}"
 
     async def test_calls_reach_the_cloud_side_by_side(self, face: Face, harness: Harness) -> None:
-        """A call that hangs keeps no other one waiting, as a pool of one connection would."""
+        """A hanging call delays no other call, as a pool of one connection would."""
         how = probes.scripted(harness, HANG)
         made = [await harness.create() for _ in range(AT_ONCE)]
-        asks = [partial(face.state, by_id(each)) for each in made]
+        asks = [partial(face.state, by_id(instance)) for instance in made]
         before = await harness.requests()
         await asyncio.gather(*(outcome(ask) for ask in asks))
-        # Fewer where one request answers several questions.
+        # Fewer where one request serves several calls.
         due = min(AT_ONCE, await harness.requests() - before)
 
-        came = await probes.side_by_side(harness, asks, hang=how)
+        arrived = await probes.side_by_side(harness, asks, hang=how)
 
-        told = f"{came} of {due} requests at once reached the cloud: is the pool too small?"
-        assert came >= due, told
+        message = f"{arrived} of {due} requests at once reached the cloud: is the pool too small?"
+        assert arrived >= due, message

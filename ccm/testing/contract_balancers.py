@@ -25,13 +25,13 @@ from ccm.testing.probes import CLUSTER, outcome, patiently, same
 
 HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
 UDP = ServicePort(name="mdns", protocol="UDP", port=5353, target_port=5353, node_port=30953)
-"""Behind the plain port in every order, so that nothing but the protocol tells it from TCP."""
+"""Comes after the plain port in every order: only the protocol distinguishes it from TCP."""
 
 SCTP = ServicePort(name="signal", protocol="SCTP", port=2905, target_port=2905, node_port=30290)
-"""Few clouds have load balancers for it."""
+"""A port with a protocol that few clouds support on load balancers."""
 
 MOST_WRITES = 12
-"""Writes after which a crash is tried at most."""
+"""Maximum number of writes after which a crash is tried."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "port_added": {"ports": [DEFAULT_PORT, HTTPS]},
@@ -49,26 +49,26 @@ CHANGES: dict[str, dict[str, Any]] = {
     "local_traffic": {"external_traffic_policy": "Local", "health_check_node_port": 31000},
     "no_node_ports": {"allocate_load_balancer_node_ports": False},
 }
-"""Changes of a Service, each as fields of its spec that differ from the plain one's."""
+"""Changes of a Service: fields of its spec that differ from the plain Service."""
 
 
 @pytest.mark.asyncio
 class BalancerCases:
-    """Mixed into `ProviderContract`, which brings the fixtures."""
+    """Cases about load balancers. `ProviderContract` provides the fixtures."""
 
     async def test_no_load_balancer_is_none(self, cloud: Cloud) -> None:
-        """Asking for what is not there is None, deleting it is silent, updating is NotFound."""
+        """Without a load balancer, get returns None, update raises NotFound and delete succeeds."""
         balancer = probes.balancer_of(cloud)
         service = build_service()
 
         same(await balancer.get_load_balancer(CLUSTER, service), None, "get of nothing")
-        found = await outcome(lambda: balancer.update_load_balancer(CLUSTER, service, []))
-        probes.check_error(found, (errors.NotFound,), "update of nothing")
+        result = await outcome(lambda: balancer.update_load_balancer(CLUSTER, service, []))
+        probes.check_error(result, (errors.NotFound,), "update of nothing")
         await balancer.ensure_load_balancer_deleted(CLUSTER, service)
         same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
 
     async def test_ensure_makes_one_load_balancer(self, cloud: Cloud, harness: Harness) -> None:
-        """It has the Service's name, ports and nodes, and its address is told."""
+        """The load balancer has the Service's name, ports and nodes; ensure returns its address."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
 
@@ -81,7 +81,7 @@ class BalancerCases:
         same(await balancer.get_load_balancer(CLUSTER, service), status, "get after ensure")
 
     async def test_ensure_again_changes_nothing(self, cloud: Cloud, harness: Harness) -> None:
-        """Repeating it costs no write, whatever the order of the nodes."""
+        """A second ensure makes no write, whatever the order of the nodes."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         first = await ensured(balancer, service, nodes)
@@ -90,7 +90,7 @@ class BalancerCases:
 
     @pytest.mark.parametrize("change", sorted(CHANGES))
     async def test_ensure_converges(self, cloud: Cloud, harness: Harness, change: str) -> None:
-        """A changed Service changes its one load balancer, and back; or it is refused."""
+        """Ensure changes the one load balancer with its Service and back, or refuses the change."""
         balancer = probes.balancer_of(cloud)
         nodes = await probes.nodes(cloud, harness, 2)
         plain, changed = build_service(), build_service(**CHANGES[change])
@@ -105,7 +105,7 @@ class BalancerCases:
             await _ensured_in_vain(harness, balancer, service, nodes, status)
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
-        """They come with the Service and go with it, or it is refused; they are never ignored."""
+        """Source ranges are added and removed with the Service's, or refused; never ignored."""
         balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "no_source_ranges")
         nodes = await probes.nodes(cloud, harness, 1)
@@ -124,13 +124,13 @@ class BalancerCases:
                 wanted = frozenset(service.spec.load_balancer_source_ranges or ())
                 same(held.source_ranges, wanted, "source ranges in the cloud")
             elif not free:
-                told = "source ranges are ignored: an ensure with other ones wrote nothing"
-                assert await harness.writes() > before, told
+                message = "source ranges are ignored: an ensure with other ones wrote nothing"
+                assert await harness.writes() > before, message
             else:
                 pytest.skip("the harness cannot tell; give HeldBalancer its source_ranges")
 
     async def test_members_follow_the_nodes(self, cloud: Cloud, harness: Harness) -> None:
-        """Update makes exactly the given nodes members, none at all included; so does ensure."""
+        """Update and ensure make exactly the given nodes members, also when the list is empty."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 3)
         await ensured(balancer, service, nodes[:1])
@@ -145,7 +145,7 @@ class BalancerCases:
     async def test_members_follow_although_ensure_refuses(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A Service that asks for what cannot be had keeps its ports, and gets other members."""
+        """A Service with an unsupported port keeps its ports; update still changes its members."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
         await ensured(balancer, service, nodes[:1])
@@ -159,7 +159,7 @@ class BalancerCases:
             pytest.skip("the cloud has load balancers for SCTP, so that nothing is refused")
 
     async def test_a_refused_node_keeps_out_no_other(self, cloud: Cloud, harness: Harness) -> None:
-        """A node whose instance is gone is refused or a member; the others are members anyway."""
+        """A node without an instance is refused or a member; all other nodes become members."""
         balancer = probes.balancer_of(cloud)
         service, made = build_service(), await harness.create()
         stale = await probes.node_of(cloud, made)
@@ -176,15 +176,15 @@ class BalancerCases:
             assert status.ingress, "a load balancer without an address"
             await _holds_beside(harness, balancer, service, members, stale)
 
-        found = await outcome(lambda: updated(balancer, service, [stale, *nodes]))
-        if isinstance(found, probes.Raised):
-            probes.check_error(found, (errors.CloudError,), "update with a refused node")
+        result = await outcome(lambda: updated(balancer, service, [stale, *nodes]))
+        if isinstance(result, probes.Raised):
+            probes.check_error(result, (errors.CloudError,), "update with a refused node")
         await _holds_beside(harness, balancer, service, nodes, stale)
 
     async def test_a_node_without_address_disturbs_nobody(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A node that its cloud has not initialised yet is left out, or found some other way."""
+        """A node without addresses is left out or identified otherwise; others become members."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
 
@@ -197,17 +197,17 @@ class BalancerCases:
         """Two Services over the same nodes have two load balancers; deleting one leaves one."""
         balancer = probes.balancer_of(cloud)
         nodes = await probes.nodes(cloud, harness, 2)
-        one, other = build_service("one"), build_service("other")
-        await ensured(balancer, one, nodes)
-        await ensured(balancer, other, nodes)
-        await _holds(harness, balancer, [(one, nodes), (other, nodes)])
+        first, second = build_service("one"), build_service("other")
+        await ensured(balancer, first, nodes)
+        await ensured(balancer, second, nodes)
+        await _holds(harness, balancer, [(first, nodes), (second, nodes)])
 
-        await deleted(balancer, one)
+        await deleted(balancer, first)
 
-        await _holds(harness, balancer, [(other, nodes)])
+        await _holds(harness, balancer, [(second, nodes)])
 
     async def test_clusters_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
-        """Two clusters in one project keep their hands off each other's load balancers."""
+        """Two clusters in one project do not touch each other's load balancers."""
         balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "no_cluster_marks")
         nodes = await probes.nodes(cloud, harness, 1)
@@ -217,7 +217,7 @@ class BalancerCases:
         await _holds(harness, balancer, [(ours, nodes), (theirs, nodes)])
 
         if isinstance(balancer, LoadBalancerDigests):
-            names = [one.name for one in await balancer.list_load_balancers(CLUSTER)]
+            names = [record.name for record in await balancer.list_load_balancers(CLUSTER)]
             same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "listed for us")
         await deleted(balancer, ours)
         if isinstance(balancer, LoadBalancerRemoval):
@@ -230,18 +230,21 @@ class BalancerCases:
     async def test_one_that_was_there_before_is_not_deleted(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """What has the name and no mark is refused, or serves and is released: it stays."""
+        """A load balancer with the right name but no mark is never deleted.
+
+        Ensure refuses it, or adopts it; deleting the Service then releases it.
+        """
         balancer = probes.balancer_of(cloud)
         probes.unless_opted_out(harness, "names_are_marks")
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         name = balancer.get_load_balancer_name(CLUSTER, service)
         await harness.unmarked_load_balancer(name)
 
-        found = await outcome(lambda: ensured(balancer, service, nodes))
-        is_adopted = not isinstance(found, probes.Raised)
+        result = await outcome(lambda: ensured(balancer, service, nodes))
+        is_adopted = not isinstance(result, probes.Raised)
         if not is_adopted:
             refusals = (errors.FailedPrecondition, errors.AlreadyExists)
-            probes.check_error(found, refusals, "ensure beside one of the same name")
+            probes.check_error(result, refusals, "ensure beside one of the same name")
         if is_adopted and isinstance(balancer, LoadBalancerDigests):
             (record,) = await balancer.list_load_balancers(CLUSTER)
             same(record.adopted, True, "adopted, in the listing")
@@ -249,17 +252,17 @@ class BalancerCases:
             removed = await outcome(lambda: balancer.delete_load_balancer(CLUSTER, name))
             if isinstance(removed, probes.Raised):
                 probes.check_error(removed, (errors.FailedPrecondition,), "delete by name")
-            same([one.name for one in await harness.load_balancers()], [name], "after that")
+            same([lb.name for lb in await harness.load_balancers()], [name], "after that")
         await deleted(balancer, service)
 
         held = await harness.load_balancers()
-        same([one.name for one in held], [name], "load balancers after deleting")
+        same([lb.name for lb in held], [name], "load balancers after deleting")
         if is_adopted:
             same(held[0].ports, frozenset(), "listeners of the Service, which is gone")
         same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
 
     async def test_delete_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
-        """Deleting leaves nothing, and again nothing."""
+        """Deleting removes everything; deleting again succeeds."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         await ensured(balancer, service, nodes)
@@ -271,30 +274,30 @@ class BalancerCases:
         same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
 
     async def test_protection_is_an_error(self, cloud: Cloud, harness: Harness) -> None:
-        """A deletion that the cloud refuses is told, never passed over."""
+        """A deletion that the cloud refuses raises an error."""
         balancer = probes.balancer_of(cloud)
         service = build_service()
         await ensured(balancer, service, [])
         name = balancer.get_load_balancer_name(CLUSTER, service)
         await harness.protect(name, protected=True)
 
-        found = await outcome(lambda: deleted(balancer, service))
+        result = await outcome(lambda: deleted(balancer, service))
         await harness.protect(name, protected=False)
         await deleted(balancer, service)
 
-        probes.check_error(found, (errors.CloudError,), "deleting a protected load balancer")
+        probes.check_error(result, (errors.CloudError,), "deleting a protected load balancer")
         same(list(await harness.load_balancers()), [], "load balancers after deleting")
 
     async def test_a_slow_cloud_is_not_waited_for(self, cloud: Cloud, harness: Harness) -> None:
-        """While the cloud works, RetryAfter says when to come back; the work is not doubled."""
+        """While the cloud works, ensure raises RetryAfter and does not start the work twice."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         await harness.slow_load_balancers(slow=True)
 
         for _ in range(2):
-            found = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes))
-            probes.check_error(found, (errors.RetryAfter,), "ensure while the cloud works")
-            error = found.error if isinstance(found, probes.Raised) else None
+            result = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes))
+            probes.check_error(result, (errors.RetryAfter,), "ensure while the cloud works")
+            error = result.error if isinstance(result, probes.Raised) else None
             assert isinstance(error, errors.RetryAfter)
             assert error.seconds > 0, f"RetryAfter in {error.seconds} s"
             same(len(await harness.load_balancers()), 1, "load balancers in the making")
@@ -304,23 +307,23 @@ class BalancerCases:
         await _holds(harness, balancer, [(service, nodes)])
 
     async def test_a_failure_tells_the_reason(self, cloud: Cloud, harness: Harness) -> None:
-        """A load balancer that the cloud cannot make is an error with the cloud's own words."""
+        """For a load balancer in a failed state, ensure raises an error with the cloud's reason."""
         balancer = probes.balancer_of(cloud)
         service = build_service()
         await ensured(balancer, service, [])
         name = balancer.get_load_balancer_name(CLUSTER, service)
         await harness.break_load_balancer(name, "contract: no host left")
 
-        found = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, []))
+        result = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, []))
 
-        probes.check_error(found, (errors.CloudError,), "ensure of a failed load balancer")
-        assert "contract: no host left" in str(getattr(found, "error", "")), f"no reason: {found}"
+        probes.check_error(result, (errors.CloudError,), "ensure of a failed load balancer")
+        assert "contract: no host left" in str(getattr(result, "error", "")), f"no reason: {result}"
 
     @pytest.mark.parametrize("what", ["ensure", "change", "delete"])
     async def test_a_crash_after_any_write_is_mended(
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
-        """Whichever write stays unanswered, the next life finishes the work: no orphan."""
+        """After a crash at any write, a restarted provider completes the work without an orphan."""
         balancer = probes.balancer_of(cloud)
         nodes = await probes.nodes(cloud, harness, 2)
         plain, changed = build_service(), build_service(ports=[HTTPS])
@@ -344,7 +347,7 @@ class BalancerCases:
                 return
 
     async def test_balancer_arguments_are_left_alone(self, cloud: Cloud, harness: Harness) -> None:
-        """Service and nodes are read-only."""
+        """The provider does not modify Service and nodes."""
         balancer = probes.balancer_of(cloud)
         service = build_service(annotations={"note": "read-only"}, finalizers=["x/y"])
         nodes = await probes.nodes(cloud, harness, 2)
@@ -358,7 +361,7 @@ class BalancerCases:
     async def test_balancer_fault_arrives_as_promised(
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
-        """No fault reads as absence or success; afterwards all is well."""
+        """No fault reads as absence or success; afterwards all calls work."""
         balancer = probes.balancer_of(cloud)
         how = probes.scripted(harness, fault)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 2)
@@ -366,15 +369,15 @@ class BalancerCases:
 
         await harness.fail(how)
         for name, ask in _questions(balancer, service, nodes).items():
-            found = await probes.patient(harness, name, ask)
-            probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
+            result = await probes.patient(harness, name, ask)
+            probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
         await probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
         await _holds(harness, balancer, [(service, nodes)])
 
     async def test_a_cancelled_ensure_is_adopted(self, cloud: Cloud, harness: Harness) -> None:
-        """Ensure may be cancelled wherever it waits; the next one ends with one balancer."""
+        """Ensure can be cancelled at any await; the next ensure ends with one load balancer."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         for steps in probes.CANCEL_AFTER:
@@ -389,7 +392,7 @@ class BalancerCases:
             await deleted(balancer, service)
 
     async def test_balancer_surprises_are_survived(self, cloud: Cloud, harness: Harness) -> None:
-        """Unknown fields and states in the cloud's answers change nothing."""
+        """Unknown fields and states in the cloud's responses change nothing."""
         balancer = probes.balancer_of(cloud)
         service, nodes = build_service(), await probes.nodes(cloud, harness, 1)
         status = await ensured(balancer, service, nodes)
@@ -403,17 +406,17 @@ class BalancerCases:
 async def ensured(
     balancer: LoadBalancer, service: Service, nodes: Sequence[Node], *, cluster: str = CLUSTER
 ) -> Status:
-    """Ensure, coming back as often as `RetryAfter` says so."""
+    """Call `ensure_load_balancer` again as long as it raises `RetryAfter`."""
     return await patiently(lambda: balancer.ensure_load_balancer(cluster, service, nodes))
 
 
 async def updated(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> None:
-    """Update likewise."""
+    """Call `update_load_balancer` again as long as it raises `RetryAfter`."""
     await patiently(lambda: balancer.update_load_balancer(CLUSTER, service, nodes))
 
 
 async def deleted(balancer: LoadBalancer, service: Service) -> None:
-    """Delete likewise."""
+    """Call `ensure_load_balancer_deleted` again as long as it raises `RetryAfter`."""
     await patiently(lambda: balancer.ensure_load_balancer_deleted(CLUSTER, service))
 
 
@@ -448,7 +451,7 @@ async def _ensured_in_vain(
     nodes: Sequence[Node],
     status: Status,
 ) -> None:
-    """Fail unless to ensure it again gives the same answer and, unless it is free, no write."""
+    """Fail unless a second ensure returns the same status and makes no write that costs."""
     free = probes.is_opted_out(harness, "free_writes")
     before = 0 if free else await harness.writes()
 
@@ -465,10 +468,10 @@ async def _holds_beside(
     nodes: Sequence[Node],
     other: Node,
 ) -> None:
-    """Fail unless these nodes are the members of a load balancer, and at most one node beside."""
+    """Fail unless exactly these nodes are members, apart from `other`, which may be one."""
     held = await probes.held(harness, balancer, service)
-    # Where an address makes a member, it may be known by nothing else when its node is gone.
-    beside = {other.name, *(each.address for each in other.addresses)}
+    # A cloud whose members are addresses may know a deleted node by its address only.
+    beside = {other.name, *(address.address for address in other.addresses)}
     same(held.members - beside, {node.name for node in nodes}, "members beside a refused node")
 
 
@@ -477,11 +480,11 @@ async def _holds(
     balancer: LoadBalancer,
     expected: Sequence[tuple[Service, Sequence[Node]]],
 ) -> None:
-    """Fail unless the cloud holds exactly these load balancers, whoever may reach them."""
-    held = [replace(one, source_ranges=None) for one in await harness.load_balancers()]
-    found = sorted(held, key=lambda one: one.name)
+    """Fail unless the cloud holds exactly these load balancers; source ranges are not compared."""
+    held = [replace(lb, source_ranges=None) for lb in await harness.load_balancers()]
+    actual = sorted(held, key=lambda lb: lb.name)
     wanted = sorted(
         (probes.expected(balancer, service, nodes) for service, nodes in expected),
-        key=lambda one: one.name,
+        key=lambda lb: lb.name,
     )
-    same(found, wanted, "load balancers in the cloud")
+    same(actual, wanted, "load balancers in the cloud")

@@ -25,10 +25,10 @@ CIDR_V6 = "fd00:120::/64"
 
 @pytest.mark.asyncio
 class RouteCases:
-    """Mixed into `ProviderContract`, which brings the fixtures."""
+    """Cases about routes. `ProviderContract` provides the fixtures."""
 
     async def test_no_routes_is_an_empty_list(self, cloud: Cloud) -> None:
-        """A cluster without routes has none, which is no error."""
+        """The listing of a cluster without routes is empty."""
         routes = probes.routes_of(cloud)
 
         same(list(await routes.list_routes(CLUSTER)), [], "routes")
@@ -37,7 +37,7 @@ class RouteCases:
     async def test_a_created_route_is_listed(
         self, cloud: Cloud, harness: Harness, cidr: str
     ) -> None:
-        """It has the range and the node, and leads there."""
+        """A created route is listed with its range and its node, and is no blackhole."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         try:
@@ -52,7 +52,7 @@ class RouteCases:
         same((listed.target_node, listed.blackhole), (node.name, False), "listed target")
 
     async def test_create_twice_is_one_route(self, cloud: Cloud, harness: Harness) -> None:
-        """Repeating a creation is harmless."""
+        """Creating the same route twice makes one route."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
 
@@ -65,37 +65,37 @@ class RouteCases:
     async def test_a_range_of_another_node_is_not_taken_over(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A range that leads to one node is AlreadyExists to another, or both are listed.
+        """A range of one node raises AlreadyExists for another node, or both routes are listed.
 
-        Told as a success, the other node would pass for reachable.
+        A false success would make the other node look reachable.
         """
         routes = probes.routes_of(cloud)
-        one, other = await probes.nodes(cloud, harness, 2)
-        await created(routes, one, CIDR)
+        first, other = await probes.nodes(cloud, harness, 2)
+        await created(routes, first, CIDR)
 
-        found = await outcome(lambda: patiently(lambda: created(routes, other, CIDR)))
+        result = await outcome(lambda: patiently(lambda: created(routes, other, CIDR)))
 
-        targets = [each.target_node for each in await routes.list_routes(CLUSTER)]
-        assert one.name in targets, f"the route of {one.name} leads to {targets}"
+        targets = [route.target_node for route in await routes.list_routes(CLUSTER)]
+        assert first.name in targets, f"the route of {first.name} leads to {targets}"
         if other.name not in targets:
-            probes.check_error(found, (errors.AlreadyExists,), "a second route to a range")
+            probes.check_error(result, (errors.AlreadyExists,), "a second route to a range")
 
     async def test_delete_route_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
-        """Deleting a listed route removes that one only; again is no error."""
+        """Deleting a listed route removes only that route; deleting it again succeeds."""
         routes = probes.routes_of(cloud)
-        one, other = await probes.nodes(cloud, harness, 2)
-        await created(routes, one, CIDR)
+        first, other = await probes.nodes(cloud, harness, 2)
+        await created(routes, first, CIDR)
         await created(routes, other, "10.120.1.0/24")
-        listed = {each.target_node: each for each in await routes.list_routes(CLUSTER)}
+        listed = {route.target_node: route for route in await routes.list_routes(CLUSTER)}
 
-        await routes.delete_route(CLUSTER, listed[one.name])
-        await routes.delete_route(CLUSTER, listed[one.name])
+        await routes.delete_route(CLUSTER, listed[first.name])
+        await routes.delete_route(CLUSTER, listed[first.name])
 
-        left = [each.target_node for each in await routes.list_routes(CLUSTER)]
+        left = [route.target_node for route in await routes.list_routes(CLUSTER)]
         same(left, [other.name], "targets of the routes left")
 
     async def test_concurrent_routes(self, cloud: Cloud, harness: Harness) -> None:
-        """Many creations at once, and many deletions, all take effect."""
+        """Concurrent creations and concurrent deletions all take effect."""
         routes = probes.routes_of(cloud)
         nodes = await probes.nodes(cloud, harness, 10)
         numbered = {node.name: f"10.120.{number}.0/24" for number, node in enumerate(nodes)}
@@ -108,13 +108,15 @@ class RouteCases:
 
         await bounded(nodes, create, limit=10, name="contract-create")
         listed = await routes.list_routes(CLUSTER)
-        found = {each.target_node: each.destination_cidr for each in listed}
-        same(found, numbered, "routes listed")
+        destinations = {
+            listed_route.target_node: listed_route.destination_cidr for listed_route in listed
+        }
+        same(destinations, numbered, "routes listed")
         await bounded(listed, delete, limit=10, name="contract-delete")
         same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
 
     async def test_foreign_routes_are_out_of_reach(self, cloud: Cloud, harness: Harness) -> None:
-        """What belongs to somebody else is neither listed nor changed."""
+        """Routes of others are neither listed nor changed."""
         routes = probes.routes_of(cloud)
         probes.unless_opted_out(harness, "no_cluster_marks")
         (node,) = await probes.nodes(cloud, harness, 1)
@@ -122,16 +124,16 @@ class RouteCases:
 
         await created(routes, node, CIDR)
         listed = await routes.list_routes(CLUSTER)
-        for each in listed:
-            await routes.delete_route(CLUSTER, each)
+        for route in listed:
+            await routes.delete_route(CLUSTER, route)
 
-        same([each.target_node for each in listed], [node.name], "targets listed")
+        same([route.target_node for route in listed], [node.name], "targets listed")
         same(list(await harness.routes()), ["10.121.0.0/24"], "routes left in the cloud")
 
     async def test_a_route_to_a_deleted_instance_leads_to_no_node(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """It is listed as a blackhole, or without its node, or not at all; it can be deleted."""
+        """The route of a deleted instance is a blackhole, nodeless or absent; it can be deleted."""
         routes = probes.routes_of(cloud)
         made = await harness.create()
         await created(routes, await probes.node_of(cloud, made), CIDR)
@@ -140,16 +142,16 @@ class RouteCases:
 
         listed = await routes.list_routes(CLUSTER)
         if not probes.is_opted_out(harness, "routes_name_nodes"):
-            assert all(each.blackhole or not each.target_node for each in listed), listed
-        for each in listed:
-            await routes.delete_route(CLUSTER, each)
+            assert all(route.blackhole or not route.target_node for route in listed), listed
+        for route in listed:
+            await routes.delete_route(CLUSTER, route)
         same(list(await routes.list_routes(CLUSTER)), [], "routes after deleting")
 
     @pytest.mark.parametrize("what", ["create", "delete"])
     async def test_a_crash_after_a_route_write_is_mended(
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
-        """A write whose answer was lost is repeated without harm."""
+        """Repeating a write whose answer was lost does no harm."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         if what == "delete":
@@ -157,8 +159,8 @@ class RouteCases:
         listed = list(await routes.list_routes(CLUSTER))
 
         async def work() -> None:
-            for each in listed:
-                await routes.delete_route(CLUSTER, each)
+            for route in listed:
+                await routes.delete_route(CLUSTER, route)
             if not listed:
                 await created(routes, node, CIDR)
 
@@ -173,7 +175,7 @@ class RouteCases:
     async def test_route_fault_arrives_as_promised(
         self, cloud: Cloud, harness: Harness, fault: str
     ) -> None:
-        """No fault reads as "no routes" or as success; afterwards all is well."""
+        """No fault reads as "no routes" or as success; afterwards all calls work."""
         routes = probes.routes_of(cloud)
         how = probes.scripted(harness, fault)
         (node,) = await probes.nodes(cloud, harness, 1)
@@ -182,15 +184,15 @@ class RouteCases:
 
         await harness.fail(how)
         for name, ask in _questions(routes, node, listed).items():
-            found = await probes.patient(harness, name, ask)
-            probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
+            result = await probes.patient(harness, name, ask)
+            probes.check_error(result, PROMISED[fault], f"{name} during {fault}")
         await harness.heal()
 
         again = await probes.within_patience(harness, lambda: routes.list_routes(CLUSTER))
-        same([each.target_node for each in again], [node.name], "targets after the fault")
+        same([route.target_node for route in again], [node.name], "targets after the fault")
 
     async def test_a_cancelled_route_call_is_mended(self, cloud: Cloud, harness: Harness) -> None:
-        """Creation may be cancelled wherever it waits; the next one ends with one route."""
+        """A creation can be cancelled at any await; the next creation ends with one route."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         for steps in probes.CANCEL_AFTER:
@@ -200,8 +202,8 @@ class RouteCases:
 
             await created(routes, node, CIDR)
             same(len(await harness.routes()), 1, "routes in the cloud")
-            for each in await routes.list_routes(CLUSTER):
-                await routes.delete_route(CLUSTER, each)
+            for route in await routes.list_routes(CLUSTER):
+                await routes.delete_route(CLUSTER, route)
 
 
 async def created(routes: Routes, node: Node, cidr: str) -> None:
