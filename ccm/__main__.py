@@ -1,11 +1,11 @@
-"""`python -m ccm` and `cloud-controller-manager`: the daemon; and its commands for machines."""
+"""Entry points of the daemon and of its two commands for machines."""
 
 from __future__ import annotations
 
 import gc
 
-# What is imported is no garbage, and looking for some among it takes a tenth of a start.
-# `run` switches it on again.
+# Imports produce no garbage, yet collecting during them takes a tenth of the start time.
+# `run` enables the collector again.
 gc.disable()
 
 from ccm.app.main import leave  # noqa: E402 - see above
@@ -18,14 +18,14 @@ def main() -> None:
 
 
 def machine_controller() -> None:
-    """`machine-controller`: the controllers that make VMs."""
+    """Run `machine-controller`: the controllers that create VMs."""
     from ccm.app.machines.commands import MACHINE_CONTROLLER
 
     leave(run(program=MACHINE_CONTROLLER.program))
 
 
 def machine_controller_manager() -> None:
-    """`machine-controller-manager`: the controllers that make Machines."""
+    """Run `machine-controller-manager`: the controllers that create Machines."""
     from ccm.app.machines.commands import MACHINE_CONTROLLER_MANAGER
 
     leave(run(program=MACHINE_CONTROLLER_MANAGER.program))

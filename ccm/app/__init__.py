@@ -1,7 +1,7 @@
-"""L5: the daemon put together, and the one room that knows every other.
+"""L5: assembles the daemon; the only package that imports all the others.
 
-The wiring lives here, and in `options` what the daemon may be told. A setting is read here
-and handed down as a plain value; of the rooms below only manifests see flags, those of their
-controller, and none sees the environment. No behaviour of a controller, a cloud or the API
-server belongs here.
+The wiring lives here, and the settings live in `options`. This package reads each setting and
+passes it down as a plain value. Below it, only manifests see flags, those of their own
+controller, and no package reads the environment. Behaviour of a controller, a cloud or the API
+server does not belong here.
 """

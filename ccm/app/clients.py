@@ -1,12 +1,11 @@
-"""API clients and event recorders, of our own cluster and of others.
+"""API clients and event recorders, of the own cluster and of others.
 
-One transport lies below, one client with its own rate limit per user above it. Each controller,
-the events and the informers have a bucket of their own, so that a flood of events never holds up a
-write; requests about the Lease never wait.
+All clients of a cluster share one transport, and each client has its own rate limiter. So a flood
+of events never delays a write of a controller. Requests for the Lease are not rate limited.
 
-Machines may have their objects in one cluster and join another. Our own cluster has our Lease, and
-is what `--kubeconfig` says. Another one is reached with the credentials of its kubeconfig; its file
-is followed as ours is.
+Machine objects may live in one cluster while their nodes join another. The own cluster is the one
+of `--kubeconfig`; it has the Lease. Every other cluster has a kubeconfig of its own, which is
+watched for changes too.
 """
 
 from __future__ import annotations
@@ -45,30 +44,31 @@ LEADER_ELECTION = "leader-election"
 """User-agent suffixes (Go cloud-provider)."""
 
 DELETIONS = "deletions"
-"""User-agent suffix for the record of deletions."""
+"""User-agent suffix of the client for the deletion record."""
 
 ACCOUNTS_NAMESPACE = "kube-system"
-"""Where the accounts are (Go cloud-provider)."""
+"""Namespace of the service accounts (Go cloud-provider)."""
 
 _ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
+"""Clients that never act under a service account of their own."""
 
 
 def user_agent(program: str) -> str:
-    """`<program>/<version> (<os>/<arch>) kubernetes/ccm`, shaped as Go components do."""
+    """Return `<program>/<version> (<os>/<arch>) kubernetes/ccm`, the format of Go components."""
     return f"{program}/{ccm.__version__} ({platform_name()}) kubernetes/ccm"
 
 
 def platform_name() -> str:
-    """`<os>/<arch>` by Go's names."""
+    """Return `<os>/<arch>` in Go's spelling."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{platform.system().lower()}/{machine}"
 
 
 class Accounts(AsyncExitStack):
-    """A wire of its own for each service account that somebody acts as; leaving closes them.
+    """One transport for each service account in use; leaving the context closes them.
 
     Args:
-        own: the wire with our own credentials, which may ask for tokens.
+        own: transport with the daemon's own credentials, which may request tokens.
     """
 
     def __init__(self, own: Transport) -> None:
@@ -77,10 +77,10 @@ class Accounts(AsyncExitStack):
         self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
 
     def of(self, name: str) -> tuple[Transport, str]:
-        """The wire of an account, and the name it goes by in user agents."""
+        """Return the transport of an account, and its name in user agents."""
         if name not in self._wires:
-            asking = Client(self._own, name=name, limiter=Unlimited())
-            account = ServiceAccount(asking, namespace=ACCOUNTS_NAMESPACE, name=name)
+            client = Client(self._own, name=name, limiter=Unlimited())
+            account = ServiceAccount(client, namespace=ACCOUNTS_NAMESPACE, name=name)
             wire = Transport(acting_as(self._own.config, account), user_agent=self._own.user_agent)
             self.push_async_exit(wire)
             self._wires[name] = wire, account
@@ -88,18 +88,19 @@ class Accounts(AsyncExitStack):
         return wire, account.user
 
     def follow(self) -> None:
-        """Our own wire uses other TLS material now: so shall those of the accounts."""
+        """Apply changed TLS material of the own transport to those of the accounts."""
         for wire, account in self._wires.values():
             wire.adopt(acting_as(self._own.config, account))
 
 
 class Clients:
-    """Makes clients over one transport.
+    """Factory of API clients over one transport.
 
     Args:
-        transport: the wire.
-        rate: qps and burst of each client; None = no limit.
-        accounts: under which controllers act; None = all act as we do.
+        transport: connection to the API server.
+        rate: requests per second and burst of each client; None means no limit.
+        accounts: service accounts that controllers act as; None means that all clients use
+            the daemon's own credentials.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Clients:
         self._rate = rate
 
     def named(self, name: str) -> Client:
-        """A client with a bucket of its own, and with separate accounts as the account so named."""
+        """Return a client with its own rate limiter, and its own service account if enabled."""
         if name in _ALWAYS_OURSELVES:
             return Client(self._transport, name=name, limiter=self._limiter())
         wire, user = self._transport, name
@@ -123,9 +124,9 @@ class Clients:
         return Client(wire, name=user, limiter=self._limiter(), graceful=True)
 
     def lease(self, renew_deadline_s: float) -> Client:
-        """The client of leader election: never limited, and quick to give up.
+        """Return the client of leader election, without a rate limit.
 
-        Its timeout is half the renew deadline, at least a second (Go cloud-provider).
+        Its timeout is half the renew deadline, at least 1 s (Go cloud-provider).
         """
         return Client(
             self._transport,
@@ -136,7 +137,7 @@ class Clients:
         )
 
     def client(self, name: str) -> ProviderClient:
-        """For a provider that speaks to the cluster itself."""
+        """Return a client for a provider that calls the API server (`ccm.cloud.ClientBuilder`)."""
         return ProviderClient(self.named(name))
 
     def _limiter(self) -> Limiter:
@@ -147,12 +148,11 @@ class Clients:
 
 
 class ProviderClient:
-    """The API server as the provider SDK promises it (`ccm.cloud.ApiClient`).
+    """API client with the interface of the provider SDK (`ccm.cloud.ApiClient`).
 
     Args:
         client: sends the requests.
-        check: raises for a request, told by method and path, that must not be sent;
-            None = all may be.
+        check: raises for a forbidden (method, path); None allows every request.
     """
 
     def __init__(self, client: Client, *, check: Callable[[str, str], None] | None = None) -> None:
@@ -168,7 +168,7 @@ class ProviderClient:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Send a request and return the body of the answer; raises `ccm.kube.errors`."""
+        """Send a request and return the body of the response; raises `ccm.kube.errors`."""
         if self._check is not None:
             self._check(method, path)
         return await self._client.raw(
@@ -177,10 +177,10 @@ class ProviderClient:
 
 
 def load(name: str) -> Opener:
-    """The provider of that name; imports it.
+    """Import the provider of this name and return its opener.
 
     Raises:
-        Misconfigured: there is none that can be used.
+        Misconfigured: the provider is unknown or unusable.
     """
     try:
         return registry.load(name)
@@ -189,48 +189,48 @@ def load(name: str) -> Opener:
 
 
 def opener(options: Options) -> Opener:
-    """What opens the provider that the flags name.
+    """Return the opener of the provider that the flags name.
 
-    Without a cloud config, and where no controller runs that needs more, that is its machine
-    driver alone: the credentials of machines come with their classes.
+    Without a cloud config this is the provider's machine driver alone, if no enabled controller
+    needs more: machine classes bring their own credentials.
 
     Raises:
-        Misconfigured: there is none that can be used.
+        Misconfigured: the provider is unknown or unusable.
     """
     if not options.cloud_provider:
-        # The daemon itself insists on one; of the commands for machines one needs no cloud.
+        # The daemon requires the flag; `machine-controller-manager` needs no cloud.
         return no_cloud
-    found = load(options.cloud_provider)
-    machines = registry.declared(found).machines
+    provider_opener = load(options.cloud_provider)
+    machines = registry.declared(provider_opener).machines
     if machines is None or options.cloud_config:
-        return found
+        return provider_opener
     alone = Cloud(name=options.cloud_provider, machines=cast("MachineDriver", object()))
     running = names.enabled(options.controllers)
-    return found if any(one.lacks(alone) for one in running) else machines
+    return provider_opener if any(manifest.lacks(alone) for manifest in running) else machines
 
 
 @asynccontextmanager
 async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
-    """What stands for a provider where nothing has to do with a cloud."""
+    """Open a cloud without features, for a command without a provider."""
     yield Cloud(name="none", has_cluster_id=True)
 
 
 FLUSH_S = 2.0
-"""Longest time that stopping waits for recorded events to be delivered."""
+"""Time that stopping waits for the delivery of recorded events."""
 
 HURRIED_FLUSH_S = 0.5
-"""The same while a successor waits for the lease; the rest is delivered afterwards."""
+"""The same before the lease is released; remaining events are delivered afterwards."""
 
 
 class Events:
-    """One client for all events of a cluster, one recorder per component.
+    """Event recorders of a cluster: one client for all, one recorder for each component.
 
-    An async context manager: recorders deliver while it is open; leaving it delivers what
-    is left, for at most `FLUSH_S`, unless they were abandoned.
+    Recorders deliver events while the context is open. Leaving it delivers the remaining ones,
+    for at most `FLUSH_S`, unless they were abandoned.
 
     Args:
-        client: writes them.
-        others: of other clusters, which are delivered and abandoned together with these.
+        client: writes the events.
+        others: events of other clusters, which are flushed and abandoned with these.
     """
 
     def __init__(self, client: Client, others: Sequence[Events] = ()) -> None:
@@ -241,29 +241,29 @@ class Events:
         self._abandoned = False
 
     def recorder(self, component: str) -> EventRecorder:
-        """The recorder that reports as this component."""
-        known = self._recorders.get(component)
-        if known is None:
-            known = EventRecorder(self._resource, component=component)
-            self._recorders[component] = known
-            self._tasks.append(spawn(known.run(), name=f"events-{component}"))
-        return known
+        """Return the recorder of a component; start it at the first call."""
+        recorder = self._recorders.get(component)
+        if recorder is None:
+            recorder = EventRecorder(self._resource, component=component)
+            self._recorders[component] = recorder
+            self._tasks.append(spawn(recorder.run(), name=f"events-{component}"))
+        return recorder
 
     def abandon(self) -> None:
-        """The process must end now: nothing more is delivered."""
+        """Stop delivery at once, because the process must end now."""
         self._abandoned = True
         for task in self._tasks:
             task.cancel()
-        for one in self._others:
-            one.abandon()
+        for events in self._others:
+            events.abandon()
 
     async def flush(self, limit_s: float = FLUSH_S) -> None:
-        """Deliver what was recorded, for at most so many seconds."""
+        """Deliver the recorded events, for at most `limit_s` seconds."""
         async with Group() as group:
             for component, recorder in self._recorders.items():
                 group.start(recorder.flush(limit_s), name=f"events-flush-{component}")
-            for one in self._others:
-                group.start(one.flush(limit_s), name="events-flush-others")
+            for events in self._others:
+                group.start(events.flush(limit_s), name="events-flush-others")
 
     async def __aenter__(self) -> Events:
         return self
@@ -277,17 +277,17 @@ class Events:
 
 
 OWN = ""
-"""What our own cluster is to a controller that knows no other one."""
+"""Role of the own cluster for a controller that uses only this one."""
 
 
 def counts_deletions(options: Options) -> bool:
-    """Whether any controller runs whose deletions are counted: those of our own cluster alone."""
+    """Return whether an enabled controller works on the own cluster, whose deletions count."""
     running = names.enabled(options.controllers)
-    return any(OWN in one.roles(options, "", "") for one in running)
+    return any(OWN in manifest.roles(options, "", "") for manifest in running)
 
 
 def elsewhere(options: Options) -> Mapping[str, str]:
-    """What a cluster is to controllers -> its kubeconfig, where that is not our own cluster."""
+    """Return role -> kubeconfig of the clusters other than the own one."""
     own = options.kubeconfig or ("" if options.master else IN_CLUSTER)
     target = options.target_kubeconfig or own
     control = options.control_kubeconfig or (own if target == NO_TARGET else target)
@@ -297,15 +297,15 @@ def elsewhere(options: Options) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Another cluster.
+    """A cluster other than the own one.
 
     Attributes:
-        roles: what it is to controllers.
-        transport: the wire.
-        clients: makes API clients.
-        events: makes event recorders.
-        source: its kubeconfig, followed.
-        since: what that looked like before it was read.
+        roles: its roles for controllers, such as target.
+        transport: connection to its API server.
+        clients: factory of API clients.
+        events: factory of event recorders.
+        source: its kubeconfig, watched for changes.
+        since: file signatures of the kubeconfig before it was read.
     """
 
     roles: Sequence[str]
@@ -316,7 +316,7 @@ class Cluster:
     since: reload.Signatures
 
     def context(self, resync_s: float) -> ClusterContext:
-        """What controllers are made of, with caches of their own."""
+        """Return the context for controllers, with informers of this cluster."""
         return ClusterContext(
             client=self.clients.named,
             recorder=self.events.recorder,
@@ -328,7 +328,7 @@ class Cluster:
 async def other_clusters(
     options: Options, environ: Mapping[str, str]
 ) -> AsyncIterator[Sequence[Cluster]]:
-    """All other clusters, until the block ends.
+    """Connect to all other clusters until the block ends.
 
     Raises:
         Misconfigured: a kubeconfig cannot be used.

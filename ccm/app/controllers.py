@@ -1,6 +1,6 @@
-"""What only the leader runs: the shared caches, and the controllers that stand on them.
+"""Work of the leader: the shared caches, and the controllers that use them.
 
-A controller starts if it is turned on and the provider can serve it.
+A controller starts if it is enabled and the provider has the features that it needs.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from ccm.runtime.writer import Recorder
 NO_MIGRATION = migration.Plan(leader_name="")
 
 PREPARE_AFTER_S = 1.0
-"""When a standby imports the controllers: its first requests are out by then, and those of a
-leader are imported already."""
+"""Delay before a standby imports the controllers. Its first requests are sent by then, and a
+leader has imported its controllers already."""
 
 
 class Clients(Protocol):
-    """Makes API clients (`ccm.app.clients.Clients`)."""
+    """Factory of API clients (`ccm.app.clients.Clients`)."""
 
     def named(self, name: str) -> Client:
-        """The client of a service account, by the account's name."""
+        """Return the client of a service account, by the account's name."""
         ...
 
 
 class Events(Protocol):
-    """Makes event recorders (`ccm.app.clients.Events`)."""
+    """Factory of event recorders (`ccm.app.clients.Events`)."""
 
     def recorder(self, component: str) -> Recorder:
-        """The recorder that reports as this component."""
+        """Return the recorder of a component."""
         ...
 
 
 class NodeCache:
-    """The shared cache of nodes as the provider SDK promises it (`ccm.cloud.InformerFactory`)."""
+    """Shared Node cache with the interface of the provider SDK (`ccm.cloud.InformerFactory`)."""
 
     def __init__(self, nodes: Informer[Node]) -> None:
         self._nodes = nodes
@@ -66,7 +66,7 @@ class NodeCache:
     def on_node(
         self, handler: Callable[[Node | None, Node | None], None], *, name: str = "provider"
     ) -> None:
-        """Call `handler(old, new)` for every change of a Node; the name is for logs."""
+        """Call `handler(old, new)` for every change of a Node; `name` appears in logs."""
         self._nodes.add_handler(
             name=name,
             on_add=lambda node, _: handler(None, node),
@@ -75,20 +75,20 @@ class NodeCache:
         )
 
     def node(self, name: str) -> Node | None:
-        """The cached Node; None when there is none."""
+        """Return the cached Node; None if the cache lacks it."""
         return self._nodes.store.get(name)
 
 
 class Controllers:
-    """Runs the controllers, once we lead.
+    """Runner of the leader's controllers.
 
     Args:
         options: the flags.
-        clients: makes API clients.
-        events: makes event recorders.
-        vitals: told what runs.
-        plan: which controllers run under a second lease; None = no migration.
-        others: clusters beside our own.
+        clients: factory of API clients.
+        events: factory of event recorders.
+        vitals: receives the caches and running controllers, for health checks.
+        plan: leader migration, the controllers of the second lease; None means no migration.
+        others: clusters other than the own one.
     """
 
     def __init__(
@@ -113,10 +113,11 @@ class Controllers:
         self._running: list[Runnable] = []
 
     async def accept(self, cloud: Cloud) -> None:
-        """Let a new provider answer a first call, and give it what the old one had.
+        """Check a new provider with a first call, and give it the shared Node cache.
 
         Raises:
-            CloudError: it does not answer, or knows none of the nodes that the old one knows.
+            CloudError: the provider does not answer, or knows none of the nodes that the old
+                provider knows.
         """
         nodes = self._nodes.store.list() if self._nodes is not None else []
         own_nodes = self._options.own_nodes
@@ -128,30 +129,32 @@ class Controllers:
         self._introduce(cloud)
 
     def retry_now(self) -> None:
-        """Another provider is in use: what failed with the old one is tried at once."""
+        """Retry all failed keys at once, because another provider is in use."""
         if self._inventory is not None:
             self._inventory.drop()
         for controller in self._running:
             controller.retry_now()
 
     async def prepare(self) -> None:
-        """Import the controllers, so that the cluster does not wait for that at a take-over."""
+        """Import the controllers ahead of time, so that a later take-over is fast."""
         await asyncio.sleep(PREPARE_AFTER_S)
         for manifest in names.enabled(self._options.controllers):
             importlib.import_module(manifest.modules[0])
-            await asyncio.sleep(0)  # the Lease is watched meanwhile
+            await asyncio.sleep(0)  # imports block; let leader election run between them
 
     async def run(self, handle: Handle, election: Election | None) -> None:
-        """Run until cancelled what the leader runs.
+        """Run the leader's caches and controllers until cancelled.
 
         Args:
-            handle: the way to the cloud.
-            election: for the second lease; None: as if we held it.
+            handle: handle to the cloud.
+            election: competes for the second lease; None runs its controllers without one.
         """
         resync_s = self._options.min_resync_period.total_seconds()
         informers = Informers(self._clients.named(INFORMERS), resync_s=resync_s)
-        others = {one.roles[0]: one.context(resync_s) for one in self._others}
-        by_role = {role: others[one.roles[0]] for one in self._others for role in one.roles}
+        others = {cluster.roles[0]: cluster.context(resync_s) for cluster in self._others}
+        by_role = {
+            role: others[cluster.roles[0]] for cluster in self._others for role in cluster.roles
+        }
         self._nodes = _nodes(self._options, informers, by_role)
         self._introduce(handle.cloud)
         self._handle = handle
@@ -168,12 +171,12 @@ class Controllers:
         )
         vitals = self._vitals
         vitals.informers, vitals.deletions = informers, context.deletions
-        vitals.others = {role: one.informers for role, one in others.items()}
+        vitals.others = {role: cluster.informers for role, cluster in others.items()}
         try:
             async with Group() as group:
-                for each in (informers, *vitals.others.values()):
-                    group.start(each.run(), name="informers")
-                    group.start(_settle(each), name="settle")
+                for informer_set in (informers, *vitals.others.values()):
+                    group.start(informer_set.run(), name="informers")
+                    group.start(_settle(informer_set), name="settle")
                 if counts_deletions(self._options):
                     group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
@@ -187,7 +190,7 @@ class Controllers:
                 await inventory.close()
 
     async def _run_shared(self, context: ControllerContext, election: Election | None) -> None:
-        """Run what two managers share, while we hold its lease."""
+        """Run the migrated controllers while this process holds the shared lease."""
 
         async def run() -> None:
             await self._run_those(context, migration.Runs.MIGRATED)
@@ -198,7 +201,7 @@ class Controllers:
             await election.hold(self._plan.leader_name, run)
 
     async def _run_those(self, context: ControllerContext, runs: migration.Runs) -> None:
-        """Run what belongs to our own lease, or what two managers share."""
+        """Run the enabled controllers of one lease: the own one, or the shared one."""
         options = self._options
         among = [manifest for manifest in MANIFESTS if self._plan.of(manifest.name) is runs]
         interval_s = options.controller_start_interval.total_seconds()
@@ -212,8 +215,8 @@ class Controllers:
             log.logger("daemon").info("controllers started", controllers=started)
 
     async def _run(self, manifest: Manifest[Any], controller: Runnable) -> None:
-        who = metrics.running(manifest.metric, self._options.program)
-        with who, self._vitals.running(manifest.name, controller):
+        reported = metrics.running(manifest.metric, self._options.program)
+        with reported, self._vitals.running(manifest.name, controller):
             await controller.run()
 
     def _deletions(self) -> DeletionRecord:
@@ -221,7 +224,7 @@ class Controllers:
         return DeletionRecord(
             self._clients.named(DELETIONS).resource(CONFIG_MAPS),
             namespace=options.leader_elect_resource_namespace,
-            # Daemons of several providers share the ConfigMap, but not what is in it.
+            # Daemons of several providers share the ConfigMap; each has its own keys in it.
             owner=options.leader_elect_resource_name,
         )
 
@@ -249,23 +252,27 @@ def enabled(
     among: Collection[Manifest[Any]] = MANIFESTS,
     left_out: Callable[[str, str], object] = lambda _name, _why: None,
 ) -> Iterator[tuple[Manifest[Any], Runnable]]:
-    """Make those of some controllers that will run, in the order in which they start.
+    """Yield the controllers that will run, in start order; build each when it is taken.
 
-    `left_out` is told (name, why) of those that are turned on and will not run.
+    Args:
+        options: the flags.
+        context: inputs of the controllers.
+        among: manifests to choose from.
+        left_out: callback with (name, reason) for an enabled controller that will not run.
     """
     logger = log.logger("daemon")
     wanted = names.enabled(options.controllers)
-    # Without the flag nothing was turned off: a command for machines never has the others.
+    # Without the flag none was disabled: the machine commands never have the others.
     for manifest in among if "controllers" in options.explicit else ():
         if manifest not in wanted:
             level = logger.info if manifest.off_by_default else logger.warning
             level("controller is disabled", controller=manifest.name)
-    for manifest in (one for one in among if one in wanted):
+    for manifest in (candidate for candidate in among if candidate in wanted):
         if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
             logger.info("controller is skipped", controller=manifest.name, reason=reason)
             left_out(manifest.name, reason)
         elif fault := manifest.wrong(options):
-            # The others can do their work; the Go reference ends the whole process here.
+            # The other controllers still run; the Go reference exits here.
             logger.error("controller cannot start", controller=manifest.name, error=fault)
             left_out(manifest.name, fault)
         else:
@@ -275,15 +282,15 @@ def enabled(
 def _nodes(
     options: Options, informers: Informers, others: Mapping[str, ClusterContext]
 ) -> Informer[Node] | None:
-    """The nodes that our controllers look after; None: they look after none.
+    """Return the Node informer of the enabled controllers; None if none of them watches Nodes.
 
-    Those of our own cluster, if any controller follows those.
+    The own cluster's informer has precedence.
     """
     roles = {
         role
-        for one in names.enabled(options.controllers)
-        if NODES.plural in one.follows
-        for role in one.roles(options, NODES.plural, "")
+        for manifest in names.enabled(options.controllers)
+        if NODES.plural in manifest.follows
+        for role in manifest.roles(options, NODES.plural, "")
     }
     if not roles:
         return None
@@ -292,7 +299,7 @@ def _nodes(
 
 
 async def _settle(informers: Informers) -> None:
-    """Once the caches are complete, take them out of the garbage collector's rounds."""
+    """Freeze the synced caches: the garbage collector would scan them in every full collection."""
     await until_synced(informers, who="daemon")
     gc.collect()
     gc.freeze()

@@ -1,11 +1,13 @@
-"""Wires everything together; the order of start and stop is written down here.
+"""The daemon: wires all parts together and defines the order of start and stop.
 
-Start: credentials, transport, provider (retried until its cloud answers), leader
-election; on leadership caches, events, controllers.
-Stop, on SIGTERM or SIGINT: changes under way come to their end, for as long as the grace period
-lasts; then controllers, caches; events flushed, Lease released, provider closed, transport
-closed. On a lost Lease: everything is cancelled at once, exit 1; what has not ended by the time
-a successor may lead is ended by force. So is a leader that hangs (`election`).
+Start: credentials, transport, provider (retried until its cloud answers), leader election. Once
+leading: caches, events, controllers.
+
+Stop, on SIGTERM or SIGINT: wait for in-flight changes until the grace period is over. Then stop
+controllers and caches, flush events, release the Lease, close the provider and the transport.
+
+Lost Lease: cancel everything and exit with 1. A watchdog kills the process before a successor may
+lead, also if the leader hangs (`election`).
 """
 
 from __future__ import annotations
@@ -46,22 +48,22 @@ if TYPE_CHECKING:
     from ccm.app.persistence import Stores
 
 Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]]]
-"""Serves inside the block; the task ends only by an exception."""
+"""Context manager of the HTTP server; the yielded task ends only with an exception."""
 
 LEAVE_S = 2.0
-"""How long the process outlives a provider's call that does not let itself be ended."""
+"""Time for an orderly end while a provider call ignores its cancellation."""
 
 
 async def run(options: Options, environ: Mapping[str, str], serve: Serve = serving) -> int:
-    """Run the daemon until it is told to stop; the exit code.
+    """Run the daemon until a signal stops it, and return the exit code.
 
     Args:
         options: the flags.
-        environ: of the process.
-        serve: answers on its port while it runs.
+        environ: environment of the process.
+        serve: serves HTTP while the daemon runs.
 
     Raises:
-        Misconfigured: a person has to correct something.
+        Misconfigured: a configuration error.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
     opened = opener(options)
@@ -106,7 +108,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             vitals=daemon.vitals,
             transport=transport,
             environ=environ,
-            others={role: one.transport for one in others for role in one.roles[:1]},
+            others={role: other.transport for other in others for role in other.roles[:1]},
         )
         async with serve(context) as served:
             return await _live(daemon, served, options)
@@ -116,7 +118,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
 async def _told(
     options: Options, cluster: kube_config.ClusterConfig
 ) -> AsyncIterator[threading.Event]:
-    """Say what begins and, once all is closed, that it has ended; sets the event then."""
+    """Log the start and, once all is closed, the end; set the yielded event at the end."""
     logger, over = log.logger("daemon"), threading.Event()
     logger.info(
         "starting",
@@ -134,15 +136,15 @@ async def _told(
 
 
 async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
-    """Run the daemon until it is told to stop, or its HTTPS server fails; the exit code."""
+    """Run until a signal, the end of the work or a server failure; return the exit code."""
     logger, fault = log.logger("daemon"), None
     with stopping.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
-        told = spawn(stop.wait(), name="stop-signal")
+        stop_signal = spawn(stop.wait(), name="stop-signal")
         period_s = options.log_flush_frequency.total_seconds()
         flushing = spawn(log.flush_every(period_s), name="log-flush") if period_s > 0 else None
         try:
-            await asyncio.wait({work, told, served}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, stop_signal, served}, return_when=asyncio.FIRST_COMPLETED)
             if served.done() and not work.done():
                 served.result()
             if not work.done():
@@ -158,29 +160,29 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
             fault = error
             raise
         finally:
-            await cancel_and_join(told, work)
+            await cancel_and_join(stop_signal, work)
             await cancel_and_join(flushing)
             if stop.is_set() and not work.cancelled():
                 fault = work.exception()
             if fault is not None and (stop.is_set() or daemon.abandoned_calls):
-                # What hangs may keep it from those who would say it otherwise.
+                # Logged here, because a hanging call may keep `main` from logging it.
                 logger.error("the daemon failed", exc_info=fault)
             code = stopping.EXIT_LOST_LEASE if fault is None else stopping.EXIT_DEFECT
             daemon.let_go(stopping.EXIT_OK if stop.is_set() else code)
 
 
 class Daemon:
-    """One process: provider, election, controllers.
+    """The daemon's parts: provider, election, controllers.
 
     Args:
         options: the flags.
-        clients: makes API clients.
+        clients: factory of API clients.
         configured: opens the provider.
-        plan: which controllers run under a second lease; None = no migration.
-        kubeconfig: how the API server is reached.
-        others: clusters beside our own.
-        since: what the files looked like that were read before this.
-        over: set when all is closed.
+        plan: leader migration, the controllers of the second lease; None means no migration.
+        kubeconfig: credentials of the API server, watched for changes.
+        others: clusters other than the own one.
+        since: signatures of the files that were read already.
+        over: event that is set when everything is closed.
     """
 
     def __init__(
@@ -203,10 +205,13 @@ class Daemon:
         self._configured = configured
         self._kubeconfig = kubeconfig
         self._others = others
-        self._since = {**since, **{path: was for one in others for path, was in one.since.items()}}
+        self._since = {
+            **since,
+            **{path: was for cluster in others for path, was in cluster.since.items()},
+        }
         self._over = over
         self._stores: Stores | None = None
-        self._events = Events(clients.named(EVENTS), [one.events for one in others])
+        self._events = Events(clients.named(EVENTS), [cluster.events for cluster in others])
         self._election = Election(options, clients, self._events, self.vitals, self.last_resort)
         self._controllers = Controllers(
             options, clients, self._events, self.vitals, plan, others=others
@@ -216,29 +221,30 @@ class Daemon:
         )
 
     async def run(self) -> int:
-        """Open the provider, then lead when it is our turn; the exit code."""
+        """Open the provider, compete for the lease, lead; return the exit code."""
         async with self._events:
             try:
-                # An API server that believes us no more may keep the provider from opening.
+                # Watch credentials from the start: to open, a provider may need the API server.
                 return await _beside(self._reloader(*self._sources()).run(), self._serve())
             finally:
                 await self._holder.close()
 
     @property
     def abandoned_calls(self) -> int:
-        """How many calls to the cloud do not end."""
+        """Number of cloud calls that still run although they were cancelled."""
         return self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
 
     def let_go(self, code: int) -> None:
-        """All work has ended; what a provider does not end will not hold up our end."""
-        if left := self.abandoned_calls:
-            log.logger("daemon").warning("cloud calls do not end, leaving without them", calls=left)
+        """Call off the watchdog after all work has ended; exit by force if cloud calls hang."""
+        if hanging_calls := self.abandoned_calls:
+            log.logger("daemon").warning(
+                "cloud calls do not end, leaving without them", calls=hanging_calls
+            )
             threading.Thread(target=_leave, args=(self._over, code), daemon=True).start()
         else:
             self.last_resort.call_off()
 
     async def _serve(self) -> int:
-        """Open the provider, then lead when it is our turn; the exit code."""
         if name := self._options.cloud_provider:
             self._configured.events = self._events.recorder(f"{name}-{migration.COMPONENT}")
         handle = await self._holder.open(lambda: self._configured.opened(self.vitals.not_opened))
@@ -246,9 +252,9 @@ class Daemon:
         return await _beside(self._follow(), self._election.run(self._lead))
 
     async def _lead(self) -> None:
-        """Everything that only the leader does, until cancelled.
+        """Run the work of the leader until cancelled.
 
-        Storage is open after the lease is won, until before it is given back.
+        Storage opens after the lease is acquired, and closes before it is released.
         """
         self.drain.govern()
         async with (
@@ -259,8 +265,8 @@ class Daemon:
             await self._controllers.run(self._holder.handle, self._election)
 
     def persist(self, clients: Clients) -> None:
-        """Read where copies are kept. Raises Misconfigured."""
-        from ccm.app import persistence  # with all that it needs, only where it is wanted
+        """Read the persistence configuration. Raises Misconfigured."""
+        from ccm.app import persistence  # imported only where it is used: it loads the backends
 
         self._stores = persistence.Stores(
             self._options.persistence_config,
@@ -271,7 +277,7 @@ class Daemon:
         self.vitals.persistence = self._stores.health
 
     async def _follow(self) -> None:
-        """Follow the provider and its files, serve webhooks; ends only by an exception."""
+        """Watch the provider and its files, serve webhooks; end only with an exception."""
         async with Group() as group:
             if self._options.cloud_config or self._configured.followed:
                 file, accept = self._options.cloud_config, self._controllers.accept
@@ -283,20 +289,20 @@ class Daemon:
             group.start(serving, name="webhooks")
 
     def _sources(self) -> list[reload.Source]:
-        """What is followed whether the provider is open or not."""
-        options, found = self._options, [one.source for one in self._others]
+        """Return the files to watch from the start, before the provider is open."""
+        options, sources = self._options, [cluster.source for cluster in self._others]
         if options.kubeconfig or not options.master:
-            found.append(self._kubeconfig)
+            sources.append(self._kubeconfig)
         if options.config:
-            found.append(reload.Configuration(options))
-        return found
+            sources.append(reload.Configuration(options))
+        return sources
 
     def _reloader(self, *sources: reload.Source) -> reload.Reloader:
         return reload.Reloader(sources, self._election.tell, since=self._since)
 
 
 def _leave(over: threading.Event, code: int) -> None:
-    """End the process once all else is closed, or does not let itself be closed."""
+    """End the process once everything is closed, at the latest after `LEAVE_S`."""
     if not over.wait(LEAVE_S):
         log.logger("daemon").info("stopped", **metrics.summary())
     log.flush()
@@ -304,16 +310,16 @@ def _leave(over: threading.Event, code: int) -> None:
 
 
 async def _beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:
-    """Do both until the second ends, the exit code, or the first fails."""
+    """Run both until `serve` ends, and return its exit code; a failure of `follow` ends both."""
     following, work = spawn(follow, name="follow"), spawn(serve, name="serve")
     try:
         await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             following.result()
-            await asyncio.wait({work})  # there is no file to follow
+            await asyncio.wait({work})  # there was no file to watch
         return work.result()
     finally:
         await cancel_and_join(following, work)
-        # What went wrong while it stopped says more than that it was told to.
+        # An error during the stop is more useful than the cancellation that caused it.
         if not work.cancelled() and (fault := work.exception()) is not None:
             raise fault

@@ -1,9 +1,9 @@
-"""Who leads: one process at a time holds the Lease; what two managers share has a second one.
+"""Leader election: one process holds the Lease; leader migration adds a second, shared lease.
 
-While it is ours two things keep us from working beside a successor, also when the event loop is
-blocked or the process stood still: nothing is begun once the lease may have run out
-(`LeaseGuard`), and the process is ended before it does (`Watchdog`). Both count from the start of
-the last renewal that succeeded, because a successor counts from its arrival, which is later.
+Two guards keep a leader from working beside its successor, even if its event loop is blocked or the
+process was suspended. `LeaseGuard` begins no work once the lease may have expired, and `Watchdog`
+ends the process before it expires. Both count from the start of the last successful renewal. A
+successor counts from the arrival of that renewal, which is later.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 
 LAST_MOMENT = 0.8
-"""Part of the time between the loss of the lease and its end after which all has to be over."""
+"""Fraction of the time from losing the lease to its expiry, after which the process is ended."""
 
 Lead = Callable[[], Coroutine[Any, Any, None]]
-"""What is done while we lead."""
+"""Work of the leader; it is cancelled when the lease is lost."""
 
 
 class Election:
-    """Competes for leases, all under one identity.
+    """Leader election for all leases, under one identity.
 
     Args:
         options: the flags.
-        clients: makes the client that writes leases.
-        events: told who leads.
-        vitals: told who competes.
-        last_resort: armed while a lease is ours.
+        clients: factory of the client that writes leases.
+        events: records leader changes.
+        vitals: receives the electors, for health checks.
+        last_resort: watchdog, armed while this process holds a lease.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Election:
         self._log = log.logger("daemon")
 
     async def run(self, lead: Lead) -> int:
-        """Lead when it is our turn, at once if there is no election; the exit code."""
+        """Compete and lead, or lead at once without an election; return the exit code."""
         if not self._options.leader_elect:
             await lead()
             return EXIT_OK
@@ -79,10 +79,10 @@ class Election:
         return EXIT_OK
 
     async def hold(self, lease: str, lead: Lead) -> None:
-        """Compete for one lease and lead while it is ours.
+        """Compete for one lease, and lead while this process holds it.
 
         Raises:
-            LostLease: it is not ours any more.
+            LostLease: the lease was lost.
         """
         options, fence = self._options, LeaseGuard()
 
@@ -109,17 +109,17 @@ class Election:
         try:
             await elector.run(fenced)
         finally:
-            # One that could not be given back, or must not be, still ends us before it runs out.
+            # A lease that was not released keeps the watchdog armed: expiry must end the process.
             if elector.holder != self._identity:
                 self._last_resort.call_off(lease)
 
     def writer(self) -> tuple[str, int]:
-        """Under which name we lead, and how often the lease changed hands; 0 without one."""
+        """Return the identity and the number of leader transitions (0 without an election)."""
         elector = self._vitals.electors.get(self._options.leader_elect_resource_name)
         return self._identity, elector.transitions if elector is not None else 0
 
     def tell(self, kind: str, reason: str, message: str) -> None:
-        """Record an event about our own lease: it stands for the daemon as a whole."""
+        """Record an event about the Lease, which represents the daemon."""
         about = ObjectReference(
             api_version=LEASES.api_version,
             kind=LEASES.kind,
@@ -135,7 +135,7 @@ class Election:
         self._last_resort.arm(lease, until - clock.monotonic())
 
     def _lost(self, fence: LeaseGuard) -> None:
-        """A successor may lead soon; nothing of ours may run then, not even a thread."""
+        """End all work before a successor may lead; the watchdog also ends hanging threads."""
         fence.lapse()
         self._events.abandon()
         log.flush()
@@ -143,20 +143,22 @@ class Election:
         self._last_resort.arm("lost lease", LAST_MOMENT * left.total_seconds())
 
     async def _ready_to_release(self) -> bool:
-        """Our work has ended; whether a successor may begin at once."""
+        """Flush events; return whether the lease may be released for a successor now."""
         await self._events.flush(HURRIED_FLUSH_S)
         handle = self._vitals.handle
-        left = handle.abandoned_changes if handle is not None else 0
-        if left:
-            self._log.warning("cloud calls do not end, the lease is left to run out", calls=left)
-        return not left
+        hanging_calls = handle.abandoned_changes if handle is not None else 0
+        if hanging_calls:
+            self._log.warning(
+                "cloud calls do not end, the lease is left to run out", calls=hanging_calls
+            )
+        return not hanging_calls
 
 
 def migration_plan(options: Options) -> migration.Plan | None:
-    """Which controllers run under a second lease; None = no migration.
+    """Return the leader migration, which assigns controllers to leases; None without one.
 
     Raises:
-        Misconfigured: the file with the plan cannot be used, or both leases are the same.
+        Misconfigured: the configuration is invalid, or both leases have the same name.
     """
     if not (options.leader_elect and options.enable_leader_migration):
         return None

@@ -1,14 +1,13 @@
 """The daemon's HTTPS servers, from the flags: `--secure-port`, and the admission webhooks.
 
-The first runs from before the provider is open until everything else has ended, on standbys too.
-The port is opened first, so that one that is taken ends the process at once; certificates
-and the cluster's own authentication settings follow while the daemon starts.
+The first server starts before the provider is open and stops last, on standbys too. The port is
+bound first, so that the process exits at once if it is in use. Certificates and the cluster's own
+authentication settings are loaded while the daemon starts.
 
-The webhook `service-annotations` checks the annotations of Services against the schema that the
-provider declares as `Cloud.service_annotation_schema`; that is how a provider has a say at
-admission. A further webhook is a name in `names.WEBHOOKS` and a maker here. Webhooks are served on
-standbys too, from the moment the provider is open. Until then an API server that was told
-`failurePolicy: Ignore` stores what it is given.
+The webhook `service-annotations` checks the annotations of Services against
+`Cloud.service_annotation_schema`, the schema that the provider declares. To add a webhook, add its
+name to `names.WEBHOOKS` and its factory to `_MAKERS`. Standbys serve webhooks too, once their
+provider is open. Until then an API server with `failurePolicy: Ignore` admits every Service.
 """
 
 from __future__ import annotations
@@ -51,21 +50,21 @@ from ccm.serving.policy import TlsError, policy
 from ccm.serving.ttl_cache import Shelf
 
 HEALTH = "health"
-"""User-agent suffix of the client that looks at the API server's own health."""
+"""User-agent suffix of the client that checks the API server's own health."""
 
 HEALTH_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """What the server is made of.
+    """Inputs of the HTTPS server.
 
     Attributes:
         options: the flags.
-        vitals: what the daemon knows about itself.
-        transport: to the API server.
-        environ: of the process; says whether it runs inside a cluster.
-        others: to the API servers of other clusters, by what these are to controllers.
+        vitals: the state of the daemon.
+        transport: connection to the API server.
+        environ: environment of the process; tells whether it runs inside a cluster.
+        others: connections to the API servers of other clusters, by cluster role.
     """
 
     options: Options
@@ -75,7 +74,6 @@ class ServerContext:
     others: Mapping[str, Transport] = field(default_factory=dict)
 
     def checks(self) -> Checks:
-        """What health checks look at."""
         others = {role: _looking(wire) for role, wire in self.others.items()}
         return Checks(self.vitals, _looking(self.transport), others)
 
@@ -86,10 +84,11 @@ def _looking(wire: Transport) -> Client:
 
 @asynccontextmanager
 async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve inside the block; the task ends only by an exception.
+    """Serve HTTPS inside the block; the task ends only with an exception.
 
     Raises:
-        Misconfigured: the port cannot be opened. From the task: what else is wrong.
+        Misconfigured: the port cannot be opened. The task raises it for invalid certificates
+            and authentication settings.
     """
     task = spawn(_serve(context, _bind(context.options)), name="serving")
     try:
@@ -154,45 +153,45 @@ async def _client_ca(
     authenticator: Authenticator,
     reloader: tls.CertReloader,
 ) -> DynamicClientCA:
-    """Whom both believe from now on; and the server's own certificate is read."""
+    """Load the client CAs for both, and the server's own certificate."""
 
     def adopt(trust: Trust) -> None:
         reloader.trust(trust.pem)
         authenticator.trust = trust
 
-    found = DynamicClientCA(context.options, client, adopt)
-    context.vitals.waiting = lambda: found.waiting
-    await found.start()
+    client_ca = DynamicClientCA(context.options, client, adopt)
+    context.vitals.waiting = lambda: client_ca.waiting
+    await client_ca.start()
     try:
         await reloader.start()
     except tls.CertificateError as error:
         raise Misconfigured(f"HTTPS server: {error}") from error
-    return found
+    return client_ca
 
 
 def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Handler]:
-    """What is served, by path."""
+    """Return the handlers of all pages, by path."""
     slis = Slis()
-    found: dict[str, http.Handler] = {
+    handlers: dict[str, http.Handler] = {
         "/metrics": exposition,
         "/metrics/slis": slis.page,
         "/configz": page(options),
         PATH: health.page(options, vitals),
     }
     for name in ("healthz", "livez", "readyz"):
-        found |= Health(name, getattr(checks, name), slis=slis).pages
-    return found
+        handlers |= Health(name, getattr(checks, name), slis=slis).pages
+    return handlers
 
 
 async def exposition(_request: http.Request) -> http.Response:
-    """The page with all metrics."""
+    """Serve all metrics."""
     return http.Response(body=metrics.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
 async def _reviewers(
     stack: AsyncExitStack, context: ServerContext
 ) -> tuple[Client | None, Client | None]:
-    """Who can be asked about tokens and about rights; None: nobody."""
+    """Return the clients for TokenReviews and SubjectAccessReviews; None: no API server is set."""
     options, logger = context.options, log.logger("serving")
     tokens = await _transport(stack, "authentication-kubeconfig", context)
     if options.authorization_kubeconfig == options.authentication_kubeconfig:
@@ -210,19 +209,19 @@ async def _reviewers(
 
 
 async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -> Transport | None:
-    """To the API server that a flag names, or to the cluster we run in; None without either."""
+    """Connect to the API server of a flag, or to the own cluster; None without either."""
     options, environ = context.options, context.environ
     kubeconfig = str(options.get(flag))
     if not kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     if not kubeconfig and not options.kubeconfig and not options.master:
-        return context.transport  # that is the cluster we run in
+        return context.transport  # already connected to the cluster of this Pod
     since = reload.signatures(kubeconfig)
     try:
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
     except kube_config.ConfigError as error:
         raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
-    # Who leads, and may record events, is not known here: the log alone tells of a change.
+    # No events for this file: only the leader may record them. Changes are logged.
     wire = await stack.enter_async_context(
         Transport(cluster, user_agent=user_agent(options.program))
     )
@@ -244,17 +243,17 @@ def _authorizer(options: Options, client: Client | None, shelf: Shelf) -> Author
 
 SERVER = ""
 WEBHOOKS = "webhook-"
-"""Prefixes of the flags of a server."""
+"""Prefix of the flags of each server."""
 
 PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
-"""Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
+"""Base names of the certificate files in `--cert-dir`, as in the Go reference."""
 
 
 def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
-    """Keeps the TLS context of a server.
+    """Return the certificate reloader of the server whose flags have this prefix.
 
     Raises:
-        Misconfigured: a flag names a version, suite or group that is unknown.
+        Misconfigured: a flag names an unknown TLS version, cipher suite or group.
     """
 
     def get(name: str) -> Any:
@@ -302,24 +301,24 @@ _GROUP = config.GROUP_VERSION.partition("/")[0]
 
 
 def document(options: Options) -> dict[str, Any]:
-    """The whole answer."""
-    found: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
+    """Return the content of `/configz`."""
+    content: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
     for path in config.UNUSED:
-        config.put(found, path, "")
-    config.put(found, "Generic.Port", 0)
-    config.put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads
+        config.put(content, path, "")
+    config.put(content, "Generic.Port", 0)
+    config.put(content, "Generic.Address", "0.0.0.0")  # noqa: S104 - an unused field of the API
     for path, name in config.FIELDS.items():
         config.put(
-            found, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None)
+            content, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None)
         )
     plan = options.leader_migration
     if plan is not None:
-        config.put(found, config.MIGRATION, migration.write(plan))
-    return {_GROUP: found}
+        config.put(content, config.MIGRATION, migration.write(plan))
+    return {_GROUP: content}
 
 
 def page(options: Options) -> Handler:
-    """The page with the settings in effect."""
+    """Return the handler of `/configz`, which serves the settings in effect."""
 
     async def answer(_request: Request) -> Response:
         return Response(body=json.dumps(document(options)).encode(), content_type=JSON)
@@ -331,22 +330,22 @@ def _plain(value: Any, *, is_list: bool) -> Any:
     if isinstance(value, timedelta):
         return format_duration(value)
     if is_list and isinstance(value, tuple):
-        return [_plain(one, is_list=False) for one in value] or None
+        return [_plain(item, is_list=False) for item in value] or None
     if isinstance(value, bool | int | float) or value is None:
         return value
     return redact.words(str(value))
 
 
 def enabled(options: Options) -> tuple[str, ...]:
-    """The webhooks to serve; none without the gate, or without a port.
+    """Return the webhooks to serve; none without the feature gate or without a port.
 
-    `Deviation:` the Go reference opens the port without the gate, and then answers nobody.
+    `Deviation:` without the gate, the Go reference opens the port but never answers.
     """
     return () if _obstacle(options) else _named(options)
 
 
 def unserved(options: Options) -> str:
-    """Say why webhooks that `--webhooks` names are not served; empty if they are."""
+    """Return why the webhooks of `--webhooks` are not served; empty if they are."""
     obstacle = _obstacle(options) if _named(options) else ""
     return f"--webhooks={','.join(options.webhooks)} has no effect: {obstacle}" if obstacle else ""
 
@@ -356,17 +355,17 @@ def _named(options: Options) -> tuple[str, ...]:
 
 
 def _obstacle(options: Options) -> str:
-    """What keeps all webhooks from being served; empty: nothing."""
+    """Return why no webhook can be served; empty if they can."""
     if not gates.values(options.feature_gates)[gates.WEBHOOK]:
         return f"it needs --feature-gates={gates.WEBHOOK}=true"
     return "" if options.webhook_secure_port else "--webhook-secure-port is 0"
 
 
 async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
-    """Serve the webhooks that are on until cancelled; return at once if none is.
+    """Serve the enabled webhooks until cancelled; return at once if there are none.
 
     Raises:
-        Misconfigured: the port cannot be opened, or a certificate not be used.
+        Misconfigured: the port cannot be opened, or a certificate is unusable.
     """
     hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
     if not hooks:

@@ -1,7 +1,6 @@
 """The daemon's command: reads the flags, runs, and turns the outcome into an exit code.
 
-Exit codes: 0 after a signal, 1 for what a person has to correct and for a lost lease, 255
-for a defect of ours.
+Exit codes: 0 after a signal, 1 for a configuration error or a lost lease, 255 for a bug.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Program:
     """One of the commands that run controllers.
 
     Attributes:
-        name: of the command.
-        read: makes the settings of a command line, or the text that it asks for; raises
-            UsageError.
-        serve: answers on its port while it runs.
+        name: name of the command.
+        read: parses a command line into settings, or into text to print, such as help.
+            Raises UsageError.
+        serve: serves HTTP while the command runs.
     """
 
     name: str
@@ -56,7 +55,7 @@ DAEMON = Program(name=options.PROGRAM, read=_read, serve=serving)
 
 
 def main(argv: Sequence[str] | None = None, program: Program = DAEMON) -> int:
-    """Run the command; the exit code."""
+    """Run the command and return its exit code."""
     try:
         chosen = program.read(sys.argv[1:] if argv is None else argv)
         if isinstance(chosen, str):
@@ -70,10 +69,10 @@ def main(argv: Sequence[str] | None = None, program: Program = DAEMON) -> int:
 
 
 def _refuse(error: BaseException, program: Program) -> int:
-    """Say what a person has to correct."""
-    # On lines of their own, no word of a provider begins where a line of the log does.
-    said = redact.words(f"{program.name}: {error}").splitlines()
-    sys.stderr.write("\n  ".join(map(str.strip, said)) + "\n")
+    """Write a configuration error to stderr."""
+    # Continuation lines are indented: text of a provider must not look like a log line.
+    lines = redact.words(f"{program.name}: {error}").splitlines()
+    sys.stderr.write("\n  ".join(map(str.strip, lines)) + "\n")
     return stopping.EXIT_CONFIGURATION
 
 
@@ -85,8 +84,8 @@ def _write_config(chosen: Options) -> int:
     try:
         Path(chosen.write_config_to).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
-        said = f"cannot be written: {reason(error)}"
-        raise UsageError([f"--write-config-to={chosen.write_config_to} {said}"]) from error
+        cause = f"cannot be written: {reason(error)}"
+        raise UsageError([f"--write-config-to={chosen.write_config_to} {cause}"]) from error
     return stopping.EXIT_OK
 
 
@@ -113,38 +112,38 @@ def _run(chosen: Options, program: Program) -> int:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
     raise_limit()
-    # What was imported stays: a full round of the garbage collector over it would stall the
-    # event loop for tens of milliseconds.
+    # Imported modules stay for ever. A full collection over them would block the event loop
+    # for tens of milliseconds.
     gc.freeze()
-    # What a request leaves behind is freed without the collector: so few cycles are worth few
-    # rounds, and one over so many young objects takes about a millisecond.
+    # Reference counting frees nearly everything that a request allocates, so the few cycles
+    # need few collections. One over 10,000 young objects takes about a millisecond.
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
     try:
         with (
             stopping.at_once(),
-            stopping.without_those_left() as known,
+            stopping.without_those_left() as bound_exit,
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
-            return known(_outcome(runner, chosen, program))
+            return bound_exit(_outcome(runner, chosen, program))
     finally:
         log.flush()
 
 
 def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
-    """Be the daemon; the exit code, and a word about what went wrong."""
+    """Run the daemon; report a failure and return the exit code."""
     try:
         return runner.run(daemon.run(chosen, os.environ, program.serve))
     except (Exception, BaseExceptionGroup) as error:
-        if mistake := misconfigured(error):
-            return _refuse(mistake, program)
+        if config_error := misconfigured(error):
+            return _refuse(config_error, program)
         logger = log.logger("daemon")
         logger.error("the daemon failed unexpectedly", exc_info=error)
         return stopping.EXIT_DEFECT
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed; None: the standard library's."""
+    """Return uvloop's loop factory, or None (standard library) where uvloop is missing."""
     try:
         import uvloop
     except ImportError:
@@ -153,7 +152,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def leave(code: int) -> None:
-    """End the process, even when a vendor SDK's thread hangs in a call for ever."""
+    """End the process, even while a thread of a vendor SDK hangs in a call."""
     sys.stdout.flush()
     sys.stderr.flush()
     if any(not thread.daemon for thread in threading.enumerate()[1:]):
@@ -162,14 +161,14 @@ def leave(code: int) -> None:
 
 
 MOST = 65_536
-"""More would only make a leak last longer."""
+"""Maximum open files; a higher limit would only delay the discovery of a leak."""
 
 
 def raise_limit() -> None:
-    """Use what the system allows; a shell gives 1,024 (Go does the same when a program starts)."""
+    """Raise the soft limit of open files to the hard one; shells set 1,024. Go does the same."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # A sandbox may forbid it: then there are fewer.
+        # A sandbox may forbid it; the daemon then runs with the lower limit.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

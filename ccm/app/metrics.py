@@ -1,4 +1,4 @@
-"""Metrics of the process as a whole, and the figures it says when it stops."""
+"""Metrics of the whole process, and the figures that it logs when it stops."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def describe(platform_name: str) -> None:
-    """Fill in what never changes: what was built, and how many metrics there are.
+    """Set the constant metrics: build information, and the number of registered metrics.
 
-    Call it once. Controllers are imported when they start; their metrics are there before.
+    Call it once. It imports the metrics of every controller first, because controllers
+    themselves are imported only when they start.
     """
     for manifest in MANIFESTS:
         import_module(manifest.modules[1])
@@ -69,7 +70,7 @@ def describe(platform_name: str) -> None:
 
 @contextmanager
 def running(name: str, program: str) -> Iterator[None]:
-    """Count a controller of a program as running inside the block."""
+    """Report a controller of a program as running inside the block."""
     gauge = RUNNING.labels(name, program)
     gauge.set(1)
     try:
@@ -79,14 +80,13 @@ def running(name: str, program: str) -> Iterator[None]:
 
 
 def summary() -> dict[str, int]:
-    """What the process did so far: requests to the API server and calls to the cloud.
+    """Return the number of API requests and cloud calls so far, by figure.
 
-    `api_writes` counts every request that changes something, those about events and the
-    Lease included; `node_writes`, `service_writes` and `event_writes` are calls about those
-    alone.
+    `api_writes` counts every writing request, including events and the Lease. `node_writes`,
+    `service_writes` and `event_writes` count writes of that resource alone.
     """
-    found = dict.fromkeys(_FIGURES, 0)
-    for sample in (one for family in metrics.REGISTRY.collect() for one in family.samples):
+    figures = dict.fromkeys(_FIGURES, 0)
+    for sample in (item for family in metrics.REGISTRY.collect() for item in family.samples):
         figure = ""
         match sample.name:
             case "rest_client_requests_total":
@@ -96,6 +96,6 @@ def summary() -> dict[str, int]:
                 figure = "cloud_calls"
             case "ccm_kube_writes_total":
                 figure = f"{sample.labels['resource'].removesuffix('s')}_writes"
-        if figure in found:
-            found[figure] += int(sample.value)
-    return found
+        if figure in figures:
+            figures[figure] += int(sample.value)
+    return figures

@@ -1,8 +1,8 @@
-"""Storage that outlives the daemon: read at the start, open while we lead.
+"""Storage that outlives the daemon: configured at start, open while this replica leads.
 
-Imported only where `--persistence-config` is given, and with it only the backends that the file
-names. What the file says is checked at once; whether storage answers is seen after the Lease is
-won, because a folder has room for one process and a stale leader must not write.
+This module is imported only with `--persistence-config`, and loads only the backends that the
+file names. The file is validated at start. Storage is opened after the Lease is acquired:
+a folder has room for one process, and a former leader must not write.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ccm.serving.health import WELL, Finding, wrong
 
 FLAG = "--persistence-config"
 CLIENT = "persistence"
-"""Name of the client that reads the cluster's identity, and that keeps Secrets."""
+"""Name of the API client that reads the cluster's identity and stores Secrets."""
 
 CLUSTER = "/api/v1/namespaces/kube-system"
-"""What has a UID as long as the cluster lives."""
+"""Path of the object whose UID identifies the cluster; it never changes."""
 
 RETRY_S = 30.0
-"""Seconds between two tries to open the secret store, as between two looks at storage."""
+"""Seconds between two attempts to open the secret store or to re-seal its secrets."""
 
 
 class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,16 +69,17 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stores:
-    """All storage of one file.
+    """All persistence backends that one file configures.
 
     Args:
-        file: of `--persistence-config`.
-        client: of the API server.
-        namespace: of the daemon's Lease; Secrets are kept there unless the file names another.
+        file: value of `--persistence-config`.
+        client: client of the API server.
+        namespace: namespace of the daemon's Lease; Secrets are stored there unless the file
+            names another one.
         tell: records an event (type, reason, message) about the daemon.
 
     Raises:
-        Misconfigured: a person has to correct the file.
+        Misconfigured: the file is invalid.
     """
 
     def __init__(
@@ -114,23 +115,23 @@ class Stores:
 
     @property
     def secrets(self) -> Any:
-        """The secret store as it is now; None: the file names none."""
+        """Provider of the secret store; None without a `secrets` section."""
         return None if self._secrets is None else self._secrets.provider
 
     @asynccontextmanager
     async def opened(
         self, name: str, identity: str, epoch: int, *, rotates: bool = True
     ) -> AsyncIterator[None]:
-        """Open inside; everything is written and let go of at its end.
+        """Open storage for the block; flush and close it at the end.
 
         Args:
-            name: of the cluster.
-            identity: of the leader.
-            epoch: how often the Lease changed hands.
-            rotates: secrets that are sealed with an old key are sealed anew.
+            name: name of the cluster.
+            identity: identity of the leader.
+            epoch: number of leader transitions of the Lease.
+            rotates: seal secrets again that are sealed with an old key.
 
         Raises:
-            Misconfigured: storage belongs to another cluster, or can be read by others.
+            Misconfigured: storage belongs to another cluster, or other users can read it.
         """
         self._writer = Writer(identity=identity, epoch=epoch)
         machine = await self._machine(name)
@@ -154,40 +155,42 @@ class Stores:
             log.logger("persistence").info("persistence is closed")
 
     async def health(self) -> Finding:
-        """How it is; ill only where nothing may be created without it."""
+        """Return the health; failing only where creations need storage and none is up."""
         if not self._is_open:
             return Finding(detail="closed, standing by")
-        down = [one.name for one in self.manager.members if not await one.is_up()]
+        down = [member.name for member in self.manager.members if not await member.is_up()]
         down += [name for name, took in (await self.secret_latencies()).items() if took is None]
         if not await self.manager.may_create():
             return wrong("no instance is up, and nothing is created without one")
         return Finding(detail=f"down: {', '.join(down)}") if down else WELL
 
     async def secret_latencies(self) -> Mapping[str, float | None]:
-        """Mean time of a write of a secret in seconds, by instance; None: it is down."""
-        found: dict[str, float | None] = {}
+        """Return the mean write time of secrets in seconds, by instance; None means down."""
+        latencies: dict[str, float | None] = {}
         for name in self.secrets.instances() if self.secrets else ():
             status = await self.secrets.instance_status(name)
-            found[name] = status.mean_persist_latency if status.status else None
-        return found
+            latencies[name] = status.mean_persist_latency if status.status else None
+        return latencies
 
     def _say(self, when_down: str, is_up: bool) -> None:
         if is_up:
             self._tell(NORMAL, names.REASON_PERSISTENCE_UP, "storage works again")
             return
-        then = "what is made is not recorded" if when_down == "degrade" else "nothing is created"
+        consequence = (
+            "what is made is not recorded" if when_down == "degrade" else "nothing is created"
+        )
         self._tell(
             WARNING,
             names.REASON_PERSISTENCE_DOWN,
-            f"no instance of storage works; until one does, {then}",
+            f"no instance of storage works; until one does, {consequence}",
         )
 
     async def _machine(self, name: str) -> MachineId:
-        found = msgspec.json.decode(await self._client.raw("GET", CLUSTER))
-        return new_machine_id(found["metadata"]["uid"], name)
+        namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER))
+        return new_machine_id(namespace["metadata"]["uid"], name)
 
     async def _keep_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
-        """Open it when that works at last, and leave nothing sealed with an old key."""
+        """Retry opening the secret store, then seal every old secret with the first key."""
         logger = log.logger("persistence")
         try:
             while not store.is_open:
@@ -197,21 +200,26 @@ class Stores:
                 return
             pending = list(store.provider.instances())
             while pending:
-                pending = [one for one in pending if not await self._is_rotated(store, one)]
+                pending = [
+                    instance for instance in pending if not await self._is_rotated(store, instance)
+                ]
                 if pending:
                     await asyncio.sleep(RETRY_S)
         except PersistenceError as error:
             logger.error("secrets cannot be kept", error=str(error))
 
     async def _is_rotated(self, store: Backend, name: str) -> bool:
-        """Leave nothing sealed with an old key in an instance; False: it is in trouble now.
+        """Seal all secrets of an instance with the first key.
+
+        Returns:
+            False if the instance is unavailable now; the caller retries.
 
         Raises:
-            PersistenceError: to try again would not help.
+            PersistenceError: a permanent failure.
         """
         logger = log.logger("persistence")
         try:
-            done = await store.provider.rotate(name)
+            rotation = await store.provider.rotate(name)
         except (Unreachable, BackendUnavailable) as error:
             logger.warning(
                 "secrets cannot be sealed with the first key yet",
@@ -223,23 +231,23 @@ class Stores:
         logger.info(
             "secrets are sealed with the first key",
             instance=name,
-            rewritten=done.rewritten,
-            current=done.current,
-            left=done.left,
+            rewritten=rotation.rewritten,
+            current=rotation.current,
+            left=rotation.left,
         )
         return True
 
     def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
-        """One for each name; instances of one backend share a provider."""
-        given: dict[str, list[dict[str, Any]]] = {}
+        """Yield one backend for each name; all instances of that name share its provider."""
+        by_name: dict[str, list[dict[str, Any]]] = {}
         for at, instance in enumerate(config.instances):
             name, settings = _only(instance, f"instances[{at}]")
-            given.setdefault(name, []).append(settings)
-        if not given:
+            by_name.setdefault(name, []).append(settings)
+        if not by_name:
             raise BackendDead("instances is empty; name storage, or leave the flag out")
-        for name, several in given.items():
+        for name, raw_settings in by_name.items():
             declared, make = registry.load(name)
-            read = [_settings(declared, one, name) for one in several]
+            read = [_settings(declared, raw, name) for raw in raw_settings]
             backend = Backend(name, partial(make, read, self._context))
             if len(backend.instances) < len(read):
                 raise BackendDead(f"{name}: two instances are the same storage; leave one out")
@@ -256,7 +264,7 @@ class Stores:
 
 @contextmanager
 def _named(file: str) -> Iterator[None]:
-    """Faults inside are those of the file."""
+    """Turn errors inside the block into Misconfigured that names the file."""
     try:
         yield
     except (BackendDead, ConfigError) as error:
@@ -272,7 +280,7 @@ def _read(file: str) -> PersistenceConfig:
 
 
 def _only(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """The one name there, and what stands behind it."""
+    """Return the only key of a mapping and its settings; ConfigError for anything else."""
     if len(given) != 1:
         raise ConfigError(
             f"{place} must name one backend with its settings, such as "

@@ -1,12 +1,12 @@
-"""The provider: opened however long its cloud takes, held, and exchanged for another one.
+"""The provider: opened with retries, held, and exchanged when its configuration changes.
 
-What a person has to correct (unknown name, unreadable file, wrong configuration) ends the
-process with one message. What passes by itself (the cloud is down, credentials are
-refused) is tried again with back-off, and said once at the start and once at the end.
+A configuration error (unknown name, unreadable file, invalid content) ends the process with one
+message. A temporary failure (cloud down, credentials rejected) is retried with back-off, and
+logged once when it begins and once when it ends.
 
-A provider lives in a task of its own, in which it is opened and closed: it may hold a task
-group or a cancel scope. With another configuration a new one is opened, which has to answer a
-first call before the old one is let go; the old one is closed when its last call has ended.
+A provider is opened and closed in a task of its own, because it may hold a task group or a cancel
+scope. After a configuration change a new provider is opened. It replaces the old one once it has
+answered a first call. The old one is closed when its last call has ended.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ from ccm.model.cidr import parse_ranges
 from ccm.model.names import STATUS_TRUE
 
 OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
-"""Pauses between attempts to open the provider."""
+"""Back-off between attempts to open the provider."""
 
 SAMPLE = 8
-"""Most nodes about which a new provider is asked."""
+"""Maximum number of nodes for which a new provider is checked."""
 
 OPEN_LIMIT_S = 120.0
-"""Longest time of one attempt; a cloud that accepts a connection may never answer."""
+"""Deadline of one attempt to open; a cloud may accept a connection and never answer."""
 
 DRAIN_S = 900.0
-"""Longest time that calls of an old provider may still take; that of its longest call."""
+"""Deadline for in-flight calls of an old provider; the longest call timeout."""
 
 CLOSE_S = 30.0
-"""Longest time that a provider may take to close before it is cancelled."""
+"""Time that a provider may take to close before its task is cancelled."""
 
 NO_FILE = "no --cloud-config"
-"""Where the configuration comes from that nobody gave, for messages."""
+"""Source of the configuration in messages, where no file is given."""
 
 Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
-"""Opens the provider with the configuration of now."""
+"""Context manager that opens the provider with its current configuration."""
 
 
 class Misconfigured(Exception):
-    """A person has to correct something; the message says what. The process ends with 1."""
+    """Configuration error that only the operator can correct; the process exits with 1."""
 
 
 def misconfigured(error: BaseException) -> Misconfigured | None:
-    """The mistake of a person in it, if there is one; a provider's task group may wrap it."""
+    """Return the configuration error in an exception; a provider's task group may wrap it."""
     return next((leaf for leaf in leaves(error) if isinstance(leaf, Misconfigured)), None)
 
 
 class Crashed(Exception):
-    """The provider ended by itself; its cause says why."""
+    """The provider's task ended while in use; `__cause__` is the reason."""
 
 
 def context(
@@ -82,7 +82,7 @@ def context(
     clients: ClientBuilder | None,
     **more: Any,
 ) -> Context:
-    """What the provider is opened with; `more` are fields of `Context`.
+    """Return the context that opens the provider; `more` are further fields of `Context`.
 
     Raises:
         Misconfigured: the file cannot be read.
@@ -103,19 +103,19 @@ def context(
 
 @asynccontextmanager
 async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterator[Cloud]:
-    """The open provider, without a second attempt.
+    """Open the provider for the block, without a retry.
 
     Raises:
-        Misconfigured: the provider refuses its configuration, or is not written as it has to be.
-        Exception: whatever else keeps it from opening.
+        Misconfigured: the provider rejects its configuration, or violates the SDK.
+        Exception: any other failure to open; it may be temporary.
     """
     async with AsyncExitStack() as stack:
         try:
-            # In this task, as it is left here too: a provider may open a task group.
+            # Entered and left in the same task: a provider may open a task group.
             async with asyncio.timeout(OPEN_LIMIT_S):
                 cloud = await stack.enter_async_context(_entered_by(opener, given))
         except Exception as error:
-            # No later attempt ends otherwise. A task group of the provider may wrap it.
+            # A retry would fail the same way. A task group of the provider may wrap the error.
             for leaf in leaves(error):
                 if mistake := _mistake(name, given, leaf):
                     raise Misconfigured(mistake) from leaf
@@ -123,7 +123,7 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
         fault = _fault(name, cloud)
         if not fault:
             yield cloud
-    if fault:  # the provider is closed by now, in good order
+    if fault:  # raised after the stack has closed the provider
         raise Misconfigured(fault)
 
 
@@ -138,7 +138,7 @@ def _entered_by(opener: Opener, given: Context) -> AbstractAsyncContextManager[C
 
 
 def _mistake(name: str, given: Context, error: BaseException) -> str:
-    """Describe what a person has to correct; empty for an error that may pass by itself."""
+    """Describe a configuration error; empty for an error that may be temporary."""
     if isinstance(error, ConfigError):
         refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
         if given.source == NO_FILE:
@@ -146,14 +146,14 @@ def _mistake(name: str, given: Context, error: BaseException) -> str:
         return "\n  ".join([f"{refused}:", *error.faults])
     if isinstance(error, ProviderError):
         return f"cloud provider {name!r}: {error}"
-    # What contextlib makes of a generator that ends before it yields.
+    # contextlib raises this for a generator that ends before it yields.
     if isinstance(error, RuntimeError) and isinstance(error.__context__, StopAsyncIteration):
         return f"cloud provider {name!r} ends without a Cloud; it has to yield one on every path"
     return ""
 
 
 def _fault(name: str, cloud: object) -> str:
-    """Describe what a provider yields that cannot be used; empty when all is there."""
+    """Describe why the yielded object is not a usable Cloud; empty if it is."""
     if not isinstance(cloud, Cloud):
         return f"cloud provider {name!r} yields a {type(cloud).__name__}, not a Cloud"
     faults = incomplete(cloud)
@@ -161,12 +161,12 @@ def _fault(name: str, cloud: object) -> str:
 
 
 def handle(options: Options, cloud: Cloud, *, make: Callable[..., Handle] = Handle) -> Handle:
-    """The handle to a provider, with the deadline and the rate that flags set.
+    """Return the handle to a provider, with the deadline and rate limit of the flags.
 
     Args:
         options: the flags.
-        cloud: what the provider yielded.
-        make: takes what `Handle` takes.
+        cloud: the open provider.
+        make: constructor with the signature of `Handle`.
     """
     rate = options.cloud_rate
     return make(
@@ -178,18 +178,19 @@ def handle(options: Options, cloud: Cloud, *, make: Callable[..., Handle] = Hand
 
 
 class ConfiguredProvider:
-    """The provider that the flags name, with its configuration of now.
+    """The provider that the flags name, with its current configuration.
 
     Args:
         options: the flags.
-        opener: opens it.
-        clients: makes API clients for it.
+        opener: opens the provider.
+        clients: makes API clients for the provider.
 
-    Opening it raises Misconfigured also where it has no cluster ID and the flags want one.
+    Opening raises Misconfigured also where the provider has no cluster ID and the flags require
+    one.
 
     Attributes:
-        followed: the files that it follows, and what they looked like before they were read.
-        events: where its events go; None = nowhere yet.
+        followed: files that the provider watches, with their signatures before they were read.
+        events: destination of the provider's events; None until the daemon sets it.
     """
 
     def __init__(self, options: Options, opener: Opener, clients: ClientBuilder) -> None:
@@ -203,10 +204,13 @@ class ConfiguredProvider:
     async def opened(
         self, told: Callable[[Exception], object] = lambda _error: None
     ) -> AsyncIterator[Cloud]:
-        """The open provider, however long its cloud takes; told of each attempt that failed.
+        """Open the provider for the block; retry temporary failures with back-off for ever.
+
+        Args:
+            told: callback for the error of each failed attempt.
 
         Raises:
-            Misconfigured: a person has to correct something.
+            Misconfigured: a configuration error.
         """
         outage = Outage(
             log.logger("provider", provider=self._options.cloud_provider),
@@ -221,7 +225,7 @@ class ConfiguredProvider:
                     break
                 except Exception as error:  # noqa: BLE001 - a provider may fail in any way
                     if refusal := misconfigured(error):
-                        # Not from the group it came in: its own cause says what is wrong.
+                        # Not chained to the exception group: the error's own cause is the reason.
                         raise refusal from refusal.__cause__
                     delay, fault = streak.next(monotonic()), normalized(error)
                     outage.goes_on(error=str(fault))
@@ -232,7 +236,7 @@ class ConfiguredProvider:
 
     @asynccontextmanager
     async def opened_once(self) -> AsyncIterator[Cloud]:
-        """The open provider, without a second attempt; see the function of that name."""
+        """Open the provider for the block, without a retry; see the function of that name."""
         routed = self._options.cluster_cidr.strip() if self._options.configure_cloud_routes else ""
         given = context(
             file=self._options.cloud_config,
@@ -259,11 +263,11 @@ class ConfiguredProvider:
 
 
 async def answers(cloud: Cloud, node: Node | None) -> None:
-    """Make a first call that changes nothing; raises CloudError if the cloud does not answer.
+    """Check that the cloud answers a read-only call; raises CloudError if it does not.
 
     Args:
-        cloud: what the provider yielded.
-        node: any node, for providers that list nothing; None = do without.
+        cloud: the open provider.
+        node: any node, for providers without an inventory; None skips their check.
     """
     handle = Handle(cloud)
     with suppress(NotFound, Unimplemented):
@@ -276,24 +280,24 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
 async def knows_nodes(
     new: Cloud, old: Handle, nodes: Sequence[Node], *, own_nodes: str = ""
 ) -> None:
-    """Refuse a provider that knows none of the nodes that the one in use knows.
+    """Reject a provider that knows none of the nodes that the provider in use knows.
 
-    Some nodes are asked about. Where the one in use cannot say, as with credentials that have
-    expired, a node that is ready speaks for itself.
+    Only a sample of the nodes is checked. Where the provider in use cannot answer, for example
+    with expired credentials, a node counts as known if it is Ready.
 
     Raises:
-        CloudError: the new provider does not know the nodes, or does not answer.
+        CloudError: the new provider knows none of the nodes, or does not answer.
     """
     before = NodeOwnership.at(old.cloud, own_nodes)
     after = NodeOwnership.at(new, own_nodes)
     ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
     ours = [node for node in ours if not before.is_foreign(node)]
-    # Those that are ready have an instance, whatever a cloud says.
+    # Ready nodes first: they certainly have an instance.
     asked = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
     asked_new, asked_old = InstanceLookup(Handle(new)), InstanceLookup(old)
     with suppress(Unimplemented):
         for node in asked:
-            # No cloud is asked about a node of another one; it does not know that either.
+            # A node of another cloud is unknown to the new provider without a call.
             if not after.is_foreign(node) and (await asked_new.state(node)).exists:
                 return
         for node in asked:
@@ -302,7 +306,7 @@ async def knows_nodes(
             except CloudError:
                 is_known = _is_ready(node)
             if is_known:
-                names = ", ".join(sorted(each.name for each in asked))
+                names = ", ".join(sorted(candidate.name for candidate in asked))
                 raise FailedPrecondition(
                     f"with this configuration the cloud knows none of the nodes {names}; are its "
                     "credentials those of another project or region? A restart would use it all "
@@ -316,14 +320,14 @@ def _is_ready(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenProvider:
-    """A provider, the task that opened it and will close it, and what tells that to."""
+    """An open provider, the task that owns it, and the event that makes this task close it."""
 
     cloud: Cloud
     task: asyncio.Task[None]
     release: asyncio.Event
 
     async def close(self) -> None:
-        """Close it; raises whatever closing raises, TimeoutError if it takes too long."""
+        """Close the provider; raises its error, or TimeoutError after `CLOSE_S`."""
         self.release.set()
         try:
             ended, _ = await asyncio.wait({self.task}, timeout=CLOSE_S)
@@ -335,19 +339,19 @@ class _OpenProvider:
             self.task.result()
 
     def crash(self) -> Crashed:
-        """How it ended by itself."""
+        """Return the error for a provider whose task ended while in use."""
         fault = None if self.task.cancelled() else self.task.exception()
-        found = Crashed(f"the provider ended by itself: {fault!r}")
-        found.__cause__ = fault
-        return found
+        error = Crashed(f"the provider ended by itself: {fault!r}")
+        error.__cause__ = fault
+        return error
 
 
 class ProviderHolder:
-    """Holds the provider in use, and the handle through which everybody reaches it.
+    """Holder of the provider in use, and of the handle that all controllers share.
 
     Args:
-        make: the handle to the first provider.
-        exchanged: called when another provider has taken over.
+        make: makes the handle to the first provider.
+        exchanged: callback after another provider has replaced the old one.
     """
 
     def __init__(
@@ -366,20 +370,20 @@ class ProviderHolder:
 
     @property
     def handle(self) -> Handle:
-        """The one handle, whichever provider is behind it; there is none before `open`."""
+        """The handle, which survives an exchange of the provider; call `open` first."""
         assert self._handle is not None
         return self._handle
 
     async def open(self, opening: Opening) -> Handle:
-        """Open the first provider; raises whatever opening raises."""
+        """Open the first provider; raises the error of opening."""
         self._use(await _opened(opening))
         return self.handle
 
     async def exchange(self, opening: Opening, accept: Callable[[Cloud], Awaitable[None]]) -> None:
-        """Open another provider, and use it once `accept` has not raised.
+        """Open another provider, and use it if `accept` does not raise.
 
         Raises:
-            Exception: whatever opening or accepting raised; the old provider stays in use.
+            Exception: the error of opening or accepting; the old provider stays in use.
         """
         old, new = self._current, await _opened(opening)
         try:
@@ -397,15 +401,15 @@ class ProviderHolder:
         self._exchanged()
 
     async def until_crash(self) -> None:
-        """Wait for a provider that ends by itself while it is in use.
+        """Wait until the task of the provider in use ends.
 
         Raises:
-            Crashed: it did.
+            Crashed: the task has ended.
         """
         raise (await asyncio.shield(self._crashed)).crash()
 
     async def close(self) -> None:
-        """Close the provider in use, and those that are not closed yet."""
+        """Close the provider in use, and replaced ones that still drain."""
         current, self._current = self._current, None
         retiring = dict(self._retiring)
         try:
@@ -436,7 +440,7 @@ class ProviderHolder:
         await self._close(old)
 
     async def _close(self, provider: _OpenProvider) -> None:
-        """Close one that is not in use."""
+        """Close a provider that is not in use; log an error of it."""
         try:
             await provider.close()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way

@@ -1,9 +1,9 @@
-"""Follows files while the process runs: a new version is tried before the old is let go.
+"""Watches files while the process runs: new content is tested before it replaces the old.
 
-Each file has a source that tries its new content, and that may name more files which its
-content depends on. One that cannot be used leaves everything as it was, and is said once, as an
-event, a metric and a log line; it is tried again now and then, because what was wrong may be the
-cloud or the API server, and at once when a file changes again.
+Each file has a source that tests and applies its new content, and that may name further files
+which the content depends on. Unusable content changes nothing. It is reported once, as an event,
+a metric and a log line. It is retried at once when a file changes again. It is also retried every
+`RETRY_S` if the cloud or the API server may have been the cause.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 
 CHECK_S = 1.0
-"""How often files are looked at; two looks must agree, so that nothing half-written is read."""
+"""Interval between checks of the files; two must agree, or a half-written file could be read."""
 
 RETRY_S = 30.0
-"""Pause between two tries of the same content."""
+"""Interval between retries of the same content."""
 
 GONE_LOOKS = 30
-"""In how many looks a file may be missing, as while it is exchanged, until that is a fault."""
+"""Checks in a row with a missing file, as during a replacement, until that is an error."""
 
 LIVE = frozenset({"v", "vmodule"})
-"""Settings of the configuration file that are taken over while the process runs."""
+"""Settings of the configuration file that apply without a restart."""
 
 Signatures = Mapping[Path, Signature]
-"""Files, and what they looked like before they were last read."""
+"""Files, and their signatures before they were last read."""
 
 NO_FILES: Signatures = MappingProxyType({})
 
@@ -54,10 +54,10 @@ _OUTCOMES = metrics.counter(
 
 
 class Refused(Exception):
-    """The new content cannot be used.
+    """The new content is unusable.
 
     Attributes:
-        final: True if trying the same content again makes no sense.
+        final: whether a retry with the same content would fail too.
     """
 
     def __init__(self, message: str, *, final: bool = True) -> None:
@@ -66,41 +66,41 @@ class Refused(Exception):
 
 
 class Source(Protocol):
-    """A file that is followed."""
+    """A watched file."""
 
     name: str
-    """What it is, as a label: `cloud-config`."""
+    """Label value in metrics, such as `cloud-config`."""
 
     path: Path
-    """Where it is."""
+    """Path of the file."""
 
     @property
     def more(self) -> Signatures:
-        """Other files that count as a part of it, and what they looked like before they were
-        last read; changes with what is in use.
+        """Further files that the content in use depends on, with their signatures before the
+        last read.
         """
         ...
 
     async def use(self) -> str:
-        """Try the file's content of now and use it; what has changed, in words.
+        """Test and apply the current content; return a description of the change.
 
         Raises:
-            Refused: it cannot be used; nothing has changed.
+            Refused: the content is unusable; the old one stays in use.
         """
         ...
 
 
 Tell = Callable[[str, str, str], None]
-"""Told (type, reason, message), to record an event."""
+"""Callback that records an event: (type, reason, message)."""
 
 
 class Reloader:
-    """Follows the files of some sources.
+    """Watcher of the files of all sources.
 
     Args:
-        sources: what is followed.
+        sources: the watched files.
         tell: records events.
-        since: what the files looked like before their content was first read.
+        since: signatures of the files before their content was first read.
     """
 
     def __init__(
@@ -125,29 +125,29 @@ class Reloader:
                 _OUTCOMES.labels(source.name, outcome)
 
     async def run(self) -> None:
-        """Follow all files until cancelled."""
+        """Watch all files until cancelled."""
         async with Group() as group:
             for source in self._sources:
                 group.start(self._follow(source), name=f"reload-{source.name}")
 
     async def _follow(self, source: Source) -> None:
         seen = used = self._used[source.name]
-        alike = 0
+        unchanged_checks = 0
         retry_at: float | None = None
         while True:
             await asyncio.sleep(CHECK_S)
             before, seen = seen, await asyncio.to_thread(_look, used)
-            alike = alike + 1 if seen == before else 0
-            settled = alike >= (GONE_LOOKS if None in seen.values() else 1)
+            unchanged_checks = unchanged_checks + 1 if seen == before else 0
+            settled = unchanged_checks >= (GONE_LOOKS if None in seen.values() else 1)
             due = retry_at is not None and clock.monotonic() >= retry_at
             if settled and (seen != used or due):
-                again = await self._use(source, said=seen == used)
-                retry_at = clock.monotonic() + RETRY_S if again else None
+                retry = await self._use(source, said=seen == used)
+                retry_at = clock.monotonic() + RETRY_S if retry else None
                 used = {source.path: seen[source.path], **source.more}
                 seen = {**used, **{path: seen[path] for path in used if path in seen}}
 
     async def _use(self, source: Source, *, said: bool) -> bool:
-        """Try the content; whether the same content is worth another try."""
+        """Apply the content; return whether the same content is worth a retry."""
         facts = {"file": str(source.path), "setting": source.name}
         try:
             changed = await source.use()
@@ -160,7 +160,7 @@ class Reloader:
                 )
                 self._tell("Warning", "ConfigRejected", f"{source.name}: {message}")
             return not refusal.final
-        except Exception as error:  # noqa: BLE001 - one file must not end what follows the others
+        except Exception as error:  # noqa: BLE001 - one file must not end the watch of the others
             _OUTCOMES.labels(source.name, "failure").inc()
             self._log.error(
                 "internal error while reloading file, keeping the previous content",
@@ -175,7 +175,7 @@ class Reloader:
 
 
 def signatures(*files: str) -> Signatures:
-    """The signature of each file that is named."""
+    """Return the signature of each file; empty names are ignored."""
     return _look(Path(file) for file in files if file)
 
 
@@ -184,16 +184,16 @@ def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
 
 
 class CloudConfig:
-    """The provider's configuration: the provider is opened anew.
+    """Source for the provider's configuration; a change opens the provider anew.
 
-    The files that the provider follows count as a part of it; where it has its configuration from
-    the environment they are all there is.
+    Files that the provider watches count as part of the configuration. Without `--cloud-config`
+    they are the whole source.
 
     Args:
-        file: what it is in; empty: there is none.
-        configured: opens a provider with the content of now.
-        holder: of the provider in use.
-        accept: has the last word on a new provider.
+        file: path of the configuration; empty if the provider has none.
+        configured: opens a provider with the current content.
+        holder: holder of the provider in use.
+        accept: checks a new provider; raises to reject it.
     """
 
     name = "cloud-config"
@@ -218,26 +218,28 @@ class CloudConfig:
         try:
             await self._holder.exchange(self._opening, self._accept)
         except Exception as error:
-            # The old provider stays, and what the new one lacks may come.
+            # The old provider stays. Keep its files watched too: a missing one may appear.
             self.more.update({**before, **self.more})
-            mistake = misconfigured(error)
-            raise Refused(str(mistake or normalized(error)), final=mistake is not None) from error
+            config_error = misconfigured(error)
+            raise Refused(
+                str(config_error or normalized(error)), final=config_error is not None
+            ) from error
         return "the provider was opened again"
 
 
 class Kubeconfig:
-    """How we reach the API server and as whom: new credentials take over.
+    """Source for the API server's credentials; a change replaces them in the transport.
 
-    The files that the kubeconfig names count as a part of it; inside a cluster those of the
-    service account are all there is.
+    Files that the kubeconfig names count as part of it. Inside a cluster the files of the service
+    account are the whole source.
 
     Args:
-        file: the kubeconfig; empty inside a cluster.
-        wire: what is used now.
-        environ: for exec plugins.
-        master: `--master`.
-        adopted: called when the wire has other credentials.
-        name: as a label; empty: what it is.
+        file: path of the kubeconfig; empty inside a cluster.
+        wire: transport in use.
+        environ: environment for exec plugins.
+        master: value of `--master`.
+        adopted: callback after the transport has new credentials.
+        name: label value; empty means `kubeconfig` or `service-account`.
     """
 
     def __init__(
@@ -259,31 +261,31 @@ class Kubeconfig:
         self._adopted = adopted
 
     async def use(self) -> str:
-        """Try the credentials, then take them over. Raises Refused."""
+        """Test the new credentials, then adopt them. Raises Refused."""
         try:
-            found = await asyncio.to_thread(self._read)
+            new_config = await asyncio.to_thread(self._read)
         except kube_config.ConfigError as error:
             raise Refused(str(error)) from error
-        self.more = found.files
-        if found.server != self._wire.config.server:
-            raise Refused(f"it names another server, {found.server}; restart to use it")
+        self.more = new_config.files
+        if new_config.server != self._wire.config.server:
+            raise Refused(f"it names another server, {new_config.server}; restart to use it")
         try:
-            async with Transport(found, user_agent=self._wire.user_agent) as wire:
-                # Forbidden is an answer too: the server knows who we are.
+            async with Transport(new_config, user_agent=self._wire.user_agent) as wire:
+                # Forbidden is a success: the server has authenticated the caller.
                 with suppress(kube_errors.Forbidden):
                     await Client(wire).raw("GET", "/api/v1", retry=False)
         except kube_errors.KubeError as error:
             raise Refused(str(error), final=False) from error
-        self._wire.adopt(found)
+        self._wire.adopt(new_config)
         self._adopted()
         return "new credentials are in use"
 
 
 class Configuration:
-    """Our own configuration file: how much is logged changes at once, the rest at a restart.
+    """Source for the daemon's configuration file; only log levels change without a restart.
 
     Args:
-        given: the settings in force; what the command line said stays.
+        given: the settings in force; those of the command line have precedence.
     """
 
     name = "config"
@@ -295,16 +297,16 @@ class Configuration:
         self._now = given
 
     async def use(self) -> str:
-        """Read the file. Raises Refused."""
+        """Read the file and apply its log levels. Raises Refused."""
         try:
-            found = await asyncio.to_thread(config.reread, self._given)
-            options.check(found)
+            settings = await asyncio.to_thread(config.reread, self._given)
+            options.check(settings)
         except UsageError as error:
             raise Refused(str(error)) from error
-        changed = [name for name in FLAGS if found.get(name) != self._now.get(name)]
-        self._now = found
-        log.change(found.v, found.vmodule)
-        later = [name for name in changed if name not in LIVE]
-        if later:
-            return f"at the next start: {', '.join(later)}"
+        changed = [name for name in FLAGS if settings.get(name) != self._now.get(name)]
+        self._now = settings
+        log.change(settings.v, settings.vmodule)
+        at_restart = [name for name in changed if name not in LIVE]
+        if at_restart:
+            return f"at the next start: {', '.join(at_restart)}"
         return f"changed: {', '.join(changed) or 'nothing'}"

@@ -1,7 +1,7 @@
-"""How the daemon learns that it has to stop, and how it lets its work come to an end.
+"""Signals, the grace period, and the end of the process.
 
-After the first signal nothing is begun any more, what only asks is cancelled, and changes under
-way may take until the grace period is over. A second signal ends the process at once.
+After the first signal the daemon begins no new work and cancels reads; in-flight changes may run
+until the grace period is over. A second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ EXIT_FORCED = 1
 EXIT_DEFECT = 255
 
 MARGIN_S = 8.0
-"""Time for all that comes after the grace period; with its default of 20 s the daemon has ended
-before the 30 s are over after which a kubelet ends a pod by force."""
+"""Time for the shutdown after the grace period. With the default grace period of 20 s the process
+ends before the kubelet kills the Pod after 30 s."""
 
 LEFT_S = 0.5
-"""How long threads and tasks that somebody left behind may hold up the end of the process."""
+"""Time that abandoned threads and tasks may delay the end of the process."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Until `signals` takes over nothing is begun yet, and a signal just ends the process.
+    """Let a signal end the process at once, until `signals` takes over: no work has begun yet.
 
-    The first process of a container does not get a signal that it has no handler for.
+    A handler is needed because PID 1 of a container ignores signals without one.
     """
 
-    def told(*_: object) -> None:
+    def on_signal(*_: object) -> None:
         raise SystemExit(EXIT_OK)
 
-    before = {number: signal.signal(number, told) for number in SIGNALS}
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
         yield
     finally:
@@ -55,42 +55,42 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def without_those_left() -> Iterator[Callable[[int], int]]:
-    """Takes the exit code, and returns it; from then on the block ends soon, or the process does.
+    """Yield a function that takes and returns the exit code, and from then on limits the block.
 
-    An event loop that is closed waits for threads and for tasks, also for those of a vendor's
-    library that nobody ends.
+    If the block has not ended `LEFT_S` after that call, the process ends with this code. Closing
+    an event loop waits for all threads and tasks, including hanging ones of a vendor library.
     """
-    over = threading.Event()
+    ended = threading.Event()
 
     def leave(code: int) -> None:
-        if not over.wait(LEFT_S):
+        if not ended.wait(LEFT_S):
             log.flush()
             os._exit(code)
 
-    def known(code: int) -> int:
+    def bound_exit(code: int) -> int:
         threading.Thread(target=leave, args=(code,), daemon=True).start()
         return code
 
     try:
-        yield known
+        yield bound_exit
     finally:
-        over.set()
+        ended.set()
 
 
 @contextmanager
 def signals() -> Iterator[asyncio.Event]:
-    """An event that the first signal sets; the second one ends the process at once."""
+    """Yield an event that the first signal sets; a second signal ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def on_signal() -> None:
         if stop.is_set():
             log.flush()
             os._exit(EXIT_FORCED)
         stop.set()
 
     for number in SIGNALS:
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     try:
         yield stop
     finally:
@@ -101,13 +101,13 @@ def signals() -> Iterator[asyncio.Event]:
 async def wind_down(
     work: asyncio.Task[Any], *, drain: Drain, grace_s: float, last_resort: Watchdog
 ) -> None:
-    """Begin nothing any more, and let changes under way come to their end.
+    """Begin no new work, and wait for in-flight changes until the grace period is over.
 
     Args:
-        work: the daemon's; it may end by itself meanwhile.
-        drain: that of the work.
-        grace_s: how long changes may take.
-        last_resort: armed, so that the process ends also if something hangs afterwards.
+        work: task of the daemon; waiting stops if it ends meanwhile.
+        drain: drain that governs the work.
+        grace_s: grace period in seconds.
+        last_resort: watchdog, armed here so that the process ends even if the shutdown hangs.
     """
     last_resort.arm("stop", grace_s + MARGIN_S)
     drained = spawn(drain.drained(grace_s), name="drain")

@@ -1,11 +1,11 @@
-"""Whom our HTTPS server believes: authorities from files and from the cluster, followed.
+"""Client CAs of the HTTPS server, from files and from the cluster, and delegated reviews.
 
-The cluster keeps its own settings in a config map of kube-system; they stand in where a flag
-says nothing. It is read again every minute, and so are the files.
+The cluster's own settings are in a ConfigMap of kube-system; they apply where a flag is empty.
+The ConfigMap and the files are read again every minute.
 Counterpart: k8s.io/apiserver, server/options (delegating authentication).
 
-Deviation: an API server that does not answer when we start is waited for, where the Go
-reference ends [conformance serving-lookup-03].
+Deviation: the daemon waits for an API server that is unavailable at start, where the Go
+reference exits [conformance serving-lookup-03].
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CONFIG_MAP = "extension-apiserver-authentication"
 PATH = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"
 
 CHECK_S = 60.0
-"""How often files and the config map are read again (k8s.io/apiserver, dynamic certificates)."""
+"""Interval between reads of files and ConfigMap (k8s.io/apiserver, dynamic certificates)."""
 
 RETRY_S = 5.0
-"""Pause between two tries while the config map was never read."""
+"""Interval between attempts until the ConfigMap is read for the first time."""
 
 _HINT = (
     "grant the role extension-apiserver-authentication-reader in kube-system, or pass "
@@ -53,12 +53,12 @@ class _ConfigMap(msgspec.Struct):
 
 
 class DynamicClientCA:
-    """Keeps up to date which authorities certify callers, and which proxies may speak for them.
+    """Watcher of the client CAs and of the front proxies that may impersonate callers.
 
     Args:
         options: the flags.
-        client: reads the config map; None: only files count.
-        adopt: told whom to believe; `CertificateError` if that cannot be used.
+        client: reads the ConfigMap; None uses the files alone.
+        adopt: callback that applies changed trust; raises CertificateError if it is unusable.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class DynamicClientCA:
 
     @property
     def waiting(self) -> str:
-        """What is still waited for, in words; empty when nothing is."""
+        """Reason why the settings are not loaded yet; empty once they are."""
         return "" if self._looked_up else f"config map {CONFIG_MAP} was not read yet"
 
     async def start(self) -> None:
-        """Believe what the files say.
+        """Apply the files.
 
         Raises:
-            Misconfigured: one cannot be used.
+            Misconfigured: a file is unusable.
         """
         try:
             await self._use()
@@ -100,10 +100,11 @@ class DynamicClientCA:
             raise Misconfigured(f"client authorities: {error}") from error
 
     async def run(self) -> None:
-        """Follow files and config map until cancelled.
+        """Watch files and ConfigMap until cancelled.
 
         Raises:
-            Misconfigured: the config map cannot be had, and nobody said that it need not.
+            Misconfigured: the ConfigMap was never read, the error is permanent, and no flag
+                tolerates it.
         """
         while True:
             await self._look_up()
@@ -116,14 +117,14 @@ class DynamicClientCA:
             await asyncio.sleep(CHECK_S if self._looked_up else RETRY_S)
 
     async def _look_up(self) -> None:
-        """Read the config map, if there is anybody to ask."""
+        """Read the ConfigMap, unless there is no client."""
         if self._client is None:
             return
         try:
             answer = await self._client.raw("GET", PATH)
             self._cluster = msgspec.json.decode(answer, type=_ConfigMap).data or {}
         except errors.NotFound:
-            # A cluster whose API server believes no authority has none for us either.
+            # Without client CAs of the API server the ConfigMap may be missing: no CAs here either.
             self._cluster = {}
         except (errors.KubeError, *UNDECODABLE) as error:
             self._not_looked_up(error)
@@ -154,7 +155,7 @@ class DynamicClientCA:
             self._used = trust
 
     async def _proxies(self) -> Proxies:
-        """All from flags if one names the authority of proxies, else all from the cluster."""
+        """Take all from flags if --requestheader-client-ca-file is set, else from the ConfigMap."""
         file = self._options.requestheader_client_ca_file
         setting: Callable[[str], Any] = self._options.get if file else self._list
         authorities = self._cluster.get("requestheader-client-ca-file", "")
@@ -173,7 +174,7 @@ class DynamicClientCA:
 
 
 async def _authorities(flag: str, file: str, pem: str) -> Authorities:
-    """Those of a file, or else of a text; none if both are empty. Raises ValueError."""
+    """Read CAs from a file, or else from `pem`; none if both are empty. Raises ValueError."""
     if file:
         try:
             return Authorities.of(await asyncio.to_thread(Path(file).read_bytes))
@@ -186,20 +187,20 @@ TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 QPS, BURST = 200.0, 400
-"""Rate of the clients that ask (k8s.io/apiserver, server/options)."""
+"""Rate limit of the clients for reviews (k8s.io/apiserver, server/options)."""
 
 LIMIT_S = 10.0
-"""Longest time for one question, repetitions included (the same)."""
+"""Deadline of one review, retries included (the same source)."""
 
 TRIES = 5
 _PAUSES = Exponential(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
-"""Of one question (the same)."""
+"""Attempts for one review, and the back-off between them (the same source)."""
 
 _SECONDS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 
 
 class _Kind:
-    """One kind of question, and its metrics."""
+    """A kind of review, and its metrics."""
 
     def __init__(self, name: str, path: str, metric: str, words: str) -> None:
         self.name = name
@@ -234,7 +235,7 @@ class _Owner(msgspec.Struct):
 
 
 class _Status(msgspec.Struct):
-    """Of either review: the first two of a token's, the others of an access's."""
+    """Status of both reviews: two fields of TokenReview, three of SubjectAccessReview."""
 
     authenticated: bool = False
     user: _Owner | None = None
@@ -248,7 +249,7 @@ class _Review(msgspec.Struct):
 
 
 class Raw(Protocol):
-    """What is needed of an API client."""
+    """Part of the API client that reviews and lookups need."""
 
     async def raw(
         self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
@@ -258,10 +259,10 @@ class Raw(Protocol):
 
 
 class Reviews:
-    """Asks one API server.
+    """TokenReviews and SubjectAccessReviews of one API server.
 
     Args:
-        client: sends the questions.
+        client: sends the reviews.
     """
 
     def __init__(self, client: Raw) -> None:
@@ -269,7 +270,7 @@ class Reviews:
         self._rng = random.Random()
 
     async def review_token(self, token: str) -> User | None:
-        """The owner of a token; None if it is wrong. Raises ReviewFailed."""
+        """Return the user of a token; None for an invalid token. Raises ReviewFailed."""
         status = await self._ask(_AUTHN, {"token": token})
         user = status.user
         if not status.authenticated or user is None:
@@ -282,7 +283,7 @@ class Reviews:
         )
 
     async def review_access(self, question: Question) -> Decision:
-        """Whether somebody may have a path. Raises ReviewFailed."""
+        """Return whether a user may access a path. Raises ReviewFailed."""
         user = question.user
         spec: dict[str, Any] = {
             "user": user.name,
@@ -331,6 +332,6 @@ class Reviews:
 
 
 def client(transport: Transport, name: str) -> Client:
-    """The client for questions over one transport; it has a rate limit of its own."""
+    """Return a client for reviews, with its own rate limit and the deadline of a review."""
     limiter = TokenBucket(qps=QPS, burst=BURST)
     return Client(transport, name=name, limiter=limiter, timeout_s=LIMIT_S)

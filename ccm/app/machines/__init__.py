@@ -1,6 +1,6 @@
-"""The commands `machine-controller` and `machine-controller-manager`: machines without the rest.
+"""The commands `machine-controller` and `machine-controller-manager`.
 
-They run the daemon with controllers of machines alone, under a Lease of their own with the name
-that the Go programs give it, so that each of these can be exchanged for one of them, and back. Here
-stands what differs: spellings and defaults of flags, and the port.
+They run the daemon with only the machine controllers. Each has a Lease of its own with the name
+that the Go program uses, so that either program can replace the other. This package holds the
+differences to the daemon: spellings and defaults of flags, and the port.
 """

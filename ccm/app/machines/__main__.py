@@ -1,4 +1,4 @@
-"""`python -m ccm.app.machines NAME`: one of the commands for machines."""
+"""`python -m ccm.app.machines NAME` runs the machine command of that name."""
 
 from __future__ import annotations
 

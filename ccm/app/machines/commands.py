@@ -1,8 +1,8 @@
-"""The two commands: their controllers, their flags, and the daemon's settings made of these.
+"""The two machine commands: controllers, flags, and their translation to the daemon's settings.
 
-The flags are those of the daemon's option table, as far as a command's controllers or what all
-programs share have them, and the few of `CommandFlags`. Names and defaults are those of Gardener's
-machine-controller-manager, so that a command line of it starts ours.
+A command has the flags of its controllers and the shared ones from the daemon's option table, plus
+those of `CommandFlags`. Names and defaults are those of Gardener's machine-controller-manager, so
+that its command lines work unchanged.
 """
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
@@ -37,7 +37,7 @@ SHARED = (
     *("leader-elect-retry-period", "leader-elect-resource-lock"),
     *("logging-format", "log-flush-frequency", "v", "vmodule", "help", "version"),
 )
-"""Flags of the daemon as they are."""
+"""Flags of the daemon that both commands take over unchanged."""
 
 IDLE: Mapping[str, bool] = MappingProxyType(
     {
@@ -57,21 +57,21 @@ IDLE: Mapping[str, bool] = MappingProxyType(
         ),
     }
 )
-"""Flags of the Go programs without effect -> whether a value follows; see `Command.idle`."""
+"""Flags of the Go programs without effect -> whether they take a value; see `Command.idle`."""
 
 _MAKERS = ("machineclass", "machine", "machinesafety")
 _KEEPERS = ("machineset", "machinedeployment", "machineovershoot")
 """Aliases of the controllers of each command."""
 
 _SYNCS = "concurrent-syncs"
-"""Behind a prefix, the daemon's name for the workers of one controller."""
+"""Suffix of the daemon's flags for the number of workers of one controller."""
 
 _HIGHEST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandFlags:
-    """Flags of both commands that differ from the daemon's, or that it lacks."""
+    """Flags of both commands that the daemon lacks or defines differently."""
 
     control_kubeconfig: str = CLUSTERS.flag(
         "",
@@ -127,10 +127,10 @@ class CommandFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions(CommandFlags, Options):
-    """The daemon's settings as one of these commands has them.
+    """The daemon's settings, made from the flags of one command.
 
     Attributes:
-        known: the flags of the command by name.
+        known: flags of the command, by name.
     """
 
     known: Mapping[str, Flag] = field(default_factory=dict)
@@ -142,14 +142,14 @@ class CommandOptions(CommandFlags, Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One of the two.
+    """A machine command.
 
     Attributes:
-        name: of the command, and of its lease.
-        introduction: the first words of its help.
-        aliases: of its controllers; one that this version has not is left out.
-        defaults: of its flags, where they differ from those of the other command.
-        has_cloud: whether it makes VMs.
+        name: name of the command and of its lease.
+        introduction: first lines of its help.
+        aliases: aliases of its controllers; ones unknown to this version are ignored.
+        defaults: defaults of its flags that differ from the daemon's or from `CommandFlags`.
+        has_cloud: whether it creates VMs.
     """
 
     name: str
@@ -160,28 +160,28 @@ class Command:
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """The names of its controllers."""
+        """Canonical names of its controllers."""
         return tuple(ALIASES[alias] for alias in self.aliases if alias in ALIASES)
 
     @property
     def program(self) -> Program:
-        """The program that runs it."""
+        """Program that runs this command."""
         return Program(name=self.name, read=self.read, serve=serving)
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
-        """Its flags by name, sorted."""
+        """Flags of the command by name, sorted."""
         names = [*_of_controllers(self.aliases), *SHARED]
-        found = {name: FLAGS[name] for name in names if not name.endswith(f"-{_SYNCS}")}
-        found |= table(CommandFlags)
+        flags = {name: FLAGS[name] for name in names if not name.endswith(f"-{_SYNCS}")}
+        flags |= table(CommandFlags)
         for name, default in self.defaults.items():
-            found[name] = replace(found[name], default=default)
-        kept = {name: found[name] for name in sorted(found) if self.has_cloud or not _cloud(name)}
+            flags[name] = replace(flags[name], default=default)
+        kept = {name: flags[name] for name in sorted(flags) if self.has_cloud or not _cloud(name)}
         return MappingProxyType(kept)
 
     @property
     def idle(self) -> Mapping[str, bool]:
-        """Names of flags that it accepts without effect, those of the other command included."""
+        """Flags accepted without effect, including those of the other command."""
         others = {
             name: FLAGS[name].kind.bare is None
             for name in (*_of_controllers((*_MAKERS, *_KEEPERS)), *filter(_cloud, SHARED))
@@ -190,10 +190,10 @@ class Command:
         return {**IDLE, **others, "cloud-provider": True}
 
     def read(self, words: Sequence[str]) -> Options | str:
-        """Return the settings of a command line, or the text it asks for.
+        """Return the settings of a command line, or the text of `--help` or `--version`.
 
         Raises:
-            UsageError: the words cannot be used; every fault is named.
+            UsageError: the command line is invalid; the error lists every fault.
         """
         parsed = argv.parse(self.flags, words, self.idle)
         given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
@@ -223,7 +223,7 @@ class Command:
             **given,
             **dict.fromkeys(syncs, given[_SYNCS]),
             "controllers": self.controllers,
-            # Our own cluster is the one that has the Lease.
+            # The own cluster is the control cluster: it has the Lease.
             "kubeconfig": "" if control == IN_CLUSTER else control,
             "control-kubeconfig": control,
             "target-kubeconfig": target,
@@ -248,7 +248,7 @@ class Command:
         for manifest in MANIFESTS:
             if manifest.name in options.controllers:
                 yield from manifest.faults(options)
-        # What follows from another flag is that one's fault.
+        # A value derived from another flag is not reported as a fault of this one.
         implied = {"leader-elect-resource-namespace"} - options.explicit
         elections = generic.election_faults(options)
         yield from (fault for fault in elections if fault[0] not in implied)
@@ -257,14 +257,14 @@ class Command:
     def _help(self) -> str:
         used = {flag.section for flag in self.flags.values()}
         last = (SERVING, generic.GLOBAL)
-        between = [each for each in SECTIONS if each in used and each not in last]
+        between = [section for section in SECTIONS if section in used and section not in last]
         needs = " --cloud-provider=NAME" if self.has_cloud else ""
         usage = f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
         return f"{usage}\n{argv.explain(self.flags, [CLUSTERS, WORK, *between, *last])}"
 
 
 def _of_controllers(aliases: Iterable[str]) -> set[str]:
-    """Return the names of the flags of controllers."""
+    """Return the flag names of the controllers with these aliases."""
     return {name for alias in aliases if alias in FLAGS_OF for name in table(FLAGS_OF[alias])}
 
 
@@ -291,4 +291,4 @@ template within the bounds that these set. Needs no cloud: machine-controller ma
     has_cloud=False,
 )
 COMMANDS = {one.name: one for one in (MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER)}
-"""By their names."""
+"""The commands by name."""

@@ -1,7 +1,6 @@
-"""The port of these commands: plain HTTP, for everybody, as the Go programs have it.
+"""The HTTP server of the machine commands: no TLS and no authentication, as in the Go programs.
 
-Health, metrics and settings can be read there, nothing can be changed. `--address`
-says who reaches it.
+The server offers health, metrics and settings, read-only. `--address` restricts where it listens.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ccm.serving.health import Health, Slis
 
 @asynccontextmanager
 async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve inside the block; the task ends only by an exception.
+    """Serve HTTP inside the block; the task ends only with an exception.
 
     Raises:
         Misconfigured: the port cannot be opened.
@@ -50,12 +49,12 @@ async def _serve(context: ServerContext, port: socket.socket) -> None:
     async with AsyncExitStack() as stack:
         checks = context.checks()
         stack.push_async_callback(checks.close)
-        found = pages(context, checks)
+        handlers = pages(context, checks)
 
         async def answer(request: http.Request) -> http.Response:
             if request.method not in ("GET", "HEAD"):
                 return http.text("method not allowed\n", 405, ("Allow", "GET, HEAD"))
-            page = http.find_page(found, request.path)
+            page = http.find_page(handlers, request.path)
             return http.text("404 page not found\n", 404) if page is None else await page(request)
 
         server = http.Server(answer, name="plain")
@@ -67,11 +66,11 @@ async def _serve(context: ServerContext, port: socket.socket) -> None:
 
 
 def pages(context: ServerContext, checks: Checks) -> dict[str, http.Handler]:
-    """Return the pages by path; one that ends with a slash covers all below it."""
+    """Return the handlers by path; a path that ends with a slash covers all paths below it."""
     slis = Slis()
 
     async def healthz(request: http.Request) -> http.Response:
-        # The reference's words: it fails once the process is told to stop.
+        # Texts of the reference; unlike /livez it fails once the process is stopping.
         answer = await alive.all(request)
         is_well = answer.status == 200 and not context.vitals.stopping()
         return http.text("OK") if is_well else http.text("Unhealthy", 500)
