@@ -1,16 +1,16 @@
-"""A fake of a cloud's JSON API over HTTP: what all fakes have in common.
+"""Base of the fakes of cloud JSON APIs over HTTP.
 
-A call is counted, then admitted (token, rate limit), then judged by the fault script, then delayed;
-only then does the operation itself run, in one step without waiting. A witness is told of each call
-and its answer, to check what goes over the wire. A caller that hangs up is noticed at once: an
-operation that still waits is not carried out.
+A call is counted, then admitted (token, rate limit), then matched against the fault script, then
+delayed. Only then does the operation run, in one step without waiting. The witness receives each
+call with its answer and checks the wire format. A disconnecting client cancels its call: an
+operation that still waits does not run.
 
 A script is a list of faults in the order in which they were added. For every call, each matching
 `latency` fault adds its delay, and the first other matching fault decides the outcome. With
 `applied` the operation takes effect and only the answer is lost: the crash point that makes clients
-create things twice.
+create resources twice.
 
-It needs no test framework, so that a fake can be started as a program.
+The module needs no test framework, so that a fake can run as a program.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from ccm.base import clock, tasks
 
 HANG_S = 600.0
 LOG_LENGTH = 100_000
-"""Calls that a log remembers; the counts go on."""
+"""Number of calls that a log keeps; the counts are not limited."""
 
 SHUTDOWN_S = 1.0
-"""How long a closing server waits for calls under way before it cuts them off."""
+"""How long a closing server waits for in-flight calls before it cancels them."""
 
 
 Kind = Literal[
@@ -58,26 +58,27 @@ Kind = Literal[
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of some calls; fields that a kind does not need are ignored.
+    """A fault of some calls. A kind ignores the fields that it does not need.
 
     Attributes:
-        kind: an error of the API, or 429 with `retry_after_s`; an answer that is `body`, or
-            nothing at all; no answer for `delay_s`; a connection that is cut; an answer with fields
-            and states of the future; an answer `delay_s` later; of the simulated cloud alone: an
-            instance that never becomes a node, or is in error.
+        kind: `error`: an error of the API. `rate_limit`: status 429 with `retry_after_s`.
+            `garbage`: `body` as the answer. `empty`: an empty answer. `hang`: no answer for
+            `delay_s`. `drop`: a cut connection. `novelty`: an answer with unknown fields and
+            states. `latency`: the answer `delay_s` later. Only in the simulated cloud: `deaf`, an
+            instance that never becomes a node, and `doomed`, an instance in an error state.
         operation: pattern of the calls, such as `POST /servers*`.
-        instance: pattern of the ID or name of the thing that a call is about.
-        skip: so many of them go well first.
-        count: so many go wrong then; None or 0 = all.
-        start_s: seconds after which it begins.
-        for_s: seconds for which it lasts; None = without end.
-        applied: the call takes effect before its answer is lost.
-        status: of the answer; 0 = the one of the code.
-        code: the API's word for the error, where it has words.
-        message: the API's words for people.
-        retry_after_s: seconds that the answer names.
+        instance: pattern of the ID or name of the resource that a call is about.
+        skip: number of matching calls that succeed first.
+        count: number of calls that fail after that; None or 0 = all.
+        start_s: delay until the fault begins.
+        for_s: duration; None = without end.
+        applied: whether the call takes effect before its answer is lost.
+        status: HTTP status of the answer; 0 = the status of `code`.
+        code: the API's error code, where it has codes.
+        message: the API's error message.
+        retry_after_s: Retry-After of the answer.
         delay_s: seconds until the answer.
-        body: the answer.
+        body: body of the answer.
     """
 
     kind: Kind = "error"
@@ -103,7 +104,7 @@ class _Armed:
     matched: int = 0
 
     def strikes(self, operation: str, names: Sequence[str], now: float) -> bool:
-        """Whether the fault hits this call; counts the calls that match."""
+        """Return whether the fault applies to this call; count the calls that match."""
         fault, age = self.fault, now - self.added
         if age < fault.start_s or (fault.for_s is not None and age >= fault.start_s + fault.for_s):
             return False
@@ -116,21 +117,21 @@ class _Armed:
 
 
 class Script:
-    """The faults that are armed, in order."""
+    """The active faults, in order."""
 
     def __init__(self) -> None:
         self._armed: list[_Armed] = []
 
     def add(self, fault: Fault) -> None:
-        """Arm a fault from now on."""
+        """Activate a fault from now on."""
         self._armed.append(_Armed(fault, clock.monotonic()))
 
     def clear(self) -> None:
-        """Disarm every fault."""
+        """Remove all faults."""
         self._armed.clear()
 
     def judge(self, operation: str, names: Sequence[str] = ()) -> tuple[float, Fault | None]:
-        """Count a call; return its delay and the fault that it suffers, if any."""
+        """Count a call; return its delay in seconds and its fault, if any."""
         now, delay_s = clock.monotonic(), 0.0
         for armed in self._armed:
             if not armed.strikes(operation, names, now):
@@ -142,29 +143,28 @@ class Script:
 
 
 def novel(answer: Any, *, of_server: str, status: str) -> Any:
-    """Return an answer of the future: fields that nobody has documented, unknown states.
+    """Return the answer with unknown fields, and with an unknown state on each server.
 
     Args:
-        answer: as it would be.
-        of_server: a field that servers alone have.
-        status: of each of them.
+        of_server: a field that only servers have.
+        status: the state to set on servers.
     """
     if isinstance(answer, list):
-        return [novel(one, of_server=of_server, status=status) for one in answer]
+        return [novel(item, of_server=of_server, status=status) for item in answer]
     if not isinstance(answer, dict):
         return answer
-    found = {
+    result = {
         key: value if key == "labels" else novel(value, of_server=of_server, status=status)
         for key, value in answer.items()
     }
-    if of_server in found:
-        found["status"] = status
-    found["x_future"] = {"colour": "octarine"}
-    return found
+    if of_server in result:
+        result["status"] = status
+    result["x_future"] = {"colour": "octarine"}
+    return result
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One call in the log: `status` is None under way and 0 if no answer was sent."""
+    """A call in the log. `status` is None while in flight and 0 if no answer was sent."""
 
     sequence: int
     operation: str
@@ -174,7 +174,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class CallLog(Counter[str]):
-    """How many calls there were of each operation, and the last of them in order of arrival."""
+    """Number of calls per operation, and the latest calls in order of arrival."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class CallLog(Counter[str]):
         self.entries: deque[Entry] = deque(maxlen=LOG_LENGTH)
 
     def open(self, operation: str, path: str) -> Entry:
-        """Note that a call arrived; the caller fills in the status later."""
+        """Record an arrived call; the caller sets the status later."""
         self._sequence += 1
         now = clock.now().isoformat(timespec="milliseconds")
         entry = Entry(sequence=self._sequence, operation=operation, path=path, time=now)
@@ -191,7 +191,7 @@ class CallLog(Counter[str]):
         return entry
 
     def clear(self) -> None:
-        """Forget the calls and their counts; sequence numbers go on."""
+        """Drop the calls and their counts; sequence numbers continue."""
         super().clear()
         self.entries.clear()
 
@@ -200,9 +200,9 @@ class Refused(Exception):
     """A call that the API answers with an error.
 
     Attributes:
-        status: of the answer.
-        body: of the answer, to be written as JSON; None = nothing.
-        headers: of the answer.
+        status: HTTP status of the answer.
+        body: body of the answer, before JSON encoding; None = no body.
+        headers: headers of the answer.
     """
 
     status: int = 500
@@ -212,7 +212,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A call and its answer, as they went over the wire; `path` is without the prefix."""
+    """A call and its answer as sent over the wire; `path` has no prefix."""
 
     operation: str
     method: str
@@ -229,16 +229,15 @@ Witness = Callable[[Exchange], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One call of the API.
+    """An endpoint of the API.
 
     Attributes:
-        method: of it.
-        path: as the vendor's document writes it, behind the prefix.
-        prefix: in front of it, `/v1` or so; what it has in the document's address.
-        handle: from the request and its body, read, to status and answer; it may raise `Refused`.
-        pattern: of what stands in braces in the path.
-        operation: its name; empty = method and path.
-        is_admin: of the administrator of the fake: never counted, delayed or broken.
+        path: path in the vendor's documentation, without the prefix.
+        prefix: prefix of the path, such as `/v1`: the part that the documented base URL has.
+        handle: function from request and decoded body to status and answer; it may raise `Refused`.
+        pattern: regular expression for the parameters in braces in the path.
+        operation: name of the operation; empty = method and path.
+        is_admin: whether the endpoint controls the fake: never counted, delayed or failed.
     """
 
     method: str
@@ -256,15 +255,15 @@ class Row:
 
 
 class FakeApi:
-    """One project over HTTP; a fake of a cloud says the rest.
+    """A fake API of one project over HTTP; subclasses add the rest of the cloud.
 
     Args:
-        rows: the calls it has.
-        witness: told of every call that got an answer of the API itself.
+        rows: the endpoints.
+        witness: called for every call that the API itself answered.
     """
 
     most_body = 1024**2
-    """Bytes of a request."""
+    """Maximum size of a request in bytes."""
 
     def __init__(self, rows: Sequence[Row], witness: Witness | None = None) -> None:
         self.script = Script()
@@ -274,30 +273,30 @@ class FakeApi:
         self._witness = witness
         self._released = asyncio.Event()
 
-    # --- what a fake says -----------------------------------------------------------------------
+    # --- overridden by fakes --------------------------------------------------------------------
 
     def admit(self, request: web.Request) -> None:
-        """Refuse a call of nobody, or one too many."""
+        """Raise the API's error for a call without valid credentials or above the rate limit."""
         raise NotImplementedError
 
     def refusal(self, fault: Fault) -> Refused:
-        """The API's error for a fault."""
+        """Return the API's error for a fault."""
         raise NotImplementedError
 
     def missing(self, request: web.Request, status: int) -> Refused:
-        """The API's error for a path (404), a method (405) or a size (413) it does not take."""
+        """Return the API's error for a bad path (404), method (405) or body size (413)."""
         raise NotImplementedError
 
     def spoiled(self, answer: Any, fault: Fault) -> Any:
-        """An answer as a fault makes it: `novelty`, `deaf` or `doomed`."""
+        """Return an answer changed by a fault: `novelty`, `deaf` or `doomed`."""
         raise NotImplementedError
 
-    def names(self, request: web.Request, body: bytes) -> Sequence[str]:  # noqa: ARG002 - for others
-        """The words by which a fault may name the thing that a call is about."""
+    def names(self, request: web.Request, body: bytes) -> Sequence[str]:  # noqa: ARG002 - for overrides
+        """Return the names by which a fault can select the resource of a call."""
         return ()
 
     def read(self, request: web.Request, body: bytes) -> Any:
-        """The body as its handler wants it: decoded where it is JSON."""
+        """Return the body in the form that handlers expect: decoded if it is JSON."""
         if not body or request.content_type != "application/json":
             return body
         try:
@@ -306,30 +305,30 @@ class FakeApi:
             refused = self.refusal(Fault(code="json_error", status=400, message="no JSON"))
             raise refused from error
 
-    def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - for others
-        """Headers of an answer; asked for once for each call, before it is admitted."""
+    def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - for overrides
+        """Return the headers of an answer. Called once per call, before `admit`."""
         return {}
 
     @property
     def latency_s(self) -> float:
-        """Before each answer."""
+        """Delay before each answer."""
         return 0.0
 
-    # --- what all do ----------------------------------------------------------------------------
+    # --- common to all fakes --------------------------------------------------------------------
 
     @property
     def writes(self) -> int:
-        """How many calls changed something, or tried to."""
+        """Number of calls that changed something or tried to."""
         return sum(number for name, number in self.calls.items() if not name.startswith("GET"))
 
     def heal(self) -> None:
-        """No more faults; whoever hangs is let go."""
+        """Remove all faults and release hanging calls."""
         self.script.clear()
         self._released.set()
         self._released = asyncio.Event()
 
     def app(self) -> web.Application:
-        """As an aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=self.most_body, middlewares=[self._shape_errors])
         for row in self._rows:
             path = row.path.replace("}", f":{row.pattern}}}")
@@ -410,12 +409,12 @@ class FakeApi:
             web.HTTPRequestEntityTooLarge,
         ) as error:
             return _refusal(self.missing(request, error.status))
-        except Refused as error:  # of the administrator's calls
+        except Refused as error:  # raised by an admin endpoint
             return _refusal(error)
 
 
 class _Lost(web.Response):
-    """Returned for a connection that was cut."""
+    """Placeholder response of a cut connection."""
 
 
 class _Told(web.Response):
@@ -447,14 +446,14 @@ def _exchange(row: Row, request: web.Request, body: bytes, response: web.Respons
 
 
 def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentParser:
-    """Return the part of a fake's command line that all fakes have."""
-    made = argparse.ArgumentParser(
+    """Return the command-line options that all fakes have."""
+    cli = argparse.ArgumentParser(
         prog=prog,
         description=description,
         epilog=f"When it is ready it prints one line of JSON with {prints} until SIGTERM or "
         "SIGINT.",
     )
-    option = made.add_argument
+    option = cli.add_argument
     option("names", nargs="*", metavar="NAME", help="a server that is there already")
     option("--port", type=int, default=0, help="0 takes a free one (default)")
     option("--boot-seconds", type=float, default=0.0, help="until a new server runs")
@@ -464,14 +463,14 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
         type=Path,
         help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
     )
-    return made
+    return cli
 
 
 async def stand(papers: Mapping[Path | None, str], line: Mapping[str, Any]) -> None:
-    """Write the files that were asked for, print how to reach the fake, and wait for a signal."""
+    """Write the requested files, print the ready line, and wait for a signal."""
     stop = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     for path, text in papers.items():
         if path:
             path.touch(mode=0o600)
@@ -483,10 +482,10 @@ async def stand(papers: Mapping[Path | None, str], line: Mapping[str, Any]) -> N
 
 @contextlib.asynccontextmanager
 async def serve(service: FakeApi, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve while the context is open; yields `http://host:port`.
+    """Serve the fake while the context is open; yield `http://host:port`.
 
     Raises:
-        OSError: the address is taken or not ours.
+        OSError: the address is in use or not local.
     """
     runner = web.AppRunner(
         service.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S

@@ -1,7 +1,7 @@
-"""What the provider contract needs to move a cloud: one class of hooks for an author to fill.
+"""Hooks through which the provider contract controls a cloud; provider authors override them.
 
-Every hook but `open` is optional. A case that needs a hook you do not override is skipped
-and says what to write. A hook returns when its effect can be seen through the cloud's API.
+Every hook but `open` is optional. A case that needs a missing hook is skipped with a message that
+names the hook. A hook returns when its effect is visible through the cloud's API.
 """
 
 # ruff: noqa: ARG002 - the arguments of a hook are for those who override it
@@ -36,15 +36,15 @@ PROMISED: Mapping[str, tuple[type[CloudError], ...]] = {
     "garbage": _UNREADABLE,
     "empty": _UNREADABLE,
 }
-"""Fault -> the classes a provider may raise while it lasts.
+"""Fault -> error classes that a provider may raise during the fault.
 
-outage: a status 5xx or no connection; drop: the connection is cut before the answer; denied:
-the credentials are refused; rate_limited: told to come later; quota: something is used up;
-garbage: an answer that cannot be parsed; empty: an answer without a body.
+outage: status 5xx or no connection. drop: the connection closes before the answer. denied: the
+cloud rejects the credentials. rate_limited: the cloud asks for a later retry. quota: a quota is
+exhausted. garbage: an answer that cannot be parsed. empty: an answer without a body.
 """
 
 HANG = "hang"
-"""The fault of a cloud that takes the question and never answers."""
+"""Fault of a cloud that accepts requests and never answers."""
 
 
 OPT_OUTS: Mapping[str, str] = {
@@ -55,21 +55,21 @@ OPT_OUTS: Mapping[str, str] = {
     "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
     "no_machine_marks": "VMs do not say whose they are: none is ours but by its provider ID",
 }
-"""What of the contract a cloud may do otherwise."""
+"""Permitted deviations from the contract, with their meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An instance the harness made, and what the provider must say about it.
+    """An instance that the harness created, and the expected values of the provider.
 
     Attributes:
         name: name of its node.
-        provider_id: the provider ID it must get.
+        provider_id: expected provider ID.
         instance_type: expected type; empty = any that is not empty.
-        zone: expected zone; empty = the cloud has none or it is not known here.
-        region: expected region; likewise.
+        zone: expected zone; empty = not checked.
+        region: expected region; empty = not checked.
         addresses: expected addresses in order; None = any.
-        additional_labels: labels that the metadata must have; other ones are as good.
+        additional_labels: labels that the metadata must have; others are allowed.
     """
 
     name: str
@@ -83,13 +83,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBalancer:
-    """A load balancer as the cloud holds it, in the words of the cluster.
+    """A load balancer in the cloud, in the cluster's terms.
 
     Attributes:
         name: its name in the cloud.
         ports: (protocol, port, node port) of each listener.
         members: names of the nodes that get traffic.
-        source_ranges: CIDRs that may reach it, none if all may; None = cannot be told here.
+        source_ranges: CIDRs with access; empty = all; None = the harness cannot tell.
     """
 
     name: str
@@ -100,21 +100,21 @@ class HeldBalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVM:
-    """A VM as the cloud holds it, whosever it is."""
+    """A VM in the cloud, whatever its owner."""
 
     name: str
     provider_id: str
 
 
 class Harness:
-    """Moves one cloud: a fake, a simulator, or a real account.
+    """Controls one cloud: a fake, a simulator, or a real account.
 
     Attributes:
-        faults: names out of `PROMISED` and `hang` -> whatever your `fail` wants to know.
-        opt_outs: names out of `OPT_OUTS` -> why your cloud is that way, for whoever reads the
-            report. Declare it here instead of overriding a case.
-        patience_s: how long one question may take while a fault lasts; above the time
-            that the provider's own retries take.
+        faults: names out of `PROMISED` and `hang` -> argument for `fail`.
+        opt_outs: names out of `OPT_OUTS` -> reason, for the report. Declare a deviation here
+            instead of overriding a case.
+        patience_s: maximum duration of one call during a fault; must exceed the time of the
+            provider's own retries.
     """
 
     faults: Mapping[str, Any] = {}
@@ -122,7 +122,7 @@ class Harness:
     patience_s: float = 10.0
 
     def open(self) -> AbstractAsyncContextManager[Cloud]:
-        """The provider, not entered yet; called anew for each opening."""
+        """Return the provider, not entered yet; called anew for each opening."""
         raise NotImplementedError("override Harness.open: return open_cloud(Context(config=...))")
 
     async def create(self) -> Made:
@@ -143,8 +143,7 @@ class Harness:
     async def surprise(self, made: Made) -> None:
         """Make the cloud speak of the future.
 
-        From now on each answer carries fields nobody documented, and the instance is in a
-        state nobody has heard of.
+        From now on each answer has undocumented fields, and the instance has an unknown state.
         """
 
     async def fail(self, how: Any) -> None:
@@ -160,9 +159,10 @@ class Harness:
         """Answer every listing with so many items a page from now on, whatever is asked for."""
 
     def is_task_of_fake(self, task: asyncio.Task[Any]) -> bool:
-        """Whether your fake started this task, in the middle of a call to the provider.
+        """Return whether your fake started this task during a call to the provider.
 
-        Only for a fake that the provider calls in Python: tasks of one behind a socket are known.
+        Needed only for a fake that the provider calls in Python. The contract recognises the tasks
+        of a fake behind a socket itself.
         """
         return False
 
@@ -222,13 +222,13 @@ class Harness:
         """Every VM in the cloud, whosever it is, without those that are gone."""
 
     async def beside_vms(self) -> Sequence[str]:
-        """All that was made beside VMs and is there: volumes, keys, ports."""
+        """Return all existing resources that were created with VMs: volumes, keys, ports."""
         return ()
 
     async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
         """A VM that the driver did not make, with the marks of an identity, or without any.
 
-        Without marks it is in no pool, unless the cloud knows pools otherwise.
+        A VM without marks is in no pool, unless the cloud identifies pools in another way.
         """
 
     async def slow_vms(self, *, slow: bool) -> None:

@@ -1,4 +1,4 @@
-"""How the contract asks a machine driver: as the daemon does, which keeps what it is told."""
+"""How the contract calls a machine driver: like the daemon, which stores the last known state."""
 
 from __future__ import annotations
 
@@ -33,22 +33,25 @@ from ccm.testing.probes import patiently
 T = TypeVar("T")
 
 CLUSTER = "5f6d1f3e-contract"
-"""The marker of our cluster."""
+"""Cluster mark of our VMs."""
 
 NAMESPACE = "contract-namespace"
-"""The namespace of our machines."""
+"""Namespace of our machines."""
 
 POOL = "contract-pool"
-"""The pool that machines are of."""
+"""Default pool of machines."""
 
 USER_DATA = b"#!/bin/sh\njoin --token 07401b.f395accd246ae52d\n"
-"""What VMs are booted with; the token in it is a secret."""
+"""User data of VMs; the token in it is a secret."""
 
 
 @dataclass(kw_only=True)
 class Machines:
-    """One cluster's machines, with the last known state of each, and the UIDs of those whose
-    creation is recorded.
+    """Machines of one cluster.
+
+    Attributes:
+        states: machine UID -> last known state.
+        started: UIDs of the machines whose creation is recorded.
     """
 
     driver: MachineDriver
@@ -61,14 +64,13 @@ class Machines:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def identity(self, name: str = "", *, pool: str = POOL) -> Identity:
-        """A machine that there was not before; its name may be another's."""
+        """Return the identity of a new machine; `name` may be the name of another machine."""
         number = next(self._numbers)
         name = name or f"{pool}-{number}"
         marks = {"cluster": self.cluster, "namespace": NAMESPACE, "pool": pool}
         return Identity(**marks, name=name, uid=f"uid-{number}-{name}")
 
     def request(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineRequest:
-        """A request about a machine."""
         return MachineRequest(
             identity=identity,
             provider_id=provider_id,
@@ -78,15 +80,15 @@ class Machines:
         )
 
     async def create(self, identity: Identity) -> MachineInfo:
-        """The VM of a machine, once it is there."""
+        """Create the VM of a machine; return when it exists."""
         return await patiently(partial(self.create_once, identity))
 
     async def create_once(self, identity: Identity, **other: Any) -> MachineInfo:
-        """Call the driver once, after the creation was recorded as the controller records it.
+        """Call the driver once, after recording the creation as the controller does.
 
         Raises:
             AlreadyExists: the driver finds VMs by name, and the name is taken.
-            CloudError: of the driver.
+            CloudError: raised by the driver.
         """
         if self.finds_by_name and identity.uid not in self.started:
             await self._must_be_free(identity)
@@ -110,7 +112,7 @@ class Machines:
         raise errors.AlreadyExists(f"a VM has the name {identity.name}")
 
     async def initialize(self, identity: Identity, provider_id: str) -> None:
-        """Initialise a VM; with most drivers there is nothing to do."""
+        """Initialise a VM; does nothing with drivers that do not implement it."""
         ask = partial(self.request, identity, provider_id)
         with suppress(errors.Unimplemented):
             await patiently(
@@ -118,7 +120,7 @@ class Machines:
             )
 
     async def delete(self, identity: Identity, provider_id: str = "", **other: Any) -> None:
-        """Remove the VM of a machine, until it is gone."""
+        """Delete the VM of a machine; return when it is gone."""
         ask = partial(self.request, identity, provider_id, **other)
 
         async def once() -> None:
@@ -128,7 +130,7 @@ class Machines:
         await patiently(once)
 
     async def status(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineInfo:
-        """What the cloud says of a VM, initialised or not; skips a driver that cannot tell."""
+        """Return the status of a VM, initialised or not; skip drivers that do not implement it."""
         try:
             answer = await self.driver.get_machine_status(
                 self.request(identity, provider_id, **other)
@@ -141,30 +143,31 @@ class Machines:
         return answer
 
     async def listed(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
-        """The VMs of a pool."""
+        """Return the VMs of a pool."""
         answer = await self.driver.list_machines(self.list_request(pool=pool, **other))
         responses.verify(MachineDriver.list_machines, answer)
         return answer
 
     def list_request(self, *, pool: str = POOL, **other: Any) -> ListMachinesRequest:
-        """A request for a listing."""
-        given = {"provider_spec": self._spec(), "credentials": self._credentials(), **other}
-        return ListMachinesRequest(cluster=self.cluster, pool=pool, **given)
+        fields = {"provider_spec": self._spec(), "credentials": self._credentials(), **other}
+        return ListMachinesRequest(cluster=self.cluster, pool=pool, **fields)
 
     async def mine(self, *, pool: str = POOL) -> list[str]:
-        """The provider IDs in a listing that are marked as ours."""
+        """Return the provider IDs of the listed VMs that are marked as ours."""
         records = await self.listed(pool=pool)
-        return [one.info.provider_id for one in records if one.identity.cluster == self.cluster]
+        return [
+            record.info.provider_id for record in records if record.identity.cluster == self.cluster
+        ]
 
     async def held(self) -> list[str]:
-        """The provider IDs of all VMs in the cloud."""
-        return [one.provider_id for one in await self.harness.vms()]
+        """Return the provider IDs of all VMs in the cloud."""
+        return [vm.provider_id for vm in await self.harness.vms()]
 
     def secrets(self) -> Sequence[str]:
-        """What nobody may read."""
-        told = {**self.harness.machine_credentials()}
-        found = [value.decode() for key, value in told.items() if redact.is_secret(key)]
-        return [*found, "07401b.f395accd246ae52d"]
+        """Return the texts that must not appear in errors, logs or output."""
+        credentials = {**self.harness.machine_credentials()}
+        values = [value.decode() for key, value in credentials.items() if redact.is_secret(key)]
+        return [*values, "07401b.f395accd246ae52d"]
 
     def _spec(self) -> Mapping[str, Any]:
         return deepcopy(self.harness.machine_spec()) if self.spec is None else self.spec
@@ -173,7 +176,7 @@ class Machines:
         return Credentials(self.credentials or self.harness.machine_credentials())
 
     async def _kept(self, identity: Identity, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer; what it says of the state is kept, as it is of an error."""
+        """Return the answer; store the last known state from the answer or the error."""
         try:
             answer = await ask()
         except errors.CloudError as error:
@@ -190,13 +193,13 @@ class Machines:
 
 
 def machines_of(cloud: Cloud, harness: Harness) -> Machines:
-    """The machines; skips the test when there are none."""
+    """Return the machines; skip the test if the cloud has no machine driver."""
     driver = probes.offered(cloud.machines, "machines", "a MachineDriver")
     return Machines(driver=driver, harness=harness)
 
 
 async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -> HeldVM:
-    """A VM that is not the asking machine's; `a_twin` is of a copy of our cluster, UIDs and all."""
+    """Create a VM of another owner. `a_twin` is a copy of our cluster with the same UIDs."""
     ours = whose == "another_machine"
     cluster = machines.cluster if ours else "some-other-cluster"
     own = uid if whose == "a_twin" else "uid-of-another"
@@ -207,7 +210,7 @@ async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -
 def questions(
     machines: Machines, who: Identity, made: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Question]:
-    """Every call that has to reach the cloud, about a VM and about one that is to be."""
+    """Return all calls that must reach the cloud: about an existing VM and about a new one."""
     driver, there = machines.driver, machines.request(who, made.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)
@@ -220,17 +223,17 @@ def questions(
 
 
 def chains(told: list[object]) -> str:
-    """All that errors and their causes say."""
-    said: list[str] = []
-    for one in told:
-        error: BaseException | None = one.error if isinstance(one, probes.Raised) else None
+    """Return the texts of all errors, with their causes and contexts."""
+    texts: list[str] = []
+    for result in told:
+        error: BaseException | None = result.error if isinstance(result, probes.Raised) else None
         while error is not None:
-            said.append(f"{error} {error!r}")
+            texts.append(f"{error} {error!r}")
             error = error.__cause__ or error.__context__
-    return " ".join(said)
+    return " ".join(texts)
 
 
 def silent(machines: Machines, said: str) -> None:
-    """Fail if a secret is told."""
+    """Fail if the text contains a secret."""
     for secret in machines.secrets():
         assert secret not in said, "a secret stands in an error, a log line or on the screen"

@@ -1,4 +1,4 @@
-"""How the provider contract asks: the questions of each interface, and what providers leave."""
+"""How the provider contract calls each interface, and checks of tasks and resources left behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BY_PROVIDER: ContextVar[bool] = ContextVar("by_provider", default=False)
 
 
 async def by_provider(ask: Callable[[], Awaitable[T]]) -> T:
-    """Call the provider; tasks that begin meanwhile, and all that they begin, count as its own."""
+    """Call the provider; tasks started during the call, directly or not, count as its own."""
     token = _BY_PROVIDER.set(True)
     try:
         return await ask()
@@ -53,18 +53,17 @@ async def by_provider(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Started:
-    """The tasks that a provider started since; use `watched`."""
+    """Tasks that a provider started; use `watched`."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def note(self, task: asyncio.Task[Any]) -> None:
-        """One more."""
         self._tasks.add(task)
 
     async def have_ended(self, when: str) -> None:
-        """Fail if some still run after a moment."""
+        """Fail if a task still runs after `GRACE_S`."""
         until = asyncio.get_running_loop().time() + GRACE_S
         while left := [task for task in self._tasks if self._counts(task)]:
             names = sorted(str(task.get_coro()) for task in left)
@@ -77,7 +76,7 @@ class Started:
 
 @contextmanager
 def watched(harness: Harness) -> Iterator[Started]:
-    """Watch which tasks the provider starts."""
+    """Record the tasks that the provider starts."""
     loop, started = asyncio.get_running_loop(), Started(harness)
     former = loop.get_task_factory()
 
@@ -96,40 +95,46 @@ def watched(harness: Harness) -> Iterator[Started]:
 
 
 async def left_open(work: Callable[[], Awaitable[object]]) -> list[str]:
-    """What some work opened and never closed, as Python and libraries tell when they find it."""
-    gc.collect()  # what others left is none of it
-    with warnings.catch_warnings(record=True) as told:
+    """Return the ResourceWarnings about resources that `work` opened and did not close."""
+    gc.collect()  # discard garbage of earlier code
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ResourceWarning)
         await work()
-        await asyncio.sleep(0.01)  # what is being closed ends in the next rounds of the loop
+        await asyncio.sleep(0.01)  # a close in progress ends in the next iterations of the loop
         gc.collect()
-    return sorted({str(one.message) for one in told if issubclass(one.category, ResourceWarning)})
+    return sorted(
+        {
+            str(warning.message)
+            for warning in warned
+            if issubclass(warning.category, ResourceWarning)
+        }
+    )
 
 
 Args = TypeVarTuple("Args")
 Question = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
-"""How long a call may take to obey a cancellation, and to reach the cloud."""
+"""Maximum time for a call to obey a cancellation, and to reach the cloud."""
 
 EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_id")
-"""The questions that answer absence with a value."""
+"""The methods that report absence with a return value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A question that ended with an error; equal when the class is the same."""
+    """A call that raised an error; equal to another of the same class."""
 
     kind: type[Exception]
     error: Exception = field(compare=False)
 
 
 class Face:
-    """One cloud asked through one interface, in the order and with the fallbacks of the daemon.
+    """One cloud, called through one interface, in the daemon's order and with its fallbacks.
 
     Args:
-        cloud: the opened cloud; the test is skipped where it lacks the interface.
-        old: ask through `Instances` and `Zones` instead of `InstancesV2`.
+        cloud: the opened cloud; the test is skipped if it lacks the interface.
+        old: whether to call `Instances` and `Zones` instead of `InstancesV2`.
     """
 
     def __init__(self, cloud: Cloud, *, old: bool) -> None:
@@ -144,7 +149,7 @@ class Face:
         self._lookup = InstanceLookup(self._caller)
 
     async def state(self, node: Node) -> InstanceState:
-        """What the lifecycle controller finds out; where there are two ways, both must agree."""
+        """Return the state that the node lifecycle controller sees; both ways to ask must agree."""
         state = await self._lookup.state(node)
         if self._caller.offers(InstanceStates):
             exists = await self._caller.call(InstancesV2.instance_exists, node)
@@ -157,33 +162,33 @@ class Face:
         return state
 
     async def metadata(self, node: Node) -> InstanceMetadata:
-        """What the node controller finds out about an instance that runs."""
+        """Return the metadata that the node controller sees for a running instance."""
         metadata = await self._lookup.metadata(node)
         if metadata is None:
             pytest.fail(f"there is no metadata of the running instance {node.name}")
         return plain(metadata)
 
     def questions(self, made: Made) -> Mapping[str, Question]:
-        """Every question about an instance, by ID, by name and in bulk."""
+        """Return all calls about an instance, by ID, by name and in bulk."""
         questions = dict(self.about(by_id(made)))
         if self.cloud.inventory is not None:
             questions["list_instances"] = partial(self._caller.call, Inventory.list_instances)
         return questions
 
     def about_id(self, name: str, provider_id: str) -> Mapping[str, Question]:
-        """Those questions that must look the instance up by provider ID.
+        """Return the calls that must look the instance up by provider ID.
 
-        Zones are left out: a cloud of one zone may answer without looking.
+        Zones are left out: a cloud with one zone may answer without a lookup.
         """
-        asked = self.about(build_node(name, provider_id=provider_id))
+        calls = self.about(build_node(name, provider_id=provider_id))
         return {
             key: ask
-            for key, ask in asked.items()
+            for key, ask in calls.items()
             if not self.old or (key.endswith("by_provider_id") and "zone" not in key)
         }
 
     def about(self, node: Node) -> Mapping[str, Question]:
-        """Every question about a node, by the name of its method."""
+        """Return all calls about a node, by method name."""
         subjects = {"node": node, "provider_id": node.provider_id, "node_name": node.name}
         return {
             name: partial(self._caller.call, method, subjects[parameter])
@@ -196,7 +201,7 @@ class Face:
 
 
 class _Unprotected:
-    """Calls the provider as it is, so that the errors it raises itself can be seen."""
+    """Calls the provider without the daemon's wrapper, so that its own errors are visible."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
@@ -215,22 +220,22 @@ class _Unprotected:
 
 
 def by_id(made: Made) -> Node:
-    """The node of an instance, initialised."""
+    """Return the initialised node of an instance."""
     return build_node(made.name, provider_id=made.provider_id)
 
 
 def by_name(made: Made) -> Node:
-    """The node of an instance, without provider ID."""
+    """Return the node of an instance, without provider ID."""
     return build_node(made.name)
 
 
 def plain(metadata: InstanceMetadata) -> InstanceMetadata:
-    """Comparable whatever kind of sequence holds the addresses."""
+    """Return the metadata with addresses as a tuple, so that they compare equal."""
     return dataclasses.replace(metadata, addresses=tuple(metadata.addresses))
 
 
 def check_own_id(cloud: Cloud, provider_id: str) -> None:
-    """A provider ID is ours by what the provider says of IDs."""
+    """Fail unless the schemes and foreign prefixes of the provider mark the ID as its own."""
     schemes, others = cloud.provider_schemes, cloud.foreign_ids
     is_list = not isinstance(others, str) and all(others)
     assert is_list, f"foreign_ids is {others!r}; it must be a list of prefixes, none of them empty"
@@ -245,48 +250,48 @@ def same(found: object, expected: object, what: str) -> None:
 
 
 def offered(capability: T | None, name: str, interface: str) -> T:
-    """A capability of the cloud; skips the test when it is not there."""
+    """Return a capability of the cloud; skip the test if it is missing."""
     if capability is None:
         pytest.skip(f"not offered; to be tested for it set Cloud.{name} to {interface}")
     return capability
 
 
 def inventory_of(cloud: Cloud) -> Inventory:
-    """The inventory."""
+    """Return the inventory; skip the test if it is missing."""
     return offered(cloud.inventory, "inventory", "an Inventory")
 
 
 def is_opted_out(harness: Harness, name: str) -> bool:
-    """Whether the cloud does this otherwise."""
+    """Return whether the cloud declares this deviation."""
     assert name in OPT_OUTS
     return name in harness.opt_outs
 
 
 def unless_opted_out(harness: Harness, name: str) -> None:
-    """Skip the test for a cloud that does this otherwise."""
+    """Skip the test for a cloud that declares this deviation."""
     if is_opted_out(harness, name):
         pytest.skip(f"opted out, {name}: {harness.opt_outs[name]}")
 
 
 def scripted(harness: Harness, fault: str) -> object:
-    """What the harness wants to know to make a fault; skips the test when it cannot."""
+    """Return the harness's argument for a fault; skip the test if it has none."""
     if fault not in harness.faults:
         pytest.skip(f"this harness cannot do it; add {fault!r} to Harness.faults")
     return harness.faults[fault]
 
 
 async def outcome(ask: Question) -> object:
-    """The answer, or `Raised`."""
+    """Return the answer, or `Raised`."""
     try:
         return await by_provider(ask)
-    except Exception as error:  # noqa: BLE001 - what leaks out is what the contract looks at
+    except Exception as error:  # noqa: BLE001 - the contract checks errors of any class
         return Raised(type(error), error)
 
 
 async def must_raise(
     name: str, ask: Question, classes: tuple[type[CloudError], ...], what: str
 ) -> None:
-    """Fail unless a question raises one of these classes, or says it is not offered."""
+    """Fail unless a call raises one of these classes, or Unimplemented."""
     check_error(await outcome(ask), (*classes, Unimplemented), f"{name} {what}")
 
 
@@ -302,7 +307,7 @@ def check_error(found: object, promised: tuple[type[CloudError], ...], what: str
 
 
 async def patient(harness: Harness, name: str, ask: Question) -> object:
-    """The outcome of a question while a fault lasts."""
+    """Return the outcome of a call during a fault; fail after `patience_s`."""
     try:
         async with asyncio.timeout(harness.patience_s):
             return await outcome(ask)
@@ -314,20 +319,20 @@ async def patient(harness: Harness, name: str, ask: Question) -> object:
 
 
 async def after_fault(harness: Harness, ask: Question, healthy: object) -> object:
-    """The outcome once a fault is over; a provider may go on waiting for a while."""
+    """Return the outcome after a fault; wait up to `patience_s` for the healthy one."""
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
-    found = await outcome(ask)
-    while found != healthy and loop.time() < until:
+    result = await outcome(ask)
+    while result != healthy and loop.time() < until:
         await asyncio.sleep(0.05)
-        found = await outcome(ask)
-    return found
+        result = await outcome(ask)
+    return result
 
 
 async def cancelled(
     name: str, ask: Question, healthy: object, *, steps: int = 0, after_s: float = 0.0
 ) -> None:
-    """Cancel a question after some steps of the event loop, and then some time."""
+    """Cancel a call after some steps of the event loop and then `after_s`."""
     task = await _begun(ask, steps)
     if after_s:
         await asyncio.sleep(after_s)
@@ -335,29 +340,29 @@ async def cancelled(
     await must_end(task, name)
     if task.cancelled():
         return
-    found = task.result()
-    gave_up = in_time and isinstance(found, Raised) and isinstance(found.error, CloudError)
-    assert found == healthy or gave_up, f"{name}, cancelled, ended with {found!r}"
+    result = task.result()
+    gave_up = in_time and isinstance(result, Raised) and isinstance(result.error, CloudError)
+    assert result == healthy or gave_up, f"{name}, cancelled, ended with {result!r}"
 
 
 async def side_by_side(harness: Harness, asks: Sequence[Question], *, hang: Any) -> int:
-    """How many requests come in at once where the cloud takes these questions and hangs."""
+    """Return how many of these calls reach a hanging cloud at the same time."""
     before, loop = await harness.requests(), asyncio.get_running_loop()
     await harness.fail(hang)
     tasks = [asyncio.ensure_future(outcome(ask)) for ask in asks]
     until = loop.time() + GRACE_S
-    came = 0
-    while came < len(asks) and loop.time() < until:
+    arrived = 0
+    while arrived < len(asks) and loop.time() < until:
         await asyncio.sleep(0.01)
-        came = await harness.requests() - before
+        arrived = await harness.requests() - before
     for task in tasks:
         await must_end(task, "a call")
     await harness.heal()
-    return came
+    return arrived
 
 
 async def must_end(task: asyncio.Future[Any], name: str) -> None:
-    """Cancel a call; fail unless it ends soon, in whatever way."""
+    """Cancel a call; fail unless it ends within `GRACE_S`, with whatever outcome."""
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=GRACE_S)
     assert done, f"{name} does not obey cancellation"
@@ -365,7 +370,7 @@ async def must_end(task: asyncio.Future[Any], name: str) -> None:
 
 @asynccontextmanager
 async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncIterator[Cloud]:
-    """Enter and leave in one task, as the daemon does; a fixture by itself uses two."""
+    """Enter and exit the context in one task, as the daemon does; a fixture uses two."""
     opened: asyncio.Future[Cloud] = asyncio.get_running_loop().create_future()
     closing = asyncio.Event()
 
@@ -386,28 +391,28 @@ async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncItera
 
 
 CLUSTER = "contract"
-"""Name of the cluster towards the cloud."""
+"""Cluster name that calls pass to the cloud."""
 
 TRIES = 200
 PAUSE_S = 0.02
-"""How often, and after which pause at most, a call that said `RetryAfter` is repeated."""
+"""Retries after `RetryAfter`: maximum number, and maximum pause in seconds."""
 
 CANCEL_AFTER = (*range(8), 10, 15, 20, 30, 40)
-"""After how many steps of the event loop a call is cancelled, in turn."""
+"""Numbers of event-loop steps after which a call is cancelled, one case each."""
 
 
 @runtime_checkable
 class DigestingBalancer(LoadBalancer, LoadBalancerDigests, Protocol):
-    """Both on one object."""
+    """Both interfaces on one object."""
 
 
 def balancer_of(cloud: Cloud) -> LoadBalancer:
-    """The load balancers; skips the test when there are none."""
+    """Return the load balancers; skip the test if the cloud has none."""
     return offered(cloud.load_balancer, "load_balancer", "a LoadBalancer")
 
 
 def digests_of(cloud: Cloud) -> DigestingBalancer:
-    """The same with digests."""
+    """Return the load balancers; skip the test if they have no digests."""
     balancer = balancer_of(cloud)
     if not isinstance(balancer, DigestingBalancer):
         pytest.skip("not offered; write list_load_balancers and load_balancer_digest")
@@ -415,17 +420,17 @@ def digests_of(cloud: Cloud) -> DigestingBalancer:
 
 
 def routes_of(cloud: Cloud) -> Routes:
-    """The routes; skips the test when there are none."""
+    """Return the routes; skip the test if the cloud has none."""
     return offered(cloud.routes, "routes", "a Routes")
 
 
 async def nodes(cloud: Cloud, harness: Harness, number: int) -> list[Node]:
-    """That many new instances as initialised nodes."""
+    """Create `number` instances; return their initialised nodes."""
     return [await node_of(cloud, await harness.create()) for _ in range(number)]
 
 
 async def node_of(cloud: Cloud, made: Made) -> Node:
-    """The initialised node of an instance."""
+    """Return the initialised node of an instance."""
     addresses = made.addresses
     if addresses is None:
         metadata = await Face(cloud, old=cloud.instances is None).metadata(by_id(made))
@@ -434,7 +439,7 @@ async def node_of(cloud: Cloud, made: Made) -> Node:
 
 
 def expected(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> HeldBalancer:
-    """What the cloud should hold for a Service."""
+    """Return the load balancer that the cloud should hold for a Service."""
     return HeldBalancer(
         name=balancer.get_load_balancer_name(CLUSTER, service),
         ports=frozenset((port.protocol, port.port, port.node_port) for port in service.ports),
@@ -443,15 +448,15 @@ def expected(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) ->
 
 
 async def held(harness: Harness, balancer: LoadBalancer, service: Service) -> HeldBalancer:
-    """The one load balancer of a Service in the cloud."""
+    """Return the one load balancer of a Service in the cloud."""
     name = balancer.get_load_balancer_name(CLUSTER, service)
-    found = [one for one in await harness.load_balancers() if one.name == name]
-    assert len(found) == 1, f"{len(found)} load balancers {name}"
-    return found[0]
+    matches = [lb for lb in await harness.load_balancers() if lb.name == name]
+    assert len(matches) == 1, f"{len(matches)} load balancers {name}"
+    return matches[0]
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again as long as the answer is `RetryAfter`."""
+    """Repeat a call as long as it raises `RetryAfter`."""
     for _ in range(TRIES):
         try:
             return await by_provider(ask)
@@ -461,7 +466,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until it works; a provider may go on waiting for a while after a fault."""
+    """Repeat a call until it succeeds; a provider may still back off after a fault."""
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
     while True:
@@ -474,7 +479,7 @@ async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> 
 
 
 async def cut_short(ask: Callable[[], Awaitable[object]], *, steps: int) -> None:
-    """Cancel a call after some steps of the event loop; it must end soon, in whatever way."""
+    """Cancel a call after some steps of the event loop; fail unless it ends soon."""
     await must_end(await _begun(ask, steps), "a call")
 
 
@@ -487,10 +492,10 @@ async def _begun(ask: Question, steps: int) -> asyncio.Future[object]:
 
 @pytest.mark.asyncio
 class OpeningCases:
-    """Mixed into `ProviderContract` and `MachineContract`, which bring the fixtures."""
+    """Cases about opening and closing. The contract classes provide the fixtures."""
 
     async def test_closing_leaves_nothing(self, harness: Harness) -> None:
-        """Closing ends every task of the provider; closing again is harmless."""
+        """Closing ends every task of the provider; closing again does no harm."""
         context = harness.open()
 
         with watched(harness) as started:
@@ -500,7 +505,7 @@ class OpeningCases:
             await started.have_ended("after closing")
 
     async def test_opt_outs_are_known_and_have_reasons(self, harness: Harness) -> None:
-        """Whoever reads the report learns why the cloud is not held to a case."""
+        """Opt-outs are known and have a reason for the report."""
         unknown = sorted(harness.opt_outs.keys() - OPT_OUTS.keys())
         assert not unknown, f"no opt-outs: {unknown}; known are {sorted(OPT_OUTS)}"
         bare = sorted(name for name, reason in harness.opt_outs.items() if not reason.strip())
