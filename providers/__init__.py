@@ -1,11 +1,9 @@
-"""Clouds: one package each, found through the entry-point group `ccm.providers`.
+"""Cloud providers: one package each, registered in the entry-point group `ccm.providers`.
 
-A provider may import `ccm.base`, `ccm.model` and `ccm.cloud` (the SDK), and one HTTP
-library in its `client`. It never imports the daemon, the API-server client, or
-another provider; and nothing in `ccm` imports a provider by name: the daemon finds
-the chosen one through its entry point.
+A provider may import `ccm.base`, `ccm.model`, `ccm.cloud` (the SDK) and, in its `client`, one
+HTTP library. A provider never imports the daemon, the API-server client or another provider.
+Nothing in `ccm` imports a provider by name: the daemon loads the provider through its entry point.
 
-A small provider is one file. When it grows it becomes the fixed set of modules:
-`client` (wire, paging, error table), `config`, `instances`, `balancers`, `routes`,
-`machines`, `annotations`.
+A small provider is one file. A larger one has a fixed set of modules: `client` (wire types,
+paging, error table), `config`, `instances`, `balancers`, `routes`, `machines`, `annotations`.
 """

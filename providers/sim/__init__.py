@@ -25,10 +25,12 @@ ANNOTATIONS = (balancers.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
 @cloud.provider(sdk="2.0", offers=("machines",))
 async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the machine driver alone; `SIM_URL` says where the cloud is, requests bring the token.
+    """Open the machine driver without a cloud config.
+
+    `SIM_URL` holds the address of the cloud; each request brings its own token.
 
     Raises:
-        ConfigError: the variable is no address.
+        ConfigError: `SIM_URL` is not a valid URL.
     """
     async with machines.open_clients(client.url_of(context.environ)) as clients:
         driver = machines.SimMachines(clients)
@@ -44,10 +46,10 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     machines=open_machines,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the provider; no request is made before the first question.
+    """Open the provider without sending a request.
 
     Raises:
-        ConfigError: the cloud config is wrong; the message names every fault.
+        ConfigError: the cloud config is invalid; the message lists every problem.
     """
     settings = context.settings(client.Config)
     async with (

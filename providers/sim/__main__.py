@@ -1,4 +1,4 @@
-"""`python -m providers.sim`: the simulated cloud as a process of its own."""
+"""`python -m providers.sim`: run the simulated cloud as a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ make every listing fail until DELETE /admin/faults:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m providers.sim",
         description="A simulated cloud on loopback: stateful, and as slow and moody as you like.",
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the simulated cloud until a signal; returns the exit code."""
+    """Run the simulated cloud until SIGTERM or SIGINT and return the exit code."""
     options = build_parser().parse_args(arguments)
     try:
         asyncio.run(_run(options))

@@ -1,13 +1,12 @@
 """Load balancers of the simulated cloud, over its client.
 
-A load balancer is found by its name, which follows from the Service's UID; the mark of the
-cluster keeps those of others out of reach. Every step first looks at what is there, so
-whatever a call that was cut short left behind is adopted by the next. While the cloud works
-on a load balancer, `RetryAfter` says for how long.
+A load balancer is found by its name, which is derived from the Service's UID. Load balancers of
+other clusters are ignored. Every call first reads the load balancer, so that it adopts the result
+of an earlier call that was interrupted. While the cloud works on a load balancer, calls raise
+`RetryAfter` with the remaining time.
 
-One form, `client.Recipe` in a fixed order, stands for what a Service asks for (`wanted`) and for
-what the cloud holds (`held`). Comparing two of them says what to change; hashing one gives the
-digest.
+One normalised form, `client.Recipe`, describes what a Service asks for (`wanted`) and what the
+cloud has (`held`). Comparing the two yields the change; hashing one yields the digest.
 """
 
 from __future__ import annotations
@@ -28,95 +27,97 @@ from ccm.cloud.annotations import truth
 from . import client
 
 ON_ITS_WAY = ("provisioning", "updating")
-"""States in which the cloud takes no change; any state we do not know takes them."""
+"""States in which the cloud refuses changes. Unknown states are assumed to accept them."""
 
 FAILED = "error"
 
 SHORTEST_WAIT_S = 0.1
 LONGEST_WAIT_S = 30.0
-"""Bounds of the wait that the cloud announces."""
+"""Limits, in seconds, for the retry delay that the cloud announces."""
 
 
 class SimBalancers:
-    """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
+    """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
-        """`a` and the UID of the Service."""
+        """Return `a` and the UID of the Service."""
         return cloud.default_load_balancer_name(service)
 
     async def get_load_balancer(
         self, cluster_name: str, service: cloud.Service
     ) -> cloud.Status | None:
-        """Its status, without addresses while it is new; one request."""
-        found = await self._find(cluster_name, service)
-        return None if found is None else _status(found)
+        """Return the status, without addresses while provisioning: one request."""
+        balancer = await self._find(cluster_name, service)
+        return None if balancer is None else _status(balancer)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """One request to find it, and one for each step it needs: order, change, members.
+        """Create or update: one request to find it, and one per step: create, change, members.
 
         Raises:
-            InvalidArgument: the Service asks for something the cloud does not have.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud failed to make it, or refused members and the others are there; the
+            InvalidArgument: the Service asks for something the cloud does not offer.
+            RetryAfter: the cloud works on the load balancer.
+            Aborted: its creation failed, or the cloud refused members and has the others; the
                 message has the cloud's reason.
         """
         recipe = wanted(service)
-        found = await self._find(cluster_name, service)
-        if found is None:
-            found = await self._create(cluster_name, service, recipe)
-        _check_usable(found)
-        if held(found) != recipe:
-            found = await self._api.change_balancer(found.id, recipe)
-            _check_usable(found)
-        found = await self._with_members(found, members(nodes, recipe.families))
-        return _status(found)
+        balancer = await self._find(cluster_name, service)
+        if balancer is None:
+            balancer = await self._create(cluster_name, service, recipe)
+        _check_usable(balancer)
+        if held(balancer) != recipe:
+            balancer = await self._api.change_balancer(balancer.id, recipe)
+            _check_usable(balancer)
+        balancer = await self._with_members(balancer, members(nodes, recipe.families))
+        return _status(balancer)
 
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
-        """One request to find it, another if the members differ.
+        """Update the members: one request to find it, another if the members differ.
 
         Raises:
-            NotFound: there is none.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud refused members; the others are as they should be.
+            NotFound: the load balancer does not exist.
+            RetryAfter: the cloud works on the load balancer.
+            Aborted: its creation failed, or the cloud refused members and has the others.
         """
-        found = await self._find(cluster_name, service)
-        if found is None:
+        balancer = await self._find(cluster_name, service)
+        if balancer is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        _check_usable(found)
-        await self._with_members(found, members(nodes, found.families))
+        _check_usable(balancer)
+        await self._with_members(balancer, members(nodes, balancer.families))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
-        """One request to find it, another to delete it.
+        """Delete the load balancer: one request to find it, another to delete it.
 
         Raises:
-            FailedPrecondition: it is protected from deletion.
+            FailedPrecondition: the load balancer is protected from deletion.
         """
         name = self.get_load_balancer_name(cluster_name, service)
         await self.delete_load_balancer(cluster_name, name)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """One request to find it, another to delete it.
+        """Delete a load balancer by name: one request to find it, another to delete it.
 
         Raises:
-            FailedPrecondition: it is protected from deletion.
+            FailedPrecondition: the load balancer is protected from deletion.
         """
-        found = await self._api.balancer(name)
-        if found is not None and found.cluster == cluster_name:
+        balancer = await self._api.balancer(name)
+        if balancer is not None and balancer.cluster == cluster_name:
             with contextlib.suppress(cloud.NotFound):
-                await self._api.delete_balancer(found.id)
+                await self._api.delete_balancer(balancer.id)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """All of this cluster; one request for each page of 500."""
+        """Return the load balancers of the cluster: one request per page of 500."""
         return [
-            cloud.LoadBalancerRecord(name=one.name, digest=_digest(one), status=_status(one))
-            for one in await self._api.balancers(cluster_name)
+            cloud.LoadBalancerRecord(
+                name=balancer.name, digest=_digest(balancer), status=_status(balancer)
+            )
+            for balancer in await self._api.balancers(cluster_name)
         ]
 
     def load_balancer_digest(
@@ -125,14 +126,14 @@ class SimBalancers:
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> str:
-        """The digest of what `ensure_load_balancer` would make."""
+        """Return the digest that the load balancer has after `ensure_load_balancer`."""
         recipe = wanted(service)
         return digest(recipe, members(nodes, recipe.families))
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
-        found = await self._api.balancer(name)
-        return found if found is not None and found.cluster == cluster_name else None
+        balancer = await self._api.balancer(name)
+        return balancer if balancer is not None and balancer.cluster == cluster_name else None
 
     async def _create(
         self, cluster_name: str, service: cloud.Service, recipe: client.Recipe
@@ -142,13 +143,13 @@ class SimBalancers:
         try:
             return await self._api.create_balancer(order)
         except cloud.AlreadyExists as error:
-            # Ordered meanwhile by a call whose answer was lost, or by another cluster.
-            found = await self._find(cluster_name, service)
-            if found is None:
+            # An earlier call created it and lost the response, or another cluster has the name.
+            balancer = await self._find(cluster_name, service)
+            if balancer is None:
                 raise cloud.FailedPrecondition(
                     f"load balancer {name} belongs to another cluster"
                 ) from error
-            return found
+            return balancer
 
     async def _with_members(
         self, balancer: client.Balancer, members: Sequence[str]
@@ -158,7 +159,7 @@ class SimBalancers:
         try:
             changed = await self._api.set_members(balancer.id, members)
         except cloud.InvalidArgument as error:
-            good = [one for one in members if is_address(one)]
+            good = [member for member in members if is_address(member)]
             if len(good) == len(members):
                 raise
             served = await self._with_members(balancer, good)
@@ -168,7 +169,7 @@ class SimBalancers:
 
 
 def _check_usable(balancer: client.Balancer) -> None:
-    """Raise what follows from a state that takes no changes."""
+    """Raise `Aborted` or `RetryAfter` in states that accept no changes."""
     if balancer.state == FAILED:
         raise cloud.Aborted(
             f"load balancer {balancer.name} failed: {balancer.reason or 'no reason'}"
@@ -183,11 +184,11 @@ def _check_usable(balancer: client.Balancer) -> None:
 def _status(balancer: client.Balancer) -> cloud.Status:
     if balancer.state == "provisioning":
         return cloud.Status()
-    return cloud.Status(ingress=tuple(cloud.Ingress(ip=one.ip) for one in balancer.ingress))
+    return cloud.Status(ingress=tuple(cloud.Ingress(ip=ingress.ip) for ingress in balancer.ingress))
 
 
 def _digest(balancer: client.Balancer) -> str:
-    """Of what the cloud holds; empty for one that is not finished or damaged."""
+    """Return the digest; empty for a load balancer in progress or failed, to force an update."""
     if balancer.state == FAILED or balancer.state in ON_ITS_WAY:
         return ""
     return digest(held(balancer), balancer.members)
@@ -197,14 +198,14 @@ def _digest(balancer: client.Balancer) -> str:
 
 PROTOCOLS = ("TCP", "UDP")
 DEFAULT_STICKY_S = 10800
-"""How long a client stays with one member where the Service does not say (Kubernetes API)."""
+"""Kubernetes' default of the `ClientIP` session affinity time-out, in seconds."""
 
 
 def wanted(service: cloud.Service) -> client.Recipe:
-    """The load balancer that a Service asks for.
+    """Return the configuration that a Service asks for.
 
     Raises:
-        InvalidArgument: it asks for something the cloud does not have.
+        InvalidArgument: the Service asks for something the cloud does not offer.
     """
     return _ordered(
         client.Recipe(
@@ -220,33 +221,33 @@ def wanted(service: cloud.Service) -> client.Recipe:
 
 
 def held(balancer: client.Balancer) -> client.Recipe:
-    """The same of a load balancer that is there."""
+    """Return the configuration of an existing load balancer."""
     fields = {name: getattr(balancer, name) for name in client.Recipe.__struct_fields__}
     return _ordered(client.Recipe(**fields))
 
 
 def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
-    """The addresses of nodes as members: of each family a node's first InternalIP."""
-    found: set[str] = set()
+    """Return the members for nodes: the first InternalIP of each family."""
+    addresses: set[str] = set()
     for node in nodes:
         for family in families:
-            found.update(internal_ips(node.addresses, family)[:1])
-    return tuple(sorted(found))
+            addresses.update(internal_ips(node.addresses, family)[:1])
+    return tuple(sorted(addresses))
 
 
 def internal_ips(addresses: Iterable[cloud.NodeAddress], family: str) -> list[str]:
-    """The InternalIPs of one family, in their order."""
-    # Parsing each address would be most of the work of an update of members.
+    """Return the InternalIPs of one family, in order."""
+    # No `ipaddress` here: parsing would dominate the cost of a member update.
     is_6 = family == "IPv6"
     return [
-        one.address
-        for one in addresses
-        if one.type == "InternalIP" and (":" in one.address) == is_6
+        address.address
+        for address in addresses
+        if address.type == "InternalIP" and (":" in address.address) == is_6
     ]
 
 
 def is_address(text: str) -> bool:
-    """Return whether the cloud takes a text as a member; a kubelet may report any."""
+    """Return whether the cloud accepts a text as a member; a kubelet may report any text."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -255,7 +256,7 @@ def is_address(text: str) -> bool:
 
 
 def digest(recipe: client.Recipe, members_: Sequence[str]) -> str:
-    """A text that is equal exactly when recipe and members are."""
+    """Return a hash of configuration and members."""
     content = msgspec.json.encode([recipe, sorted(members_)])
     return hashlib.sha256(content).hexdigest()[:32]
 
@@ -275,7 +276,7 @@ def _listener(port: cloud.ServicePort) -> client.Listener:
             f"port {port.port}: the cloud has no load balancers for {port.protocol}; "
             f"expected {' or '.join(PROTOCOLS)}"
         )
-    # Without a node port, traffic arrives at the node as it was sent to the load balancer.
+    # Without a node port, traffic keeps its destination port.
     return client.Listener(port.protocol, port.port, port.node_port or port.port)
 
 
@@ -284,13 +285,13 @@ def _health_check(service: cloud.Service) -> client.HealthCheck | None:
     path, port = cloud.health_check_path_port(service)
     if port:
         return client.HealthCheck(port, path, interval_s)
-    tcp = [_listener(each).target_port for each in service.ports if each.protocol == "TCP"]
+    tcp = [_listener(entry).target_port for entry in service.ports if entry.protocol == "TCP"]
     return client.HealthCheck(min(tcp), "", interval_s) if tcp else None
 
 
 def _source_ranges(service: cloud.Service) -> tuple[str, ...]:
     ranges = cloud.load_balancer_source_ranges(service)
-    return () if cloud.is_allow_all(ranges) else tuple(str(one) for one in ranges)
+    return () if cloud.is_allow_all(ranges) else tuple(str(source_range) for source_range in ranges)
 
 
 def _sticky_s(service: cloud.Service) -> int:
@@ -304,7 +305,7 @@ def _sticky_s(service: cloud.Service) -> int:
 # --- annotations of Services --------------------------------------------------------------------
 
 PREFIX = "load-balancer.sim.cloud/"
-"""What the names of all of them begin with. A promise to old clusters."""
+"""Prefix of the annotation names. Services store them: never change it."""
 
 SIZES = ("small", "large")
 SHORTEST_INTERVAL = timedelta(seconds=1)
@@ -318,10 +319,10 @@ def _size(text: str) -> str:
 
 
 def _interval(text: str) -> timedelta:
-    found = parsing.parse_duration(text)
-    if not SHORTEST_INTERVAL <= found <= LONGEST_INTERVAL:
+    interval = parsing.parse_duration(text)
+    if not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
         raise ValueError(text)
-    return found
+    return interval
 
 
 INTERNAL = cloud.ServiceAnnotation(
@@ -354,4 +355,4 @@ SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
     SIZE,
     HEALTH_CHECK_INTERVAL,
 )
-"""All of them."""
+"""All annotations."""

@@ -1,6 +1,6 @@
-"""The client of the simulated cloud: its wire types, its words for errors, and its calls.
+"""Client of the simulated cloud: wire types, error codes and calls.
 
-Everything about HTTP is done by `ccm.cloud.rest`. Each method raises `CloudError` classes only.
+`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ccm.cloud import rest
 
 
 def url_of(environ: Mapping[str, str]) -> str:
-    """Return the address that `SIM_URL` has, where no cloud config says it. Raises ConfigError."""
+    """Return the address in `SIM_URL`, for use without a cloud config. Raises ConfigError."""
     text = environ.get("SIM_URL", "")
     try:
         return parse_url(text)
@@ -33,7 +33,7 @@ def url_of(environ: Mapping[str, str]) -> str:
 
 
 class Config(cloud.Settings, frozen=True, kw_only=True):
-    """A valid configuration."""
+    """Cloud config of the simulated cloud."""
 
     url: Annotated[
         str,
@@ -52,7 +52,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
             parse=header_value,
         ),
     ]
-    # Half the daemon's deadline for one question.
+    # Half the daemon's deadline for one call.
     timeout: Annotated[
         timedelta, cloud.setting("For one request, from connecting to the last byte.")
     ] = timedelta(seconds=30)
@@ -62,10 +62,10 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
 
 
 PAGE_LIMIT = 500
-"""Items to ask for at once; the most the cloud gives."""
+"""Page size of list requests: the cloud's maximum."""
 
 MARKS = "kube-ccm/"
-"""Labels below it say whose an instance is; they are no labels of a node."""
+"""Prefix of the labels that record which machine owns an instance. Never node labels."""
 
 MARK_CLUSTER = f"{MARKS}cluster"
 MARK_NAMESPACE = f"{MARKS}namespace"
@@ -82,18 +82,18 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "quota_exceeded": cloud.ResourceExhausted,
     "no_capacity": cloud.ResourceExhausted,
 }
-"""The cloud's own words that say more than the status."""
+"""Error codes of the cloud that are more specific than the HTTP status."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One address; kinds may come that we do not know."""
+    """One address. Unknown kinds are possible."""
 
     kind: str
     value: str
 
 
 class Server(msgspec.Struct, frozen=True):
-    """An instance, with the fields we use; states may come that we do not know."""
+    """Instance, with the fields in use. Unknown states are possible."""
 
     id: str
     name: str
@@ -109,7 +109,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A new instance; an order with a `token` that was used already is the one before."""
+    """Order of an instance. Repeating an order with the same `token` returns the same instance."""
 
     name: str
     type: str
@@ -122,7 +122,7 @@ class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VolumeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A new volume."""
+    """Order of a volume."""
 
     name: str
     size_gib: int
@@ -130,14 +130,14 @@ class VolumeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Volume(VolumeOrder, frozen=True, kw_only=True):
-    """A volume as it is; `instance` is the ID of the one that has it, or empty."""
+    """Volume; `instance` is the ID of the instance it is attached to, or empty."""
 
     id: str
     instance: str = ""
 
 
 class Listener(msgspec.Struct, frozen=True, order=True):
-    """Traffic to `port` goes to `target_port` of a member."""
+    """Forwarding rule: traffic to `port` goes to `target_port` of a member."""
 
     protocol: str
     port: int
@@ -145,7 +145,7 @@ class Listener(msgspec.Struct, frozen=True, order=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
-    """HTTP GET of `path`, or without one a TCP connection."""
+    """Health check of members: HTTP GET of `path`, or a TCP connection if it is empty."""
 
     port: int
     path: str = ""
@@ -153,7 +153,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load balancer is made of, its members apart."""
+    """Configuration of a load balancer, without its members."""
 
     listeners: tuple[Listener, ...]
     health_check: HealthCheck | None = None
@@ -165,7 +165,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(Recipe, frozen=True, kw_only=True):
-    """A new load balancer."""
+    """Order of a load balancer."""
 
     name: str
     cluster: str
@@ -179,7 +179,7 @@ class Ingress(msgspec.Struct, frozen=True):
 
 
 class Balancer(Order, frozen=True, kw_only=True):
-    """A load balancer as it is; states may come that we do not know."""
+    """Load balancer. Unknown states are possible."""
 
     id: str
     state: str
@@ -190,7 +190,7 @@ class Balancer(Order, frozen=True, kw_only=True):
 
 
 class NewRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """A new route."""
+    """Order of a route."""
 
     destination: str
     gateway: str
@@ -199,7 +199,7 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(NewRoute, frozen=True, kw_only=True):
-    """A route as it is; without a target it leads nowhere."""
+    """Route; without a target it is a blackhole."""
 
     id: str
     target_name: str | None
@@ -220,7 +220,7 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 @functools.cache
 def _page(items: Any) -> Any:
-    # One without a cursor is broken, lest a listing be cut short silently.
+    # `next_cursor` is required: a page that lacks it must fail, not end the listing early.
     return msgspec.defstruct("_Page", [items, ("next_cursor", str | None)], frozen=True)
 
 
@@ -231,36 +231,36 @@ class Client:
         self._http = http
 
     async def server(self, instance_id: str) -> Server:
-        """One instance by its ID, which must be safe in a path; `NotFound` if there is none."""
-        found = await self._http.get(f"/v1/instances/{instance_id}", Server)
-        if found.id != instance_id:
-            raise cloud.Unknown(f"asked for instance {instance_id}, got {found.id!r}")
-        return found
+        """Return the instance with an ID, which must be safe in a path. Raises `NotFound`."""
+        server = await self._http.get(f"/v1/instances/{instance_id}", Server)
+        if server.id != instance_id:
+            raise cloud.Unknown(f"asked for instance {instance_id}, got {server.id!r}")
+        return server
 
     async def servers(
         self, name: str | None = None, *, label: tuple[str, str] | None = None
     ) -> tuple[list[Server], int]:
-        """All instances, those of one name or with one label, and how many requests it took."""
+        """Return all instances, or those with a name or label, and the number of requests."""
         query = {} if name is None else {"name": name}
         if label is not None:
             query["label"] = "=".join(label)
         return await self._all("instances", Server, query)
 
     async def create_server(self, order: ServerOrder) -> Server:
-        """Order an instance; `ResourceExhausted` if there is no room."""
+        """Order an instance. Raises `ResourceExhausted` if quota or zone capacity is used up."""
         return await self._http.send("POST", "/v1/instances", order, Server)
 
     async def allow_addresses(self, instance_id: str, ranges: Sequence[str]) -> Server:
-        """Let an instance send from these ranges too; `RetryAfter` while it starts."""
+        """Set further ranges an instance may send from. Raises `RetryAfter` while it starts."""
         body = {"allowed_addresses": ranges}
         return await self._http.send("PATCH", f"/v1/instances/{instance_id}", body, Server)
 
     async def delete_server(self, instance_id: str) -> None:
-        """Delete an instance, which may take a while; `NotFound` if it is gone."""
+        """Start the deletion of an instance. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/instances/{instance_id}")
 
     async def volumes(self, label: tuple[str, str]) -> list[Volume]:
-        """All volumes with one label."""
+        """Return all volumes with a label."""
         return (await self._all("volumes", Volume, {"label": "=".join(label)}))[0]
 
     async def create_volume(self, order: VolumeOrder) -> Volume:
@@ -268,24 +268,24 @@ class Client:
         return await self._http.send("POST", "/v1/volumes", order, Volume)
 
     async def delete_volume(self, volume_id: str) -> None:
-        """Delete a volume; `NotFound` if it is gone, `RetryAfter` while it is attached."""
+        """Delete a volume. Raises `NotFound` if it is gone, `RetryAfter` while it is attached."""
         await self._http.request("DELETE", f"/v1/volumes/{volume_id}")
 
     async def balancer(self, name: str) -> Balancer | None:
-        """The load balancer of that name, whosever it is; None if there is none."""
-        found, _ = await self._all("balancers", Balancer, {"name": name})
-        return next(iter(found), None)
+        """Return the load balancer with a name, of any cluster; None if there is none."""
+        balancers, _ = await self._all("balancers", Balancer, {"name": name})
+        return next(iter(balancers), None)
 
     async def balancers(self, cluster: str) -> list[Balancer]:
-        """All load balancers of a cluster."""
+        """Return all load balancers of a cluster."""
         return (await self._all("balancers", Balancer, {"cluster": cluster}))[0]
 
     async def create_balancer(self, order: Order) -> Balancer:
-        """Order a load balancer; `AlreadyExists` if the name is taken."""
+        """Order a load balancer. Raises `AlreadyExists` if the name is taken."""
         return await self._http.send("POST", "/v1/balancers", order, Balancer)
 
     async def change_balancer(self, balancer_id: str, recipe: Recipe) -> Balancer:
-        """Make a load balancer anew, its name and members apart."""
+        """Replace the configuration of a load balancer, except name and members."""
         return await self._http.send("PUT", f"/v1/balancers/{balancer_id}", recipe, Balancer)
 
     async def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
@@ -294,25 +294,25 @@ class Client:
         return await self._http.send("PUT", path, {"members": members}, Balancer)
 
     async def delete_balancer(self, balancer_id: str) -> None:
-        """Delete a load balancer; `NotFound` if it is gone."""
+        """Delete a load balancer. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/balancers/{balancer_id}")
 
     async def routes(self, cluster: str) -> list[Route]:
-        """All routes of a cluster."""
+        """Return all routes of a cluster."""
         return (await self._all("routes", Route, {"cluster": cluster}))[0]
 
     async def create_route(self, order: NewRoute) -> Route:
-        """Order a route; `AlreadyExists` if the range has one."""
+        """Order a route. Raises `AlreadyExists` if the destination has one."""
         return await self._http.send("POST", "/v1/routes", order, Route)
 
     async def delete_route(self, route_id: str) -> None:
-        """Delete a route; `NotFound` if it is gone."""
+        """Delete a route. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/routes/{quote(route_id, safe='')}")
 
     async def _all(
         self, table: str, kind: type[T], query: Mapping[str, str]
     ) -> tuple[list[T], int]:
-        """All of a kind that the query asks for, and how many requests it took."""
+        """Return all items that match a query, and the number of requests."""
 
         def after(page: Any) -> Mapping[str, str] | None:
             return None if page.next_cursor is None else {"cursor": page.next_cursor}
@@ -320,12 +320,12 @@ class Client:
         query = {"limit": str(PAGE_LIMIT), **query}
         items: Any = (table, tuple.__class_getitem__((kind, ...)))
         pages = await self._http.pages(f"/v1/{table}", _page(items), query, after=after)
-        return [one for page in pages for one in getattr(page, table)], len(pages)
+        return [item for page in pages for item in getattr(page, table)], len(pages)
 
 
 @contextlib.asynccontextmanager
 async def open_client(settings: Config) -> AsyncIterator[Client]:
-    """A client with its own pool of connections, closed with the context."""
+    """Open a client with its own connection pool; the context closes it."""
     async with rest.open_client(
         settings.url,
         refusal=_refusal,
@@ -338,5 +338,5 @@ async def open_client(settings: Config) -> AsyncIterator[Client]:
 
 
 def _refusal(body: bytes) -> rest.Refusal:
-    said = msgspec.json.decode(body, type=_ErrorAnswer).error
-    return rest.Refusal(said.code, f"{said.message} ({said.request_id})")
+    error = msgspec.json.decode(body, type=_ErrorAnswer).error
+    return rest.Refusal(error.code, f"{error.message} ({error.request_id})")

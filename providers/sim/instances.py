@@ -1,7 +1,7 @@
 """Instances and inventory of the simulated cloud, over its client.
 
-A node is looked up by its provider ID, else by its exact name. The cloud may show a
-deleted instance for a while, as `deleted`; that is an absence here.
+A node is looked up by its provider ID, or by its exact name if it has none. The cloud may list
+a deleted instance as `deleted` for a while; this module treats that instance as not found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ccm import cloud
 from . import client
 
 SCHEME = "sim"
-"""The provider's name and the scheme of its provider IDs. A promise to old clusters."""
+"""Name of the provider and scheme of its provider IDs. Nodes store it: never change it."""
 
 ADDRESS_TYPES = {
     "private": "InternalIP",
@@ -23,7 +23,7 @@ ADDRESS_TYPES = {
     "public_dns": "ExternalDNS",
     "hostname": "Hostname",
 }
-"""The cloud's kinds of addresses -> Kubernetes' types; other kinds are left out."""
+"""Address kind of the cloud -> Kubernetes address type. Other kinds are ignored."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -33,21 +33,21 @@ _LABEL_KEY = re.compile(
 
 
 class SimInstances(cloud.InstancesByPower):
-    """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
+    """Implementation of `InstancesV2`, `InstanceStates` and `Inventory`."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
 
     async def instance_power(self, node: cloud.Node) -> cloud.Power:
-        """One request; `NotFound` if it is gone."""
+        """Return the power state of a node's instance: one request. Raises `NotFound`."""
         return _power(await self._find(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
-        """Everything about the instance; one request; `NotFound` if it is gone."""
+        """Return the metadata of a node's instance: one request. Raises `NotFound`."""
         return _metadata(await self._find(node))
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """Every instance; one request for each page of 500."""
+        """Return all instances that are not deleted: one request per page of 500."""
         servers, requests = await self._api.servers()
         records = [
             cloud.InstanceRecord(name=server.name, power=_power(server), metadata=_metadata(server))
@@ -57,18 +57,18 @@ class SimInstances(cloud.InstancesByPower):
         return cloud.InstanceListing(instances=records, requests=requests)
 
     async def _find(self, node: cloud.Node) -> client.Server:
-        """The instance of a node.
+        """Return the instance of a node.
 
         Raises:
-            NotFound: there is none.
-            InvalidArgument: the provider ID is not one of ours.
-            FailedPrecondition: the node has no provider ID and its name is not unique.
+            NotFound: the node has no instance.
+            InvalidArgument: the provider ID is not of this cloud.
+            FailedPrecondition: the node has no provider ID and several instances have its name.
         """
         if node.provider_id:
-            found = [await self._api.server(parse_id(node.provider_id))]
+            servers = [await self._api.server(parse_id(node.provider_id))]
         else:
-            found, _ = await self._api.servers(node.name)
-        living = [server for server in found if is_there(server)]
+            servers, _ = await self._api.servers(node.name)
+        living = [server for server in servers if is_there(server)]
         if not living:
             raise cloud.NotFound(
                 f"no instance for node {node.name} ({node.provider_id or 'by name'})"
@@ -80,20 +80,20 @@ class SimInstances(cloud.InstancesByPower):
 
 
 def parse_id(provider_id: str) -> str:
-    """The instance ID in a provider ID.
+    """Return the instance ID in a provider ID.
 
     Raises:
-        InvalidArgument: it is not one of ours.
+        InvalidArgument: the provider ID is not of this cloud.
     """
     instance_id = cloud.parse_provider_id(provider_id, SCHEME)
     if not _ID.fullmatch(instance_id):
-        # Asking would give "not found" for what never was an ID of this cloud.
+        # A request would return "not found", and the caller would take the instance for deleted.
         raise cloud.InvalidArgument(f"provider ID {provider_id!r} is malformed")
     return instance_id
 
 
 def is_there(server: client.Server) -> bool:
-    """Whether an instance is more than a memory of the cloud's."""
+    """Return whether an instance exists; the cloud may still list deleted ones."""
     return server.state != "deleted"
 
 
@@ -119,7 +119,7 @@ def _metadata(server: client.Server) -> cloud.InstanceMetadata:
 
 
 def addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
-    """In the cloud's order, each once."""
+    """Return the addresses of an instance in the cloud's order, without duplicates."""
     known = [
         (ADDRESS_TYPES[address.kind], address.value)
         for address in server.addresses
@@ -128,9 +128,9 @@ def addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
     return tuple([cloud.address(kind, value) for kind, value in dict.fromkeys(known)])
 
 
-@functools.lru_cache  # a listing names few types, zones and regions, and each many times
+@functools.lru_cache  # a listing repeats the same few types, zones and regions
 def _label_value(text: str) -> str:
-    """The text as Kubernetes accepts it in a label; usually unchanged."""
+    """Return a text as a valid label value: unchanged if it is valid already."""
     if _LABEL_VALUE.fullmatch(text):
         return text
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")

@@ -1,11 +1,11 @@
-"""VMs of the simulated cloud by request, over its client: the driver for MachineClasses.
+"""Machine driver of the simulated cloud, over its client.
 
 Provider spec  see `Spec`
-Credentials    `token`, as in the cloud config; they never say where the cloud is
+Credentials    `token`, as in the cloud config; they do not contain the cloud's address
 
-A VM bears its identity as labels below `client.MARKS`, and so do its data volumes, which are made
-before it. It is ordered with cluster and UID as the order's token, so that an order whose answer
-was lost is the same order when it comes again.
+A VM and its data volumes carry the machine's identity as labels below `client.MARKS`. The
+volumes are created first. Cluster and UID are the token of the order: repeating an order whose
+response was lost returns the same VM.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARKS = Marks(
 )
 
 AGAIN_S = 1.0
-"""Seconds after which to ask whether the cloud has done it."""
+"""Retry delay, in seconds, while the cloud deletes a VM."""
 
 PHASES: Mapping[str, cloud.Phase] = {
     "starting": cloud.Phase.CREATING,
@@ -47,7 +47,7 @@ Clients = cloud.Sessions[client.Client]
 
 
 def open_clients(url: str) -> Clients:
-    """Clients of the cloud at an address, by credentials."""
+    """Return a pool of clients for the cloud at a URL, one per set of credentials."""
 
     def opener(
         _: str, credentials: cloud.Credentials
@@ -58,11 +58,11 @@ def open_clients(url: str) -> Clients:
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The `providerSpec` of a MachineClass; null is the same as nothing.
+    """The `providerSpec` of a MachineClass; null means the default.
 
-    `allowedAddresses` are ranges from which the VM may send besides its own addresses, such as
-    those of its pods; they are set when the VM has started. `dataVolumes` are sizes in GiB of
-    volumes that are made with it and go with it.
+    `allowedAddresses` are ranges the VM may send from besides its own addresses, such as those of
+    its pods; they are set once the VM has started. `dataVolumes` are sizes in GiB of volumes that
+    are created and deleted with the VM.
     """
 
     machine_type: str = "small"
@@ -74,10 +74,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def read(given: Mapping[str, Any]) -> Spec:
-    """A spec that holds.
+    """Parse a provider spec.
 
     Raises:
-        InvalidArgument: it does not; the message names every fault.
+        InvalidArgument: the spec is invalid; the message lists every problem.
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
@@ -85,62 +85,62 @@ def read(given: Mapping[str, Any]) -> Spec:
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
-    """Everything that is wrong with a spec and its credentials."""
-    found = _problems(given)
+    """Return all problems of a provider spec and its credentials."""
+    faults = _problems(given)
     try:
         token(credentials)
     except cloud.InvalidArgument as error:
-        found.append(cloud.Problem(field="secretRef", message=str(error)))
-    return found
+        faults.append(cloud.Problem(field="secretRef", message=str(error)))
+    return faults
 
 
 def token(credentials: Mapping[str, bytes]) -> str:
     """Return the bearer token.
 
     Raises:
-        InvalidArgument: there is none, or no header can carry it; its value is not told.
+        InvalidArgument: it is missing, or not valid in a header; the message omits the value.
     """
-    if not (found := cloud.token_of(credentials, "token")):
+    if not (value := cloud.token_of(credentials, "token")):
         raise cloud.InvalidArgument("the credentials lack token, as in the cloud config")
-    return found
+    return value
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = converted(given, Spec)
+    values, faults = converted(given, Spec)
     for name, value in values.items():
-        found += _wrong(name, value)
-    return sorted(found, key=lambda one: one.field)
+        faults += _wrong(name, value)
+    return sorted(faults, key=lambda problem: problem.field)
 
 
 def _wrong(name: str, value: Any) -> list[cloud.Problem]:
-    """What is wrong with a value of the right type."""
+    """Check a value that has the right type."""
     match name:
         case "labels":
-            said = f"keys below {client.MARKS} are the cluster's marks; take others"
+            reason = f"keys below {client.MARKS} are the cluster's marks; take others"
             bad = any(key.startswith(client.MARKS) for key in value)
         case "allowedAddresses":
-            said = "each must be a range like 10.244.0.0/16"
-            bad = any(cloud.parse_cidr(one) is None for one in value)
+            reason = "each must be a range like 10.244.0.0/16"
+            bad = any(cloud.parse_cidr(entry) is None for entry in value)
         case "dataVolumes":
-            said, bad = "each must be a number of GiB above 0", any(one < 1 for one in value)
+            reason, bad = "each must be a number of GiB above 0", any(entry < 1 for entry in value)
         case _:
-            said, bad = "must not be empty", not value
-    return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
+            reason, bad = "must not be empty", not value
+    return [cloud.Problem(field=name, message=f"{value!r}: {reason}")] if bad else []
 
 
 class SimMachines(cloud.Driver[Clients]):
-    """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+    """Implementation of `MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "csi.sim"
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Two requests, more for data volumes; one for a VM that an earlier call made."""
+        """Create the VM: two requests, more with data volumes; one if the VM exists."""
         spec, name = read(req.provider_spec), req.identity.name
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            found, _ = await api.servers(name)
-            before = _before(found, req.identity)
-            if before is not None:
-                return _info(before)
+            servers, _ = await api.servers(name)
+            existing = _before(servers, req.identity)
+            if existing is not None:
+                return _info(existing)
             volumes = await _make_volumes(api, req.identity, spec.data_volumes)
             order = client.ServerOrder(
                 name=name,
@@ -155,7 +155,7 @@ class SimMachines(cloud.Driver[Clients]):
             return _info(await api.create_server(order))
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Two requests, where the spec has allowed addresses; the VM must have started."""
+        """Set the allowed addresses of a started VM: two requests. Raises `Unimplemented`."""
         spec = read(req.provider_spec)
         if not spec.allowed_addresses:
             raise cloud.Unimplemented("the spec has no allowed addresses to set")
@@ -166,7 +166,7 @@ class SimMachines(cloud.Driver[Clients]):
             return _info(server)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """One request."""
+        """Return the status of the VM: one request. Raises `NotFound` or `Uninitialized`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             server, _ = await _find(api, req)
         if not _is_initialized(server, req.provider_spec):
@@ -175,67 +175,68 @@ class SimMachines(cloud.Driver[Clients]):
         return _info(server)
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Four requests, more for data volumes; not over before the VM is gone."""
+        """Delete VM and volumes: four requests, more with volumes. Raises `RetryAfter`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            instance_ids, who = await _to_delete(api, req)
+            instance_ids, identity = await _to_delete(api, req)
             for instance_id in instance_ids:
                 with suppress(cloud.NotFound):
                     await api.delete_server(instance_id)
                     if instances.is_there(await api.server(instance_id)):
                         text = f"{instance_id} is being deleted"
                         raise cloud.RetryAfter(text, seconds=AGAIN_S)
-            # Whether there are any, a spec of today does not say. Those of another VM go with it.
-            for volume in await _volumes(api, who):
+            # Search for volumes always: the current spec may differ from the one at creation.
+            # Skip attached volumes: the VM that has them deletes them.
+            for volume in await _volumes(api, identity):
                 if not volume.instance:
                     with suppress(cloud.NotFound):
                         await api.delete_volume(volume.id)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
-        """One request for each page of 500."""
+        """Return the VMs of a pool: one request per page of 500."""
         async with self.spi.of(req.credentials, pool=req.pool) as api:
-            found, _ = await api.servers(label=(client.MARK_POOL, req.pool))
+            servers, _ = await api.servers(label=(client.MARK_POOL, req.pool))
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(one.labels, one.name),
-                info=_info(one),
-                initialized=_is_initialized(one, req.provider_spec),
-                created=moment(one.created),
+                identity=MARKS.identity(server.labels, server.name),
+                info=_info(server),
+                initialized=_is_initialized(server, req.provider_spec),
+                created=moment(server.created),
             )
-            for one in found
-            if instances.is_there(one)
+            for server in servers
+            if instances.is_there(server)
         ]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """One request if it is to be live, whether the credentials open the cloud."""
-        found = list(problems(spec, credentials))
-        if live and not found:
+        """Return the problems of a spec; `live` tests the credentials with one request."""
+        faults = list(problems(spec, credentials))
+        if live and not faults:
             try:
                 async with self.spi.of(credentials) as api:
                     await api.servers("none-is-named-so")
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
-                found.append(cloud.Problem(field="secretRef", message=str(error)))
-        return found
+                faults.append(cloud.Problem(field="secretRef", message=str(error)))
+        return faults
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Type and place."""
+        """Return size, zone and region for the metrics; empty values for an invalid spec."""
         try:
-            found = read(spec)
+            parsed = read(spec)
         except cloud.InvalidArgument:
             return {"size": "", "zone": "", "region": ""}
-        return {"size": found.machine_type, "zone": found.zone, "region": found.region}
+        return {"size": parsed.machine_type, "zone": parsed.zone, "region": parsed.region}
 
 
 async def _find(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[client.Server, cloud.Identity]:
-    """Return the VM of a request, by provider ID or marks, and the identity of its volumes.
+    """Return the VM by provider ID or identity labels, and the identity on its volumes.
 
     Raises:
-        NotFound: there is no such VM.
-        NotOwned: that of the provider ID is not the machine's.
+        NotFound: the VM does not exist.
+        NotOwned: the VM with the provider ID belongs to another machine.
     """
     if req.provider_id:
         server = await api.server(instances.parse_id(req.provider_id))
@@ -250,26 +251,28 @@ async def _find(
 async def _to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[str], cloud.Identity]:
-    """Return the IDs of the VMs, and the identity of their volumes."""
+    """Return the IDs of the VMs to delete, and the identity on their volumes."""
     if not req.provider_id:
         return [server.id for server in await _marked(api, req.identity)], req.identity
     try:
-        server, who = await _find(api, req)
+        server, identity = await _find(api, req)
     except cloud.NotFound:
         return [], req.identity
-    return [server.id], who
+    return [server.id], identity
 
 
 async def _make_volumes(
     api: client.Client, identity: cloud.Identity, sizes: Sequence[int]
 ) -> Sequence[str]:
-    """IDs of the data volumes, of which an earlier call may have made some."""
+    """Return the IDs of the data volumes; create those that do not exist yet."""
     if not sizes:
         return []
-    there = {one.labels.get(client.MARK_VOLUME): one for one in await _volumes(api, identity)}
-    found = []
+    existing = {
+        entry.labels.get(client.MARK_VOLUME): entry for entry in await _volumes(api, identity)
+    }
+    volume_ids = []
     for number, size in enumerate(sizes):
-        volume = there.get(str(number))
+        volume = existing.get(str(number))
         if volume is None:
             order = client.VolumeOrder(
                 name=f"{identity.name}-{number}",
@@ -277,38 +280,40 @@ async def _make_volumes(
                 labels=MARKS.of(identity) | {client.MARK_VOLUME: str(number)},
             )
             volume = await api.create_volume(order)
-        found.append(volume.id)
-    return found
+        volume_ids.append(volume.id)
+    return volume_ids
 
 
 async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[client.Volume]:
-    """The data volumes that bear an identity."""
     if not identity.uid:
         return []
-    found = await api.volumes((client.MARK_UID, identity.uid))
-    return [one for one in found if MARKS.bear(one.labels, identity)]
+    volumes = await api.volumes((client.MARK_UID, identity.uid))
+    return [volume for volume in volumes if MARKS.bear(volume.labels, identity)]
 
 
 async def _marked(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
-    """The VMs that bear an identity."""
-    found, _ = await api.servers(label=(client.MARK_UID, identity.uid))
-    return [one for one in found if instances.is_there(one) and MARKS.bear(one.labels, identity)]
+    servers, _ = await api.servers(label=(client.MARK_UID, identity.uid))
+    return [
+        server
+        for server in servers
+        if instances.is_there(server) and MARKS.bear(server.labels, identity)
+    ]
 
 
-def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.Server | None:
-    """The VM of an identity among those of its name.
+def _before(servers: Sequence[client.Server], identity: cloud.Identity) -> client.Server | None:
+    """Return the VM of an identity among the VMs with its name.
 
     Raises:
-        RetryAfter: it is being deleted.
-        AlreadyExists: another has the name.
+        RetryAfter: the VM is being deleted.
+        AlreadyExists: another VM has the name.
     """
-    there = [server for server in found if instances.is_there(server)]
-    for server in there:
+    existing = [server for server in servers if instances.is_there(server)]
+    for server in existing:
         if MARKS.bear(server.labels, identity):
             if server.state == "deleting":
                 raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=AGAIN_S)
             return server
-    for server in there:
+    for server in existing:
         raise cloud.AlreadyExists(
             f"instance {server.id} has the name {identity.name} and is not this machine's; delete "
             "the machine, or the instance if nobody needs it"
@@ -320,7 +325,7 @@ def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
     try:
         spec = read(given)
     except cloud.InvalidArgument:
-        return True  # what makes no sense stops a creation, and neither a search nor a deletion
+        return True  # an invalid spec must block creations only, not searches and deletions
     return set(spec.allowed_addresses) <= set(server.allowed_addresses)
 
 

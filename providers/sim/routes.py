@@ -1,8 +1,8 @@
 """Routes of the simulated cloud, over its client.
 
-The cloud sends a range to a gateway, the private address of an instance, and says whose
-address that is. A gateway that is nobody's (any more) makes a blackhole; one that went over
-to another instance makes a route of that instance. Both are then replaced.
+A route sends a CIDR to a gateway, the private address of an instance. The cloud reports which
+instance has that address. The route is a blackhole if no instance has the address, and belongs
+to another node if the address moved there. The route controller replaces both.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from . import balancers, client
 
 
 class SimRoutes:
-    """`Routes`."""
+    """Implementation of `cloud.Routes`."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
 
     async def list_routes(self, cluster_name: str) -> Sequence[cloud.Route]:
-        """All of this cluster, named by their IDs; one request for each page of 500."""
+        """Return the routes of the cluster, named by their IDs; one request per page of 500."""
         return [
             cloud.Route(
-                destination_cidr=one.destination,
-                target_node=one.target_name or "",
-                name=one.id,
-                target_addresses=(cloud.address("InternalIP", one.gateway),),
-                blackhole=one.target_name is None,
+                destination_cidr=route.destination,
+                target_node=route.target_name or "",
+                name=route.id,
+                target_addresses=(cloud.address("InternalIP", route.gateway),),
+                blackhole=route.target_name is None,
             )
-            for one in await self._api.routes(cluster_name)
+            for route in await self._api.routes(cluster_name)
         ]
 
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:
-        """One request, and one more for a node that has no address yet.
+        """Create a route: one request, and another for a node without addresses.
 
         Raises:
-            InvalidArgument: the range is none.
-            FailedPrecondition: the node has no private address of the range's family.
-            AlreadyExists: the range has a route to somebody else.
+            InvalidArgument: the destination is not a CIDR.
+            FailedPrecondition: the node has no private address of the CIDR's family.
+            AlreadyExists: the CIDR has a route to another gateway.
         """
         network = cloud.parse_cidr(route.destination_cidr)
         if network is None:
@@ -54,17 +54,17 @@ class SimRoutes:
         try:
             await self._api.create_route(order)
         except cloud.AlreadyExists:
-            # Ordered already by a call whose answer was lost?
-            for one in await self._api.routes(cluster_name):
-                if (one.destination, one.gateway) == (order.destination, order.gateway):
+            # An earlier call may have created the route and lost the response: then it succeeds.
+            for listed in await self._api.routes(cluster_name):
+                if (listed.destination, listed.gateway) == (order.destination, order.gateway):
                     return
             raise
 
     async def delete_route(self, cluster_name: str, route: cloud.Route) -> None:  # noqa: ARG002 - IDs are unique
-        """One request.
+        """Delete a route by its ID: one request. A missing route is not an error.
 
         Raises:
-            InvalidArgument: it is no listed route.
+            InvalidArgument: the route has no ID, so `list_routes` did not return it.
         """
         if not route.name:
             raise cloud.InvalidArgument(f"route to {route.destination_cidr} was never listed")
@@ -72,8 +72,8 @@ class SimRoutes:
             await self._api.delete_route(route.name)
 
     async def _gateway(self, route: cloud.Route, family: str) -> str:
-        found = balancers.internal_ips(route.target_addresses, family)
-        if not found:
+        gateways = balancers.internal_ips(route.target_addresses, family)
+        if not gateways:
             servers, _ = await self._api.servers(route.target_node)
             addresses = [
                 cloud.address("InternalIP", address.value)
@@ -81,9 +81,9 @@ class SimRoutes:
                 for address in server.addresses
                 if address.kind == "private" and server.state != "deleted"
             ]
-            found = balancers.internal_ips(addresses, family)
-        if not found:
+            gateways = balancers.internal_ips(addresses, family)
+        if not gateways:
             raise cloud.FailedPrecondition(
                 f"node {route.target_node} has no private {family} address to route to"
             )
-        return found[0]
+        return gateways[0]

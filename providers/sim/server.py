@@ -1,11 +1,11 @@
-"""The simulated cloud over HTTP: the table of its operations, and how they are reached.
+"""HTTP server of the simulated cloud: its operations and their handlers.
 
-`/v1` is the cloud as a customer sees it: counted, slow, limited and faulty as configured. `/admin`
-is for the administrator of the simulation: never counted, delayed or broken. Both want
-`Authorization: Bearer <token>`.
+`/v1` is the API for clients: calls are counted, and delayed, limited and failed as configured.
+`/admin` is the API for the administrator of the simulation: calls are never counted, delayed or
+failed. Both require `Authorization: Bearer <token>`.
 
-Every error has one shape, `{"error": {"code", "message", "request_id"}}`. Things are listed in
-order of creation, in pages; a page names the cursor of the next one, null ends the listing.
+Every error has the form `{"error": {"code", "message", "request_id"}}`. Listings are paged and in
+order of creation; a page has the cursor of the next page, null on the last page.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ ERRORS = {
     "rate_limited": 429,
     "internal": 500,
 }
-"""Error code -> HTTP status. A mistaken path has a code of its own, so that no client takes
-it for an instance that is gone."""
+"""Error code -> HTTP status. An unknown path has its own code, so that no client mistakes it for
+a deleted instance."""
 
 
 class ApiError(fake_api.Refused):
-    """A call answered with an error of the one shape."""
+    """Error response of the API."""
 
     def __init__(self, body: dict[str, str], *, status: int, retry_after_s: float = 0) -> None:
         super().__init__(body["message"])
@@ -57,22 +57,22 @@ class ApiError(fake_api.Refused):
             self.headers = {hdrs.RETRY_AFTER: str(math.ceil(retry_after_s))}
 
 
-# --- what calls say -----------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operation takes no query parameters."""
+    """Empty query: the operation takes no query parameters."""
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most `limit` things behind `cursor`."""
+    """Paging: at most `limit` items after `cursor`."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=worlds.MAX_PAGE)] = worlds.MAX_PAGE
     cursor: str | None = None
 
     @property
     def start(self) -> int:
-        """The position that the cursor stands for.
+        """Position that the cursor encodes.
 
         Raises:
             WorldError: `invalid`.
@@ -87,54 +87,54 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise world.WorldError("invalid", text) from error
 
     def filters(self) -> dict[str, Any]:
-        """Return the arguments of the table's list; a label as key and value."""
-        found = msgspec.structs.asdict(self)
-        del found["limit"], found["cursor"]
-        if "label" in found:
-            key, _, value = (found["label"] or "").partition("=")
-            found["label"] = (key, value) if key else None
-        return found
+        """Return the filters as arguments of the table's `list`; a label as key and value."""
+        arguments = msgspec.structs.asdict(self)
+        del arguments["limit"], arguments["cursor"]
+        if "label" in arguments:
+            key, _, value = (arguments["label"] or "").partition("=")
+            arguments["label"] = (key, value) if key else None
+        return arguments
 
 
 def _query(*filters: str) -> type[PageQuery]:
-    """A page of those that a filter names: `name`, `cluster`, or `label` with `key=value`."""
-    made = msgspec.defstruct(
+    """Return a page query with filters: `name`, `cluster`, or `label` (`key=value`)."""
+    query_type = msgspec.defstruct(
         "Query",
-        [(one, str | None, None) for one in filters],
+        [(filter_name, str | None, None) for filter_name in filters],
         bases=(PageQuery,),
         frozen=True,
         kw_only=True,
         forbid_unknown_fields=True,
     )
-    return cast("type[PageQuery]", made)
+    return cast("type[PageQuery]", query_type)
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Only the calls behind sequence number `after`."""
+    """Filter of the call log: calls after sequence number `after`."""
 
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Start or stop; repeating it is no fault, interfering with one under way is 409."""
+    """Start or stop of an instance. Idempotent; 409 during a transition."""
 
     action: world.Action
 
 
 class GivenInstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Many instances at once; all of them are placed or none."""
+    """Instances to create; all of them are created or none."""
 
     instances: tuple[world.Instance, ...]
 
 
 class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The addresses that traffic goes to; they replace the ones before."""
+    """New member addresses of a load balancer; they replace the existing ones."""
 
     members: tuple[str, ...]
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Scripted faults, in order."""
+    """Scripted faults, applied in order."""
 
     faults: tuple[Fault, ...]
 
@@ -152,7 +152,7 @@ SettingsChange = msgspec.defstruct(
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A call, read and checked: the ID in its path, its query and its body."""
+    """Decoded request: ID from the path, query and body."""
 
     id: str
     query: Any
@@ -160,30 +160,30 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Service(fake_api.FakeApi):
-    """One simulated cloud: its content, settings, faults and call log, over HTTP.
+    """One simulated cloud over HTTP: state, settings, faults and call log.
 
     Args:
-        token: the bearer token to ask for; empty draws one.
-        seed: makes instance IDs repeatable; None makes them differ from run to run.
-        settings: those to begin with.
+        token: bearer token that requests must have; empty = a random one.
+        seed: makes instance IDs reproducible; None = random.
+        settings: initial settings.
     """
 
-    most_body = 64 * 1024 * 1024  # a hundred thousand instances at once
+    most_body = 64 * 1024 * 1024  # room for a hundred thousand instances
 
     def __init__(
         self, *, token: str = "", seed: int | None = None, settings: worlds.Settings | None = None
     ) -> None:
-        super().__init__([self._row(one) for one in OPERATIONS])
+        super().__init__([self._row(operation) for operation in OPERATIONS])
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
-        """Accepted too, if any: while a token is exchanged for another, both are valid."""
+        """Second valid token, or empty: both are valid during a token rotation."""
         self.worlds: worlds.Worlds = worlds.Worlds(random.Random(seed))
         self.world: world.World = self.worlds.instances
         self._requests = itertools.count(1)
         self.change_settings(settings or worlds.Settings())
 
     def change_settings(self, settings: worlds.Settings) -> None:
-        """Take on new settings; the rate limits start afresh."""
+        """Apply settings and reset the rate limiters."""
         self.settings = settings
         self.worlds.use(settings)
         self._rate_limit = _bucket(settings.rate_limit)
@@ -191,7 +191,7 @@ class Service(fake_api.FakeApi):
 
     @property
     def latency_s(self) -> float:
-        """Before each answer."""
+        """Delay of each response in seconds."""
         return self.settings.latency_s
 
     def _row(self, operation: Operation) -> Row:
@@ -220,10 +220,10 @@ class Service(fake_api.FakeApi):
         return ApiError(body, status=status or ERRORS[code], retry_after_s=wait_s)
 
     def admit(self, request: web.Request) -> None:
-        """With the token; a customer's call within the rates."""
+        """Check the token; apply the rate limits to `/v1`."""
         given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
         valid = [f"Bearer {token}".encode() for token in (self.token, self.next_token) if token]
-        if not any(secrets.compare_digest(given, one) for one in valid):
+        if not any(secrets.compare_digest(given, expected) for expected in valid):
             raise self._error("unauthenticated", "the bearer token is missing or wrong")
         if request.path.startswith("/admin/"):
             return
@@ -234,13 +234,13 @@ class Service(fake_api.FakeApi):
             raise self._error("rate_limited", "too many calls", wait_s=wait_s)
 
     def refusal(self, fault: Fault) -> ApiError:
-        """As all errors of this API look."""
+        """Return the error response of an injected fault."""
         if fault.kind == "rate_limit":
             return self._error("rate_limited", fault.message, wait_s=fault.retry_after_s)
         return self._error(fault.code or "internal", fault.message, status=fault.status or 500)
 
     def missing(self, request: web.Request, status: int) -> ApiError:
-        """Likewise."""
+        """Return the error response for an unknown path, a wrong method or a large body."""
         if status == 404:
             return self._error("no_such_path", f"no such path: {request.path}")
         if status == 413:
@@ -248,11 +248,11 @@ class Service(fake_api.FakeApi):
         return self._error("method_not_allowed", f"{request.method} is not offered here")
 
     def read(self, request: web.Request, body: bytes) -> bytes:  # noqa: ARG002 - whatever its type
-        """The body as it came: each operation decodes its own."""
+        """Return the raw body; each operation decodes its own type."""
         return body
 
     def names(self, request: web.Request, body: bytes) -> Sequence[str]:
-        """ID and name of the thing, or the name in query or body."""
+        """Return ID and name of the object, or the name in query or body; faults match these."""
         if number := request.match_info.get("id"):
             return [word for word in (number, self.worlds.name_of(number)) if word]
         try:
@@ -263,7 +263,7 @@ class Service(fake_api.FakeApi):
         return [str(word) for word in words if word]
 
     def spoiled(self, answer: Any, fault: Fault) -> Any:
-        """With fields and states of the future, or about an instance that came out wrong."""
+        """Return a response with unknown fields and states, or with a defective instance."""
         if fault.kind == "novelty":
             return novel(msgspec.to_builtins(answer))
         if not isinstance(answer, world.Instance):
@@ -278,18 +278,18 @@ serve = fake_api.serve
 
 
 def _bucket(rate: float) -> Bucket | None:
-    """One second's worth of calls; None: any number."""
+    """Return a rate limiter with a burst of one second; None for no limit."""
     return Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
 
 
 def _taken_s(bucket: Bucket | None) -> float:
-    """Take a call from a bucket: 0.0 if there was one, else the seconds until there will be."""
+    """Take a token: 0.0 on success, otherwise the seconds until one is available."""
     now = clock.monotonic()
     return 0.0 if bucket is None or bucket.take(now) else bucket.missing_s(now)
 
 
 def novel(answer: Any) -> Any:
-    """Return a right answer as a later version of the cloud might give it."""
+    """Return a valid response as a later API version might send it, with unknown values."""
     if isinstance(answer, list | tuple):
         return [novel(value) for value in answer]
     if not isinstance(answer, dict):
@@ -311,10 +311,10 @@ Handle = Callable[[Service, Asked], Any]
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One row of the API; `route` is method and path.
+    """Operation of the API; `route` is method and path.
 
-    `does` is a method of `Worlds` or of one of its parts, called with the ID in the path and the
-    body, as far as there are any; or it is a function.
+    `does` is a function, or the name of a method of `Worlds` or of one of its parts. The method
+    gets the ID in the path and the body, if present.
     """
 
     name: str
@@ -325,11 +325,11 @@ class Operation(msgspec.Struct, frozen=True):
     query: type[msgspec.Struct] = NoQuery
 
     def handle(self, cloud: Service, asked: Asked) -> Any:
-        """Carry out a call."""
+        """Run the operation."""
         if not isinstance(self.does, str):
             return self.does(cloud, asked)
-        given = [one for one in (asked.id, asked.body) if one]
-        return operator.attrgetter(self.does)(cloud.worlds)(*given)
+        arguments = [argument for argument in (asked.id, asked.body) if argument]
+        return operator.attrgetter(self.does)(cloud.worlds)(*arguments)
 
 
 def _cursor(after: int | None) -> str | None:
@@ -350,10 +350,10 @@ def _lists(part: str) -> Handle:
     def handle(cloud: Service, asked: Asked) -> Any:
         query = asked.query
         shelf: world.Shelf[Any] = getattr(cloud.worlds, part)
-        found = shelf.list(**query.filters())
+        items = shelf.list(**query.filters())
         end = query.start + min(query.limit, cloud.settings.page_size)
-        more = _cursor(end if end < len(found) else None)
-        return {part: found[query.start : end], "next_cursor": more}
+        more = _cursor(end if end < len(items) else None)
+        return {part: items[query.start : end], "next_cursor": more}
 
     return handle
 
@@ -384,7 +384,7 @@ def _snapshot(cloud: Service, _: Asked) -> Any:
 
 
 def _twin(row: Operation, **changes: Any) -> Operation:
-    """The administrator's twin of a cloud call: never counted, delayed or broken."""
+    """Return the administrator's variant of an operation."""
     route = row.route.replace("/v1/", "/admin/", 1)
     return msgspec.structs.replace(row, name=f"admin_{row.name}", route=route, **changes)
 
@@ -405,13 +405,13 @@ _ACT = Operation(
 def _shelf(
     kind: str, part: str, order: type[msgspec.Struct], query: type[PageQuery]
 ) -> tuple[Operation, ...]:
-    """What customer and administrator may do with each of these."""
+    """Return list, create and delete of one kind, for clients and for the administrator."""
     rows = (
         Operation(f"list_{part}", f"GET /v1/{part}", _lists(part), query=query),
         Operation(f"create_{kind}", f"POST /v1/{part}", f"{part}.create", 201, order),
         Operation(f"delete_{kind}", f"DELETE /v1/{part}/{{id}}", f"{part}.delete", 204),
     )
-    # The administrator may delete protected load balancers too, and has a row of his own for it.
+    # `admin_delete_balancer` below also deletes protected load balancers.
     twins = rows[:2] if kind == "balancer" else rows
     return (*rows, *(_twin(row) for row in twins))
 

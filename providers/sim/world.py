@@ -1,15 +1,13 @@
-"""The simulated cloud's instances, volumes and routes, driven by a clock. No I/O.
+"""Instances, volumes and routes of the simulated cloud, driven by a clock. No I/O.
 
-Theory: every instance is a timeline, a list of (moment, what it was from then on).
-Stopping an instance writes two entries at once, `stopping` from now and `stopped`
-a little later, so nothing has to run in the background: whoever reads finds the
-entry that holds at that moment. An eventually consistent read is simply a read of
-the past. The absence of an instance (before its creation, after its deletion) is an
-entry too, so creations and deletions become visible late in the same way.
+An instance is a timeline: a list of (time, state from that time on). Stopping an instance writes
+two entries at once, `stopping` from now and `stopped` a little later. No background task exists:
+a read finds the entry that is valid at its time. An eventually consistent read is a read of the
+past. Absence, before creation and after deletion, is an entry too, so that creations and deletions
+also become visible late.
 
-Instances keep the order in which they were created; a listing page continues after
-the sequence number of its last instance, so a page boundary survives creations and
-deletions in between.
+Instances are listed in order of creation. A page continues after the sequence number of the last
+instance, so that creations and deletions do not shift page boundaries.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ T = TypeVar("T", bound=Any)
 S = TypeVar("S", bound=msgspec.Struct)
 
 HISTORY_S = 600.0
-"""How far back the past stays readable; the longest possible consistency delay."""
+"""Retention of the past in seconds; the maximum consistency delay."""
 
 PRIVATE_NETWORK = ipaddress.ip_network("10.0.0.0/8")
-"""Where instances without given addresses get theirs, one after the other."""
+"""Network that instances without given addresses get theirs from, in order."""
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What instance IDs look like; those drawn by the world are `i-` and 12 hex digits."""
+"""Form of instance IDs; generated ones are `i-` and 12 hex digits."""
 
 State = Literal["starting", "running", "stopping", "stopped", "error", "deleting", "deleted"]
 Action = Literal["start", "stop"]
@@ -49,13 +47,13 @@ ACTIONS: dict[tuple[Action, State], tuple[State, State] | None] = {
     ("stop", "running"): ("stopping", "stopped"),
     ("stop", "stopped"): None,
 }
-"""(action, state) -> the state on the way and the one reached; None: already there.
+"""(action, state) -> transitional and final state; None: no change necessary.
 
-A pair that is not listed is refused as a conflict.
+Other pairs are refused as a conflict.
 """
 
 SETTLES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
-"""What becomes of a state on the way if nobody interferes."""
+"""Transitional state -> final state."""
 
 
 Code = Literal[
@@ -64,7 +62,7 @@ Code = Literal[
 
 
 class WorldError(Exception):
-    """A refused operation: `code` is for programs, the text for people."""
+    """Refused operation; `code` is the machine-readable reason."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -72,7 +70,7 @@ class WorldError(Exception):
 
 
 def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
-    """Refuse a text that cannot be parsed.
+    """Check that a text can be parsed.
 
     Raises:
         WorldError: `invalid`.
@@ -84,23 +82,23 @@ def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
 
 
 def applied(present: S, change: msgspec.Struct) -> S:
-    """Return a value with the fields that the change gives; what it leaves out (`UNSET`) stays."""
+    """Return a copy with the fields of a change; `UNSET` fields stay."""
     fields = msgspec.structs.asdict(change)
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     return msgspec.structs.replace(present, **given)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One address of an instance, in the cloud's own words."""
+    """One address of an instance."""
 
     kind: AddressKind
     value: str
 
 
 class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a customer states when ordering an instance.
+    """Order of an instance.
 
-    Names need not be unique. Without addresses it gets one private address.
+    Names need not be unique. Without addresses, an instance gets one private address.
     """
 
     name: str
@@ -112,11 +110,10 @@ class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Instance(NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One virtual machine: as the cloud shows it, or as an administrator or a saved state says.
+    """Virtual machine, as the API returns it or as an administrator or a saved state defines it.
 
-    `created` is RFC 3339 text. `allowed_addresses` are ranges that it may send from besides its own
-    addresses; `reason` says what is wrong with one in `error`. One that does not `joins` runs and
-    never becomes a node.
+    `created` is RFC 3339 text. `allowed_addresses` are further ranges the instance may send from.
+    `reason` explains the state `error`. An instance with `joins` false never becomes a node.
     """
 
     id: str = ""
@@ -128,9 +125,9 @@ class Instance(NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be changed later: addresses are replaced, labels merged (null removes one).
+    """Change of an instance. Addresses are replaced, labels merged; null removes a label.
 
-    Allowed addresses want an instance that has started.
+    Allowed addresses can only be set once the instance has started.
     """
 
     type: str | msgspec.UnsetType = msgspec.UNSET
@@ -140,7 +137,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Interference(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be changed behind the scenes besides: the state stays until somebody acts."""
+    """Change by the administrator. A state set here lasts until the next action."""
 
     state: State | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
@@ -148,14 +145,14 @@ class Interference(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Some instances in order of creation; `after` continues the listing, None ends it."""
+    """Instances in order of creation; `after` is the position of the next page, None at the end."""
 
     instances: tuple[Instance, ...]
     after: int | None
 
 
 class _Record:
-    """The timeline of one instance: moments rise, and the last entry lasts for ever."""
+    """Timeline of one instance: times rise, and the last entry has no end."""
 
     __slots__ = ("id", "name", "sequence", "timeline")
 
@@ -166,14 +163,14 @@ class _Record:
         self.timeline: list[tuple[float, Instance | None]] = [(born, instance)]
 
     def at(self, moment: float) -> Instance | None:
-        """What the instance was then; None before its creation and after its end."""
+        """Return the instance at a time; None before its creation and after its end."""
         for since, instance in reversed(self.timeline):
             if since <= moment:
                 return instance
         return None
 
     def write(self, now: float, entries: Iterable[tuple[float, Instance | None]]) -> None:
-        """Replace the future by these entries and forget what nobody can read any more."""
+        """Replace the entries of the future, and drop those older than `HISTORY_S`."""
         past = [entry for entry in self.timeline if entry[0] <= now]
         horizon = now - HISTORY_S
         while len(past) > 1 and past[1][0] <= horizon:
@@ -181,31 +178,37 @@ class _Record:
         self.timeline = [*past, *entries]
 
     def revise(self, now: float, change: Callable[[Instance], Instance]) -> None:
-        """Apply a change to the present and to everything that was going to follow."""
+        """Apply a change to the current and all future entries."""
         present = self.at(now)
         later = [entry for entry in self.timeline if entry[0] > now]
-        self.write(now, [(since, one and change(one)) for since, one in [(now, present), *later]])
+        self.write(
+            now,
+            [
+                (since, instance and change(instance))
+                for since, instance in [(now, present), *later]
+            ],
+        )
 
 
 _SEQUENCE = operator.attrgetter("sequence")
 
 
 class World:
-    """All instances of the simulated cloud.
+    """Instances of the simulated cloud.
 
     Args:
-        rng: draws instance IDs, so that a seed repeats them.
+        rng: random source of the instance IDs.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self.transition_s = 0.5
-        """Seconds that starting and stopping take."""
+        """Time in seconds that starting and stopping take."""
         self.linger_s = 0.0
-        """Seconds for which a deleted instance is still shown, as `deleted`."""
+        """Time in seconds that a deleted instance is still listed as `deleted`."""
         self.removal_s = 0.0
-        """Seconds for which it is `deleting` before."""
+        """Time in seconds that a deleted instance is `deleting`, before `linger_s`."""
         self.revision = 0
-        """Counts the writes, so that a saver knows whether there is something new."""
+        """Number of writes; a change of it triggers a save."""
         self._rng = rng
         self._sequence = 0
         self._order: list[_Record] = []
@@ -214,30 +217,30 @@ class World:
         self._graves: deque[tuple[float, _Record]] = deque()
 
     def create(self, wanted: NewInstance) -> Instance:
-        """Order an instance: it is `starting` now and `running` soon."""
+        """Create an instance: `starting` at first, `running` after `transition_s`."""
         fields = {name: getattr(wanted, name) for name in NewInstance.__struct_fields__}
         return self.put(Instance(**fields, state="starting"))
 
     def put_all(self, given: Sequence[Instance]) -> tuple[Instance, ...]:
-        """Place many instances, all of them or none.
+        """Add many instances: all of them or none.
 
         Raises:
-            WorldError: as `put`; also if an ID comes twice.
+            WorldError: see `put`; also `conflict` if an ID occurs twice.
         """
         self._bury()
         seen: set[str] = set()
-        for one in given:
-            self._check(one)
-            if one.id and one.id in seen:
-                raise WorldError("conflict", f"ID {one.id} comes twice")
-            seen.add(one.id)
-        return tuple(self.put(one) for one in given)
+        for instance in given:
+            self._check(instance)
+            if instance.id and instance.id in seen:
+                raise WorldError("conflict", f"ID {instance.id} comes twice")
+            seen.add(instance.id)
+        return tuple(self.put(instance) for instance in given)
 
     def put(self, given: Instance) -> Instance:
-        """Place an instance in the state given; one on the way settles as usual.
+        """Add an instance in a given state; a transitional state settles as usual.
 
         Raises:
-            WorldError: `invalid` without a name or with an odd ID, `conflict` if the ID exists.
+            WorldError: `invalid` if name or ID is malformed, `conflict` if the ID exists.
         """
         self._bury()
         self._check(given)
@@ -260,19 +263,19 @@ class World:
         return instance
 
     def get(self, instance_id: str, *, stale_s: float = 0.0) -> Instance:
-        """One instance as it was `stale_s` seconds ago.
+        """Return an instance as it was `stale_s` seconds ago.
 
         Raises:
             WorldError: `not_found` before its creation and after its end.
         """
         record = self._by_id.get(instance_id)
-        found = record and record.at(clock.monotonic() - stale_s)
-        if not found:
+        instance = record and record.at(clock.monotonic() - stale_s)
+        if not instance:
             raise WorldError("not_found", f"no instance with ID {instance_id}")
-        return found
+        return instance
 
     def is_there(self, instance_id: str) -> bool:
-        """Whether an instance is more than a memory."""
+        """Return whether an instance exists and is not `deleted`."""
         try:
             return self.get(instance_id).state != "deleted"
         except WorldError:
@@ -287,27 +290,27 @@ class World:
         label: tuple[str, str] | None = None,
         stale_s: float = 0.0,
     ) -> Page:
-        """The next instances behind sequence number `after`: all, of one name, with one label."""
+        """Return the next instances after a sequence number, optionally by name or label."""
         moment = clock.monotonic() - stale_s
         records = self._order if name is None else self._by_name.get(name, [])
         start = bisect.bisect_right(records, after, key=_SEQUENCE)
-        found: list[Instance] = []
-        last = after
+        instances: list[Instance] = []
+        last_sequence = after
         for position in range(start, len(records)):
             instance = records[position].at(moment)
             if instance is None or (label and instance.labels.get(label[0]) != label[1]):
                 continue
-            if len(found) == limit:
-                return Page(instances=tuple(found), after=last)
-            found.append(instance)
-            last = records[position].sequence
-        return Page(instances=tuple(found), after=None)
+            if len(instances) == limit:
+                return Page(instances=tuple(instances), after=last_sequence)
+            instances.append(instance)
+            last_sequence = records[position].sequence
+        return Page(instances=tuple(instances), after=None)
 
     def act(self, instance_id: str, action: Action) -> Instance:
-        """Start or stop an instance; doing it again is no fault.
+        """Start or stop an instance; idempotent.
 
         Raises:
-            WorldError: `not_found`, or `conflict` while it is on its way or deleted.
+            WorldError: `not_found`, or `conflict` in a transition, in `error` or when deleted.
         """
         instance = self.get(instance_id)
         if (action, instance.state) not in ACTIONS:
@@ -327,7 +330,8 @@ class World:
         """Change type, addresses or labels of an instance.
 
         Raises:
-            WorldError: `not_found`, `conflict` if it is deleted, `busy` while it must not yet be.
+            WorldError: `not_found`, `conflict` if it is deleted, or `busy` if allowed addresses
+                are set while it starts.
         """
         state = self.get(instance_id).state
         if state in ("deleting", "deleted"):
@@ -335,14 +339,14 @@ class World:
         if change.allowed_addresses is not msgspec.UNSET and state == "starting":
             raise WorldError("busy", "the instance has not started yet")
         record = self._by_id[instance_id]
-        record.revise(clock.monotonic(), lambda one: _changed(one, change))
+        record.revise(clock.monotonic(), lambda present: _changed(present, change))
         self.revision += 1
         return self.get(instance_id)
 
     def delete(self, instance_id: str, *, at_once: bool = False) -> None:
-        """Delete an instance from whatever state it is in; lingering ones again, silently.
+        """Delete an instance in any state; idempotent while it is still listed.
 
-        `at_once` it is not `deleting` first, nor any longer.
+        `at_once` skips the state `deleting`, or ends it.
 
         Raises:
             WorldError: `not_found`.
@@ -363,15 +367,17 @@ class World:
         record = self._by_id[instance_id]
         record.write(now, entries)
         if instance.state == "deleting":
-            self._graves = deque(one for one in self._graves if one[1] is not record)
+            self._graves = deque(grave for grave in self._graves if grave[1] is not record)
         self._graves.append((end, record))
         self.revision += 1
 
     def snapshot(self) -> tuple[Instance, ...]:
-        """Every instance that is not deleted, as it is now."""
+        """Return all instances that are not deleted."""
         now = clock.monotonic()
         living = (record.at(now) for record in self._order)
-        return tuple(one for one in living if one is not None and one.state != "deleted")
+        return tuple(
+            instance for instance in living if instance is not None and instance.state != "deleted"
+        )
 
     def _check(self, given: Instance) -> None:
         if not given.name:
@@ -411,14 +417,14 @@ def _changed(instance: Instance, change: Change) -> Instance:
     return msgspec.structs.replace(changed, labels=labels)
 
 
-# --- what stays as it was ordered: volumes, routes, load balancers ------------------------------
+# --- objects without a timeline: volumes, routes, load balancers --------------------------------
 
 
 class Shelf(Generic[T]):
-    """All things of one kind by ID, in order of creation.
+    """Objects of one kind by ID, in order of creation.
 
     Args:
-        rng: draws IDs.
+        rng: random source of the IDs.
     """
 
     kind = ""
@@ -426,19 +432,19 @@ class Shelf(Generic[T]):
 
     def __init__(self, rng: random.Random) -> None:
         self.quota = 0
-        """Most things there may be; 0 = no limit."""
+        """Maximum number of objects; 0 = no limit."""
         self.revision = 0
-        """Counts the writes."""
+        """Number of writes."""
         self._rng = rng
         self._by_id: dict[str, T] = {}
 
     def put_all(self, given: Sequence[T]) -> None:
-        """Place things as they are: a saved state."""
-        self._by_id |= {one.id: one for one in given}
+        """Add objects unchecked, from a saved state."""
+        self._by_id |= {thing.id: thing for thing in given}
         self.revision += 1
 
     def get(self, thing_id: str) -> T:
-        """Return a thing as it is now.
+        """Return an object in its current state.
 
         Raises:
             WorldError: `not_found`.
@@ -454,17 +460,17 @@ class Shelf(Generic[T]):
         cluster: str | None = None,
         label: tuple[str, str] | None = None,
     ) -> list[T]:
-        """Return all in order of creation, or those of a name, a cluster or a label."""
+        """Return objects in order of creation: all, or those with a name, cluster or label."""
         return [
-            self._shown(one)
-            for one in self._by_id.values()
-            if (name is None or one.name == name)
-            and (cluster is None or one.cluster == cluster)
-            and (label is None or one.labels.get(label[0]) == label[1])
+            self._shown(thing)
+            for thing in self._by_id.values()
+            if (name is None or thing.name == name)
+            and (cluster is None or thing.cluster == cluster)
+            and (label is None or thing.labels.get(label[0]) == label[1])
         ]
 
     def delete(self, thing_id: str) -> None:
-        """Delete a thing.
+        """Delete an object.
 
         Raises:
             WorldError: `not_found`.
@@ -491,7 +497,7 @@ class Shelf(Generic[T]):
 
 
 class NewVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order of a volume; names need not be unique."""
+    """Order of a volume; names need not be unique."""
 
     name: str
     size_gib: int
@@ -499,18 +505,18 @@ class NewVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Volume(NewVolume, frozen=True, kw_only=True):
-    """One volume; `instance` is the ID of the instance that has it, or empty."""
+    """Volume; `instance` is the ID of the instance it is attached to, or empty."""
 
     id: str
     instance: str = ""
 
 
 class Volumes(Shelf[Volume]):
-    """All volumes. One is attached by the order of an instance, and outlives it.
+    """All volumes. The order of an instance attaches volumes; they outlive the instance.
 
     Args:
-        rng: draws IDs.
-        is_there: whether an instance of that ID is more than a memory.
+        rng: random source of the IDs.
+        is_there: returns whether the instance with an ID exists.
     """
 
     kind, prefix = "volume", "v"
@@ -520,7 +526,7 @@ class Volumes(Shelf[Volume]):
         self._is_there = is_there
 
     def create(self, order: NewVolume) -> Volume:
-        """Order a volume.
+        """Create a volume.
 
         Raises:
             WorldError: `invalid` without a name or a size.
@@ -530,17 +536,17 @@ class Volumes(Shelf[Volume]):
         return self._put(Volume(id=self._new_id(), **msgspec.structs.asdict(order)))
 
     def check_free(self, volume_ids: Sequence[str]) -> None:
-        """Refuse what cannot be attached.
+        """Check that volumes can be attached.
 
         Raises:
-            WorldError: `not_found`, or `conflict` for one that is attached.
+            WorldError: `not_found`, or `conflict` if a volume is attached.
         """
         for volume_id in volume_ids:
             if other := self.get(volume_id).instance:
                 raise WorldError("conflict", f"volume {volume_id} is attached to {other}")
 
     def attach(self, volume_ids: Sequence[str], instance_id: str) -> None:
-        """Give free volumes to an instance."""
+        """Attach free volumes to an instance."""
         for volume_id in volume_ids:
             self._put(msgspec.structs.replace(self.get(volume_id), instance=instance_id))
 
@@ -560,7 +566,7 @@ class Volumes(Shelf[Volume]):
 
 
 class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order of a route: a range of addresses goes to the instance with the gateway's address."""
+    """Order of a route from a CIDR to the instance with the gateway's address."""
 
     destination: str
     gateway: str
@@ -569,7 +575,7 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Route(NewRoute, frozen=True, kw_only=True):
-    """One route; `target` is the gateway's instance, null where no instance has the address."""
+    """Route; `target` is the ID of the gateway's instance, null if no instance has the address."""
 
     id: str
     target: str | None = None
@@ -577,11 +583,11 @@ class Route(NewRoute, frozen=True, kw_only=True):
 
 
 class RouteTable(Shelf[Route]):
-    """All routes; in the table of one cluster a range has one route.
+    """All routes; a CIDR has at most one route per cluster.
 
     Args:
-        rng: draws IDs.
-        owners: the instances by address.
+        rng: random source of the IDs.
+        owners: returns the instances by address.
     """
 
     kind, prefix = "route", "r"
@@ -591,15 +597,15 @@ class RouteTable(Shelf[Route]):
         self._owners = owners
 
     def create(self, order: NewRoute) -> Route:
-        """Order a route.
+        """Create a route.
 
         Raises:
-            WorldError: `invalid`, `conflict` if the range has a route, or `quota_exceeded`.
+            WorldError: `invalid`, `conflict` if the destination has a route, or `quota_exceeded`.
         """
         check_text("destination", ipaddress.ip_network, order.destination)
         check_text("gateway", ipaddress.ip_address, order.gateway)
-        table = [one for one in self._by_id.values() if one.cluster == order.cluster]
-        if any(one.destination == order.destination for one in table):
+        table = [route for route in self._by_id.values() if route.cluster == order.cluster]
+        if any(route.destination == order.destination for route in table):
             raise WorldError("conflict", f"there is a route to {order.destination}")
         self._check_room(len(table))
         return self._put(Route(id=self._new_id(), **msgspec.structs.asdict(order)))

@@ -1,11 +1,10 @@
 """The simulated cloud's load balancers. No I/O.
 
-Theory: a load balancer is a record and the moment from which it is `active`. Until then it
-is `provisioning` (new) or `updating` (changed), and refuses every change but its deletion,
-as clouds do that build load balancers out of machines. Nothing runs in the background:
-whoever reads finds the state that holds at that moment. Names are unique, so a customer
-who lost the answer to an order finds out by ordering again. What one call says is seen by
-the next: there is no delay of consistency here.
+A load balancer is a record and the time at which it becomes `active`. Until then its state is
+`provisioning` (new) or `updating` (changed), and every change except deletion is refused.
+Clouds that build load balancers from VMs behave so. No background task exists: the state is
+computed on read. Names are unique, so a client that lost the response to an order can repeat
+the order and get a conflict. Reads are consistent: a call sees the effects of all earlier calls.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NETWORKS: Mapping[tuple[bool, str], ipaddress.IPv4Network | ipaddress.IPv6Networ
     (False, "IPv6"): ipaddress.ip_network("2001:db8:1b::/64"),
     (True, "IPv6"): ipaddress.ip_network("fd00:1b::/64"),
 }
-"""(internal, family) -> where the addresses of load balancers come from."""
+"""(internal, family) -> network that the addresses of load balancers are taken from."""
 
 State = Literal["provisioning", "active", "updating", "error"]
 Family = Literal["IPv4", "IPv6"]
@@ -35,7 +34,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Traffic to `port` goes to `target_port` of a member; one of each protocol and port."""
+    """Forwarding rule from `port` to `target_port` of a member. Protocol and port are unique."""
 
     protocol: Literal["TCP", "UDP"]
     port: Port
@@ -50,7 +49,7 @@ class Ingress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How members are checked: HTTP GET of `path`, or without one a TCP connection."""
+    """Health check of members: HTTP GET of `path`, or a TCP connection if it is empty."""
 
     port: Port
     path: str = ""
@@ -58,9 +57,9 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a customer wants of a load balancer, its members apart.
+    """Configuration of a load balancer, without its members.
 
-    `source_ranges` empty lets everybody in; `sticky_s` 0 spreads each client's connections.
+    Empty `source_ranges` allow all sources. `sticky_s` 0 turns session affinity off.
     """
 
     listeners: tuple[Listener, ...]
@@ -73,17 +72,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NewBalancer(Plan, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order: a name nobody has, and the cluster it belongs to. It has no members yet."""
+    """Order of a load balancer: configuration, unique name and cluster. It has no members."""
 
     name: str
     cluster: str = ""
 
 
 class Balancer(NewBalancer, frozen=True, kw_only=True):
-    """One load balancer as the cloud shows it.
+    """Load balancer as the API returns it.
 
-    `reason` says why it is in `error`; `ready_in_s` is how long it is still on its way;
-    `unhealthy` are the members that get no traffic; a `protected` one cannot be deleted.
+    `reason` explains the state `error`. `ready_in_s` is the time until it is active. `unhealthy`
+    members get no traffic. A `protected` load balancer cannot be deleted.
     """
 
     id: str
@@ -98,7 +97,7 @@ class Balancer(NewBalancer, frozen=True, kw_only=True):
 
 
 class Interference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the administrator may alter behind a customer's back; what is left out stays."""
+    """Change by the administrator, outside the client's control. Unset fields stay."""
 
     listeners: tuple[Listener, ...] | msgspec.UnsetType = msgspec.UNSET
     source_ranges: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -129,7 +128,7 @@ class Balancers(world.Shelf[Balancer]):
         self._next_address = dict.fromkeys(NETWORKS, 0)
 
     def create(self, order: NewBalancer) -> Balancer:
-        """Order a load balancer.
+        """Create a load balancer.
 
         Raises:
             WorldError: `invalid`, `conflict` if the name is taken, or `quota_exceeded`.
@@ -137,22 +136,22 @@ class Balancers(world.Shelf[Balancer]):
         if not order.name:
             raise world.WorldError("invalid", "name: must not be empty")
         _check(order)
-        if any(one.name == order.name for one in self._by_id.values()):
+        if any(balancer.name == order.name for balancer in self._by_id.values()):
             raise world.WorldError("conflict", f"there is a load balancer named {order.name}")
         self._check_room(len(self._by_id))
-        made = Balancer(
+        new_balancer = Balancer(
             **msgspec.structs.asdict(order),
             id=self._new_id(),
             state="provisioning",
             created=clock.now().isoformat(timespec="milliseconds"),
         )
-        return self._settling(self._addressed(made), "provisioning", self.provision_s)
+        return self._settling(self._addressed(new_balancer), "provisioning", self.provision_s)
 
     def change(self, balancer_id: str, plan: Plan) -> Balancer:
-        """Replace everything but name, cluster and members.
+        """Replace the configuration; name, cluster and members stay.
 
         Raises:
-            WorldError: `not_found`, `invalid`, or `busy` while it is on its way.
+            WorldError: `not_found`, `invalid`, or `busy` while provisioning or updating.
         """
         present = self._changeable(balancer_id)
         _check(plan)
@@ -160,10 +159,10 @@ class Balancers(world.Shelf[Balancer]):
         return self._settling(self._addressed(changed), "updating", self.change_s)
 
     def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
-        """Make exactly these addresses the members.
+        """Replace the members.
 
         Raises:
-            WorldError: `not_found`, `invalid`, or `busy` while it is on its way.
+            WorldError: `not_found`, `invalid`, or `busy` while provisioning or updating.
         """
         present = self._changeable(balancer_id)
         for member in members:
@@ -173,12 +172,12 @@ class Balancers(world.Shelf[Balancer]):
         changed = msgspec.structs.replace(
             present,
             members=tuple(members),
-            unhealthy=tuple(one for one in present.unhealthy if one in members),
+            unhealthy=tuple(address for address in present.unhealthy if address in members),
         )
         return self._settling(changed, "updating", self.change_s)
 
     def interfere(self, balancer_id: str, interference: Interference) -> Balancer:
-        """Alter a load balancer behind its customer's back, at once.
+        """Apply an administrator's change at once.
 
         Raises:
             WorldError: `not_found`.
@@ -191,7 +190,7 @@ class Balancers(world.Shelf[Balancer]):
         return self._put(altered)
 
     def delete(self, thing_id: str) -> None:
-        """Delete a load balancer in whatever state it is.
+        """Delete a load balancer in any state.
 
         Raises:
             WorldError: `not_found`, or `protected`.
@@ -201,7 +200,7 @@ class Balancers(world.Shelf[Balancer]):
         self.remove(thing_id)
 
     def remove(self, balancer_id: str) -> None:
-        """Delete one for the administrator, who may delete protected ones too.
+        """Delete a load balancer, even a protected one; for the administrator.
 
         Raises:
             WorldError: `not_found`.
@@ -216,9 +215,9 @@ class Balancers(world.Shelf[Balancer]):
         return present
 
     def _settling(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
-        kept = balancer.state if balancer.state == "error" else state
+        new_state = balancer.state if balancer.state == "error" else state
         self._ready_at[balancer.id] = clock.monotonic() + seconds
-        return self._put(msgspec.structs.replace(balancer, state=kept))
+        return self._put(msgspec.structs.replace(balancer, state=new_state))
 
     def _shown(self, thing: Balancer) -> Balancer:
         if thing.state not in ("provisioning", "updating"):
@@ -229,25 +228,25 @@ class Balancers(world.Shelf[Balancer]):
         return msgspec.structs.replace(thing, ready_in_s=left_s)
 
     def _addressed(self, balancer: Balancer) -> Balancer:
-        """With an address of each of its families, those it has already if they still fit."""
-        present = {one.family: one.ip for one in balancer.ingress}
-        found: list[Ingress] = []
+        """Return a copy with one address per family; valid addresses are kept."""
+        present = {ingress.family: ingress.ip for ingress in balancer.ingress}
+        ingresses: list[Ingress] = []
         for family in balancer.families:
             pool = (balancer.internal, family)
             ip = present.get(family)
             if ip is None or ipaddress.ip_address(ip) not in NETWORKS[pool]:
                 ip = self._new_address(pool)
-            found.append(Ingress(family=family, ip=ip))
-        return msgspec.structs.replace(balancer, ingress=tuple(found))
+            ingresses.append(Ingress(family=family, ip=ip))
+        return msgspec.structs.replace(balancer, ingress=tuple(ingresses))
 
     def _new_address(self, pool: tuple[bool, str]) -> str:
         taken = {entry.ip for one in self._by_id.values() for entry in one.ingress}
         network = NETWORKS[pool]
         while True:
             self._next_address[pool] = self._next_address[pool] % (2**15) + 1
-            found = str(network[self._next_address[pool]])
-            if found not in taken:
-                return found
+            ip = str(network[self._next_address[pool]])
+            if ip not in taken:
+                return ip
 
 
 def _check(plan: Plan) -> None:
@@ -255,7 +254,7 @@ def _check(plan: Plan) -> None:
         raise world.WorldError("invalid", "listeners: there must be at least one")
     if not plan.families:
         raise world.WorldError("invalid", "families: there must be at least one")
-    ports = [(one.protocol, one.port) for one in plan.listeners]
+    ports = [(listener.protocol, listener.port) for listener in plan.listeners]
     if len(set(ports)) != len(ports):
         raise world.WorldError("invalid", "listeners: a protocol and port is there twice")
     for source_range in plan.source_ranges:

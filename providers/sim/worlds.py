@@ -1,7 +1,7 @@
-"""Everything the simulated cloud holds, how it behaves, and the file that keeps it.
+"""State and settings of the simulated cloud, and the file that persists the state.
 
-An order of an instance with the token of an earlier order is that order, as long as its instance is
-there: a customer who got no answer may repeat it.
+Orders of instances are idempotent by token: while the instance of an earlier order with the same
+token exists, the order returns that instance.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ccm.base import tasks
 from . import world, world_balancers
 
 MAX_PAGE = 500
-"""The most items one page may hold."""
+"""Maximum page size."""
 
 SAVE_EVERY_S = 1.0
-"""How often changes are written down; a killed process forgets at most so much."""
+"""Seconds between saves: a killed process loses at most the changes of this interval."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Delay = Annotated[float, msgspec.Meta(ge=0, le=world.HISTORY_S)]
@@ -33,16 +33,25 @@ Limit = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the cloud behaves; every setting can be changed while it runs.
+    """Behaviour of the cloud. Every setting can be changed at run time.
 
-    `latency_s` precedes every answer. `rate_limit` is calls per second, `order_rate_limit`
-    orders of instances per second, 0 = no limit; as many may come at once, the rest gets 429
-    with Retry-After. `list_delay_s` and `get_delay_s` are how far behind the truth listings
-    and single reads are. `transition_s` is how long starting (of a new instance too) and
-    stopping take, `removal_s` how long an instance is `deleting`, `linger_s` how long it is then
-    still shown as `deleted`. `provision_s` is how long a new load balancer takes, `change_s` how
-    long a change of one takes; `instance_quota`, `balancer_quota` and `route_quota` are how many
-    there may be, `zone_capacity` how many instances each zone holds, 0 = no limit.
+    Attributes:
+        latency_s: delay before every response.
+        rate_limit: calls per second, and the burst; 0 = no limit. Excess calls get 429 with
+            Retry-After.
+        order_rate_limit: the same for orders of instances.
+        page_size: maximum number of items in a page.
+        list_delay_s: age of the data in listings, to simulate eventual consistency.
+        get_delay_s: age of the data in reads of one instance.
+        transition_s: time an instance takes to start (also a new one) or to stop.
+        removal_s: time a deleted instance is `deleting`.
+        linger_s: time a deleted instance is then still listed as `deleted`.
+        provision_s: time a new load balancer takes to become active.
+        change_s: time a change of a load balancer takes.
+        instance_quota: maximum number of instances; 0 = no limit.
+        zone_capacity: maximum number of instances in a zone; 0 = no limit.
+        balancer_quota: maximum number of load balancers; 0 = no limit.
+        route_quota: maximum number of routes in a cluster; 0 = no limit.
     """
 
     latency_s: Seconds = 0.0
@@ -63,9 +72,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An instance as a customer orders it.
+    """Order of an instance.
 
-    `user_data` is Base64; the instance boots with it. `volumes` are IDs of those that it gets.
+    `user_data` is the boot script in Base64. `volumes` are the IDs of volumes to attach.
     """
 
     token: str = ""
@@ -74,7 +83,7 @@ class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a cloud, as it is kept across restarts."""
+    """Persisted state of a cloud."""
 
     instances: tuple[world.Instance, ...] = ()
     balancers: tuple[world_balancers.Balancer, ...] = ()
@@ -83,10 +92,10 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worlds:
-    """The parts of one cloud.
+    """State of one cloud: instances, volumes, load balancers and routes.
 
     Args:
-        rng: draws IDs.
+        rng: random source of the IDs.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -102,11 +111,11 @@ class Worlds:
 
     @property
     def revision(self) -> int:
-        """Counts the writes, so that a saver knows whether there is something new."""
+        """Number of writes; a change of it triggers a save."""
         return sum(part.revision for part in self._parts)
 
     def use(self, settings: Settings) -> None:
-        """Take on new settings."""
+        """Apply settings."""
         self._settings = settings
         self.instances.transition_s = settings.transition_s
         self.instances.removal_s = settings.removal_s
@@ -117,29 +126,29 @@ class Worlds:
         self.routes.quota = settings.route_quota
 
     def order(self, order: Order) -> world.Instance:
-        """Order an instance: it is `starting` now and `running` soon.
+        """Order an instance: `starting` at first, `running` after `transition_s`.
 
         Raises:
-            WorldError: `invalid` without a name or with odd user data, `quota_exceeded`,
-                `no_capacity` in its zone, or `not_found` or `conflict` about a volume.
+            WorldError: `invalid` without a name or with malformed user data, `quota_exceeded`,
+                `no_capacity` in its zone; `not_found` or `conflict` for a volume.
         """
         world.check_text("user_data", _decoded, order.user_data)
         before = self._by_token.get(order.token, "")
         if self.instances.is_there(before):
-            found = self.instances.get(before)
-            if found.state != "deleting":
-                return found
+            instance = self.instances.get(before)
+            if instance.state != "deleting":
+                return instance
         self._check_room(order.zone)
         self.volumes.check_free(order.volumes)
-        made = self.instances.create(order)
-        self.volumes.attach(order.volumes, made.id)
-        self._user_data[made.id] = order.user_data
+        new_instance = self.instances.create(order)
+        self.volumes.attach(order.volumes, new_instance.id)
+        self._user_data[new_instance.id] = order.user_data
         if order.token:
-            self._by_token[order.token] = made.id
-        return made
+            self._by_token[order.token] = new_instance.id
+        return new_instance
 
     def user_data(self, instance_id: str) -> Mapping[str, str]:
-        """Return what an instance was booted with.
+        """Return the user data of an instance.
 
         Raises:
             WorldError: `not_found`.
@@ -148,7 +157,7 @@ class Worlds:
         return {"user_data": self._user_data.get(instance_id, "")}
 
     def snapshot(self) -> Saved:
-        """Return everything as it is now."""
+        """Return the current state."""
         return Saved(
             instances=self.instances.snapshot(),
             balancers=tuple(self.balancers.list()),
@@ -157,10 +166,10 @@ class Worlds:
         )
 
     def load(self, saved: Saved) -> None:
-        """Place what was saved.
+        """Restore a saved state.
 
         Raises:
-            WorldError: it cannot be.
+            WorldError: an instance is invalid or exists already.
         """
         self.instances.put_all(saved.instances)
         self.balancers.put_all(saved.balancers)
@@ -168,7 +177,7 @@ class Worlds:
         self.volumes.put_all(saved.volumes)
 
     def name_of(self, thing_id: str) -> str:
-        """Return the name of the thing with that ID; empty when none has it."""
+        """Return the name of the object with an ID; empty if there is none."""
         for part in self._parts:
             with contextlib.suppress(world.WorldError):
                 return str(part.get(thing_id).name)
@@ -182,9 +191,9 @@ class Worlds:
         if quota and len(living) >= quota:
             text = f"the quota is {quota} instances, and there are {len(living)}"
             raise world.WorldError("quota_exceeded", text)
-        there = sum(one.zone == zone for one in living)
-        if capacity and there >= capacity:
-            text = f"zone {zone} holds {capacity} instances, and there are {there}"
+        in_zone = sum(instance.zone == zone for instance in living)
+        if capacity and in_zone >= capacity:
+            text = f"zone {zone} holds {capacity} instances, and there are {in_zone}"
             raise world.WorldError("no_capacity", text)
 
     def _owners(self) -> Mapping[str, world.Instance]:
@@ -204,10 +213,10 @@ def _decoded(text: str) -> bytes:
 
 
 def load(path: Path) -> Saved:
-    """Read the saved cloud; a missing file is an empty one.
+    """Read a saved state; a missing file is an empty state.
 
     Raises:
-        ValueError: the file holds something else; the message says where.
+        ValueError: the content is malformed; the message says where.
         OSError: the file cannot be read.
     """
     try:
@@ -219,7 +228,7 @@ def load(path: Path) -> Saved:
 
 
 def _save(path: Path, content: Saved) -> None:
-    """Write the cloud so that a crash leaves the old file or the new one, never half."""
+    """Save the state atomically: a crash leaves the old file or the new one."""
     draft = path.with_name(f"{path.name}.new")
     with draft.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(content)))
@@ -230,9 +239,9 @@ def _save(path: Path, content: Saved) -> None:
 
 @contextlib.asynccontextmanager
 async def kept(cloud: Worlds, path: Path | None) -> AsyncIterator[None]:
-    """Fill a cloud from its file, and keep the file up to date while the context is open.
+    """Load the state from a file, and save changes to it while the context is open.
 
-    None keeps nothing.
+    Without a path nothing is persisted.
 
     Raises:
         ValueError: see `load`.
@@ -252,10 +261,10 @@ async def kept(cloud: Worlds, path: Path | None) -> AsyncIterator[None]:
 
 
 async def _save_changes(cloud: Worlds, path: Path, saved: int, stop: asyncio.Event) -> None:
-    """Save changes once in a while and a last time at the end.
+    """Save changes every `SAVE_EVERY_S`, and once more after `stop`.
 
-    It is told to stop instead of being cancelled: a thread that writes cannot be, and
-    two of them would spoil the draft.
+    `stop` replaces cancellation: a writing thread cannot be cancelled, and a second one would
+    corrupt the draft file.
     """
     last = False
     while not last:
