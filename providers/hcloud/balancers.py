@@ -1,10 +1,11 @@
 """Load balancers of the Hetzner Cloud, over its client.
 
-One is found by the label with its Service's UID. One without that label is adopted if it has the
-name that the Service asks for, as one made by Terraform; one with another UID never. What was
-adopted is labelled so, and released with its Service instead of deleted. Every step first looks at
-what is there, so whatever a call that was cut short left behind is found by the next. While the
-cloud works on a load balancer, `RetryAfter` says so, and the next call first asks how that went.
+A load balancer is found by the label with its Service's UID. A load balancer without that label,
+such as one created by Terraform, is adopted if it has the name that the Service asks for. One with
+another UID is never adopted. Adopted load balancers are labelled as such, and released with their
+Service instead of deleted. Every call first reads the load balancer, so that it continues after an
+interrupted call. While the cloud works on a load balancer, calls raise `RetryAfter`; the next call
+first reads the results of the pending actions.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from . import service_annotations as ann
 from .names import ADOPTED, CLUSTER, SERVICE_UID
 
 AGAIN_S = 1.0
-"""After so long it is asked whether the cloud has done it."""
+"""Retry delay, in seconds, while the cloud works on a load balancer."""
 
 MARKS = (SERVICE_UID, CLUSTER, ADOPTED)
-"""Labels that a load balancer gets from us."""
+"""Labels that this provider sets on a load balancer."""
 
 REFUSED = (
     cloud.NotFound,
@@ -35,14 +36,14 @@ REFUSED = (
     cloud.Aborted,
     cloud.Unknown,
 )
-"""Errors that may be about one target, such as a server that is gone: others are added even so."""
+"""Errors that may concern one target, such as a deleted server; other targets are still added."""
 
 
 _log = log.logger("hcloud")
 
 
 class HcloudBalancers:
-    """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
+    """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class HcloudBalancers:
         self._network = network
         self._warn = warn
         self._pending: dict[str, dict[int, int | None]] = {}
-        """UID of a Service -> actions of ours that ran when we last heard of them -> the server
-        that the action adds or removes as a target."""
+        """UID of a Service -> its actions that ran at the last read -> the server that the action
+        adds or removes as a target."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
-        """The one that is asked for, or else `a` and the UID of the Service."""
+        """Return the name in the annotation, or else `a` and the UID of the Service."""
         return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
 
     async def get_load_balancer(
@@ -68,26 +69,27 @@ class HcloudBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID says enough
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Its status, without addresses while it is new; one request."""
-        found = await self._find(service)
-        if found is None:
+        """Return the status, without addresses while it is new: one request."""
+        held = await self._find(service)
+        if held is None:
             return None
         try:
-            return recipes.status(found, service, self._settings)
-        except cloud.InvalidArgument:  # a wrong annotation must not keep it from being deleted
-            return recipes.status(found, None, self._settings)
+            return recipes.status(held, service, self._settings)
+        except cloud.InvalidArgument:  # an invalid annotation must not block the deletion
+            return recipes.status(held, None, self._settings)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """One request to find it, one to make it whole, or one for each step that it needs.
+        """Create or update: one request to find it, and one to create it or one per step.
 
         Raises:
-            InvalidArgument: the Service asks for something the cloud does not have.
-            FailedPrecondition: one of another Service has the name, or one that may not be adopted.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud failed to do something, or refused some targets and all else is
-                done; the message has the cloud's reason.
+            InvalidArgument: the Service asks for something the cloud does not offer.
+            FailedPrecondition: another Service's load balancer has the name, or one that may not be
+                adopted.
+            RetryAfter: the cloud works on the load balancer.
+            Aborted: an action failed, or the cloud refused some targets and did everything else;
+                the message has the cloud's reason.
         """
         refused = await self._settled(service)
         recipe = await self._recipe(service)
@@ -114,33 +116,33 @@ class HcloudBalancers:
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> None:
-        """One request to find it, another for each member that differs.
+        """Update the members: one request to find it, and one per member that differs.
 
         Raises:
-            NotFound: there is none.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud refused some targets; the others are as they should be.
+            NotFound: the load balancer does not exist.
+            RetryAfter: the cloud works on the load balancer.
+            Aborted: an action failed, or the cloud refused some targets and has the others.
         """
         refused = await self._settled(service)
         held = await self._find(service)
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        found = recipes.members_of(held, service, nodes, self._settings)
-        kept = self._at_most(service, list(found), held.load_balancer_type.max_targets)
-        wanted = {number: found[number] for number in kept}
+        servers = recipes.members_of(held, service, nodes, self._settings)
+        kept = self._at_most(service, list(servers), held.load_balancer_type.max_targets)
+        wanted = {number: servers[number] for number in kept}
         keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
         steps = list(recipes.targets(held, wanted, keep_ips=keep_ips))
         await self._carry_out(service, held, steps, refused)
         _check_refused(refused, nodes)
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
-        """One request to find it, another to delete it; so for certificates made for it.
+        """Delete the load balancer and its certificates: one request to find, one to delete each.
 
-        One that was adopted is released: a request for each listener and target, and one for its
-        labels.
+        An adopted load balancer is released instead: one request per listener and target, and one
+        for its labels.
 
         Raises:
-            FailedPrecondition: it is protected from deletion.
+            FailedPrecondition: the load balancer is protected from deletion.
         """
         for held in await self._all_of(service):
             if ADOPTED in held.labels:
@@ -151,42 +153,42 @@ class HcloudBalancers:
         self._pending.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """One request to find it, another to delete it; only with the mark of this cluster.
+        """Delete a load balancer of this cluster by name: one request to find, one to delete it.
 
         Raises:
-            FailedPrecondition: it is protected from deletion, or was adopted.
+            FailedPrecondition: the load balancer is protected from deletion, or was adopted.
         """
-        found = await self._api.named("load_balancers", client.Balancer, name)
-        if found and found.labels.get(CLUSTER) == label_value(cluster_name):
-            if ADOPTED in found.labels:
+        held = await self._api.named("load_balancers", client.Balancer, name)
+        if held and held.labels.get(CLUSTER) == label_value(cluster_name):
+            if ADOPTED in held.labels:
                 raise cloud.FailedPrecondition(
                     f"load balancer {name} was not made for a Service and is never deleted; take "
                     f"the labels {ADOPTED}, {CLUSTER} and {SERVICE_UID} from it, or delete it in "
                     "the cloud"
                 )
-            await self._delete(found)
+            await self._delete(held)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """All of Services, but for those marked as another cluster's; one request for each 50."""
+        """Return all load balancers of Services, except other clusters': one request per 50."""
         query = {"label_selector": SERVICE_UID}
-        found, _ = await self._api.all("load_balancers", client.Balancer, query)
+        listed, _ = await self._api.all("load_balancers", client.Balancer, query)
         network = await self._network.id()
         ours = label_value(cluster_name)
         return [
             cloud.LoadBalancerRecord(
-                name=one.name,
-                digest=recipes.held_digest(one, network) if recipes.has_address(one) else "",
-                status=recipes.status(one, None, self._settings),
-                adopted=ADOPTED in one.labels,
+                name=held.name,
+                digest=recipes.held_digest(held, network) if recipes.has_address(held) else "",
+                status=recipes.status(held, None, self._settings),
+                adopted=ADOPTED in held.labels,
             )
-            for one in found
-            if one.labels.get(CLUSTER, ours) == ours
+            for held in listed
+            if held.labels.get(CLUSTER, ours) == ours
         ]
 
     def load_balancer_digest(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> str:
-        """The digest of what `ensure_load_balancer` would make."""
+        """Return the digest that the load balancer has after `ensure_load_balancer`."""
         given = words(service)
         ids = {word: parse_digits(word) for word in given}
         numbers = [number for number in ids.values() if number is not None]
@@ -205,48 +207,50 @@ class HcloudBalancers:
         return await self._api.labelled("load_balancers", client.Balancer, labels)
 
     async def _find(self, service: cloud.Service) -> client.Balancer | None:
-        found = await self._all_of(service)
-        if len(found) > 1:
-            names = ", ".join(sorted(one.name for one in found))
+        balancers = await self._all_of(service)
+        if len(balancers) > 1:
+            names = ", ".join(sorted(held.name for held in balancers))
             raise cloud.FailedPrecondition(
                 f"load balancers {names} have the same label {SERVICE_UID}={service.uid}; take it "
                 "from all but one, or delete them"
             )
-        return found[0] if found else None
+        return balancers[0] if balancers else None
 
     async def _by_name(self, service: cloud.Service) -> client.Balancer | None:
-        """The one that has the name, where somebody gave one, or where none could be made."""
+        """Return the load balancer to adopt: with a name set, or without a place to create one."""
         if ann.NAME.read(service) or not self._place(service):
             return await self._adoptable(service)
         return None
 
     async def _adoptable(self, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name("", service)
-        found = await self._api.named("load_balancers", client.Balancer, name)
-        if found and found.labels.get(SERVICE_UID, service.uid) != service.uid:
+        held = await self._api.named("load_balancers", client.Balancer, name)
+        if held and held.labels.get(SERVICE_UID, service.uid) != service.uid:
             raise cloud.FailedPrecondition(
                 f"load balancer {name} belongs to the Service with the UID "
-                f"{found.labels[SERVICE_UID]}; give this one another name"
+                f"{held.labels[SERVICE_UID]}; give this one another name"
             )
-        if found and SERVICE_UID not in found.labels and not self._settings.balancers_adopt_by_name:
+        if held and SERVICE_UID not in held.labels and not self._settings.balancers_adopt_by_name:
             raise cloud.FailedPrecondition(
                 f"load balancer {name} is there already, and HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME "
                 f"is false; give the Service another name by {ann.NAME.name}"
             )
-        return found
+        return held
 
-    # --- making and changing --------------------------------------------------------------------
+    # --- creation and changes -------------------------------------------------------------------
 
     async def _recipe(self, service: cloud.Service) -> recipes.Recipe:
         network = await self._network.id()
         recipe = recipes.wanted(service, self._settings, network=network)
-        if any(one.protocol == "https" for one in recipe.ports):
-            found = await resolved(self._api, service)
-            recipe = recipes.wanted(service, self._settings, network=network, certificates=found)
+        if any(port.protocol == "https" for port in recipe.ports):
+            certificates = await resolved(self._api, service)
+            recipe = recipes.wanted(
+                service, self._settings, network=network, certificates=certificates
+            )
         return recipe
 
     def _place(self, service: cloud.Service) -> Mapping[str, str]:
-        """Where to make one; the location goes before, and an empty one takes it back."""
+        """Return location or network zone; an empty location annotation selects the zone."""
         location = recipes.first(ann.LOCATION.read(service), self._settings.balancers_location)
         zone = recipes.first(ann.NETWORK_ZONE.read(service), self._settings.balancers_network_zone)
         return {"location": location} if location else {"network_zone": zone} if zone else {}
@@ -273,13 +277,13 @@ class HcloudBalancers:
             **_whole_order(recipe, servers),
         }
         try:
-            made, action = await self._ordered(order)
+            created, action = await self._ordered(order)
         except cloud.AlreadyExists:
-            # Made meanwhile by a call whose answer was lost, or by somebody else.
-            found = await self._adoptable(service)
-            if found is None:
+            # Created by an earlier call whose response was lost, or by another client.
+            existing = await self._adoptable(service)
+            if existing is None:
                 raise
-            return found
+            return existing
         if not recipe.type:
             self._warn(
                 service.reference,
@@ -289,17 +293,17 @@ class HcloudBalancers:
             )
         self._note(service, action)
         self._check_noted(service)
-        return made
+        return created
 
     async def _ordered(self, order: Mapping[str, Any]) -> tuple[client.Balancer, client.Action]:
-        """Order a load balancer; once more without targets where one may be refused."""
+        """Create a load balancer; if the cloud refuses, retry once without targets."""
         table, key = "load_balancers", "load_balancer"
         try:
             return await self._api.create(table, key, client.Balancer, order)
         except REFUSED:
             if not order.get("targets"):
                 raise
-        # The API does not say which one it refuses. Targets follow one by one, as in any change.
+        # The API does not name the refused target. Later steps add the targets one by one.
         return await self._api.create(table, key, client.Balancer, {**order, "targets": []})
 
     def _labels(self, cluster_name: str, service: cloud.Service) -> Mapping[str, str]:
@@ -308,7 +312,7 @@ class HcloudBalancers:
     async def _marked(
         self, cluster_name: str, service: cloud.Service, held: client.Balancer
     ) -> client.Balancer:
-        """With name and label, as others will look for it."""
+        """Set name and labels, by which later calls find the load balancer."""
         name = self.get_load_balancer_name(cluster_name, service)
         if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
             return held
@@ -320,7 +324,7 @@ class HcloudBalancers:
         labels = {**held.labels, **self._labels(cluster_name, service)}
         is_adopted = SERVICE_UID not in held.labels
         if is_adopted:
-            # In the same request as the UID, or a deletion would find the one without the other.
+            # In the same request as the UID: a deletion in between would delete, not release.
             labels[ADOPTED] = "true"
         marked = await self._api.rename(held.id, name=name, labels=labels)
         if is_adopted:
@@ -333,10 +337,10 @@ class HcloudBalancers:
             )
         return marked
 
-    def _at_most(self, service: cloud.Service, found: Sequence[int], most: int) -> Sequence[int]:
-        if most and len(found) > most:
-            self._warn_of_targets(service, f"it may have {most} targets, for {len(found)} nodes")
-        return found[:most] if most else found
+    def _at_most(self, service: cloud.Service, servers: Sequence[int], most: int) -> Sequence[int]:
+        if most and len(servers) > most:
+            self._warn_of_targets(service, f"it may have {most} targets, for {len(servers)} nodes")
+        return servers[:most] if most else servers
 
     def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
         advice = f"some nodes get no traffic from it; a larger one by {ann.TYPE.name} has room"
@@ -350,13 +354,13 @@ class HcloudBalancers:
         steps: Sequence[recipes.Step],
         refused: dict[int, str],
     ) -> client.Balancer:
-        """Take every step but those about refused targets; return the load balancer afterwards.
+        """Run the steps, except for refused targets, and return the resulting load balancer.
 
         Args:
-            service: whose load balancer it is.
-            held: as it was before.
-            steps: in this order.
-            refused: server -> why; targets that are refused are added to it.
+            service: Service of the load balancer.
+            held: the load balancer before.
+            steps: actions, in order.
+            refused: server -> reason; newly refused targets are added to it.
         """
         for step in steps:
             if step.server in refused:
@@ -383,15 +387,15 @@ class HcloudBalancers:
             self._warn_of_targets(service, str(error))
         except cloud.AlreadyExists:
             if step.action != "add_target":
-                raise  # else done already, by a call whose answer was lost
+                raise  # otherwise an earlier call did it and lost the response
         except cloud.NotFound:
             if step.action not in ("remove_target", "delete_service", "detach_from_network"):
-                raise  # likewise
+                raise  # as above
         else:
             self._note(service, action, step.server)
 
     async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
-        """Take off what the Service brought, its labels last: by them the next call finds it."""
+        """Undo the Service's changes; labels last, since the next call finds it by them."""
         await self._settled(service)
         steps, ports = recipes.release(held, service)
         await self._carry_out(service, held, steps, {})
@@ -433,25 +437,25 @@ class HcloudBalancers:
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
 
     async def _settled(self, service: cloud.Service) -> dict[int, str]:
-        """Ask how our last actions went; one request, if there were any.
+        """Read the results of pending actions: one request, if there are any.
 
-        Returns: server -> why it was refused as a target. The next steps leave it out: an action
-        about it would again lock the load balancer against those about other targets.
+        Returns: server -> reason for which it was refused as a target. The next steps skip these
+        servers: an action on one would lock the load balancer against actions on others.
         """
         noted = self._pending.get(service.uid)
         refused: dict[int, str] = {}
         if not noted:
             return refused
-        found = await self._api.actions(list(noted))
-        running = {one.id: noted[one.id] for one in found if one.status == "running"}
+        actions = await self._api.actions(list(noted))
+        running = {action.id: noted[action.id] for action in actions if action.status == "running"}
         self._pending[service.uid] = running
         if not running:
             del self._pending[service.uid]
-        for one in found:
+        for action in actions:
             try:
-                _check(one)
+                _check(action)
             except cloud.Aborted as error:
-                server = noted[one.id]
+                server = noted[action.id]
                 if server is None:
                     raise
                 refused[server] = str(error)
@@ -476,7 +480,7 @@ class HcloudBalancers:
 
 
 def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
-    """Raise where neither a network nor anything else would ever give it an address."""
+    """Raise `InvalidArgument` if the load balancer would never get an address."""
     if not (otherwise or (held and held.private_net)):
         raise cloud.InvalidArgument(
             "the load balancer would have neither a public interface nor a network, and nobody "
@@ -485,7 +489,7 @@ def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
 
 
 def _check(action: client.Action) -> None:
-    """Raise what follows from an action that failed."""
+    """Raise `Aborted` for an action that failed."""
     if action.status == "error":
         reason = action.error.message if action.error else "no reason"
         raise cloud.Aborted(f"{action.command} failed: {reason}")
@@ -494,45 +498,45 @@ def _check(action: client.Action) -> None:
 def _check_refused(
     refused: Mapping[int, str], nodes: Sequence[cloud.Node], status: cloud.Status | None = None
 ) -> None:
-    """Raise Aborted where targets were refused; it carries the Status."""
+    """Raise `Aborted`, carrying the status, if targets were refused."""
     if refused:
         names = recipes.servers(nodes)
-        told = "; ".join(
-            f"node {names.get(number, 'unknown')} (server {number}): {why}"
-            for number, why in sorted(refused.items())
+        details = "; ".join(
+            f"node {names.get(number, 'unknown')} (server {number}): {reason}"
+            for number, reason in sorted(refused.items())
         )
         raise cloud.Aborted(
-            f"targets refused by the cloud: {told}; correct provider ID or network of the nodes"
+            f"targets refused by the cloud: {details}; correct provider ID or network of the nodes"
         ).carrying(status)
 
 
 def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str, Any]:
-    """A new load balancer in one request, as far as that goes."""
+    """Return the order of a new load balancer, as complete as one request can be."""
     order: dict[str, Any] = {
         "load_balancer_type": recipe.type or recipes.DEFAULT_TYPE,
-        "services": [recipes.listener(one) for one in recipe.ports],
+        "services": [recipes.listener(item) for item in recipe.ports],
     }
     if recipe.algorithm:
         order["algorithm"] = {"type": recipe.algorithm}
     if recipe.public is not None:
         order["public_interface"] = recipe.public
-    # A place of its own in the network is given by an action, and has to be there before targets
-    # that are reached through the network.
+    # A fixed address or subnet takes an action of its own, which must come before targets that
+    # are reached through the network.
     is_plain = not (recipe.private_ip or recipe.subnet)
     if recipe.network is not None and is_plain:
         order["network"] = recipe.network
     if is_plain or not recipe.private_targets:
         private = recipe.private_targets
-        order["targets"] = [recipes.target(one, private=private) for one in servers]
+        order["targets"] = [recipes.target(item, private=private) for item in servers]
     return order
 
 
 STAGING = "HC-Use-Staging-CA"
-"""Label by which the API has the issuer's staging environment make a certificate."""
+"""Label that makes the API request a certificate from the issuer's staging environment."""
 
 
 def words(service: cloud.Service) -> Sequence[str]:
-    """Names and IDs of the certificates that a Service shows."""
+    """Return names and IDs of the certificates that a Service uses."""
     if ann.PROTOCOL.read(service) != "https":
         return ()
     if ann.CERTIFICATE_TYPE.read(service) == "managed":
@@ -545,21 +549,23 @@ def _managed_name(service: cloud.Service) -> str:
 
 
 async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
-    """Their IDs; one request for each name. What is to be made is made.
+    """Return the IDs of the Service's certificates; create a managed one if necessary.
+
+    One request per name.
 
     Raises:
-        InvalidArgument: there is no such certificate, or it is not said what one is for.
+        InvalidArgument: a certificate does not exist, or a managed one has no domains.
     """
     if ann.CERTIFICATE_TYPE.read(service) == "managed":
         return (await _managed(api, service),)
-    found = []
+    ids = []
     for word in words(service):
         number = parse_digits(word)
         if number is None:
-            thing = await api.resolved("certificates", "certificate", client.Labelled, word)
-            number = thing.id
-        found.append(number)
-    return found
+            certificate = await api.resolved("certificates", "certificate", client.Labelled, word)
+            number = certificate.id
+        ids.append(number)
+    return ids
 
 
 async def _managed(api: client.Client, service: cloud.Service) -> int:
@@ -568,26 +574,26 @@ async def _managed(api: client.Client, service: cloud.Service) -> int:
         raise cloud.InvalidArgument(
             f"{ann.MANAGED_DOMAINS.name} is missing; a managed certificate needs it"
         )
-    found = await api.named("certificates", client.Labelled, name)
-    if found is None:
+    certificate = await api.named("certificates", client.Labelled, name)
+    if certificate is None:
         labels = {SERVICE_UID: service.uid}
         if ann.MANAGED_STAGING.read(service):
             labels[STAGING] = "true"
         order = {"name": name, "type": "managed", "domain_names": domains, "labels": labels}
-        with contextlib.suppress(cloud.AlreadyExists):  # by a call whose answer was lost
-            made, _ = await api.create("certificates", "certificate", client.Labelled, order)
-            return made.id
-        found = await api.resolved("certificates", "certificate", client.Labelled, name)
-    return found.id
+        with contextlib.suppress(cloud.AlreadyExists):  # an earlier call lost the response
+            created, _ = await api.create("certificates", "certificate", client.Labelled, order)
+            return created.id
+        certificate = await api.resolved("certificates", "certificate", client.Labelled, name)
+    return certificate.id
 
 
 async def remove(api: client.Client, service: cloud.Service) -> None:
-    """Take away what was made for a Service: one request, another for each.
+    """Delete the certificates created for a Service: one request to list, one per certificate.
 
-    Whatever the Service asks for by now: it may have asked for one before, and nothing else is
-    looked at than the label, which certificates of others do not have.
+    The current annotations are not considered, since an earlier version of the Service may have
+    asked for the certificate. Only the label decides.
     """
     labels = {SERVICE_UID: service.uid}
-    for one in await api.labelled("certificates", client.Labelled, labels):
+    for certificate in await api.labelled("certificates", client.Labelled, labels):
         with contextlib.suppress(cloud.NotFound):
-            await api.delete(f"/certificates/{one.id}")
+            await api.delete(f"/certificates/{certificate.id}")

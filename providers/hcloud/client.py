@@ -1,7 +1,7 @@
-"""The client of the Hetzner Cloud: its wire types, its words for errors, and its calls.
+"""Client of the Hetzner Cloud: wire types, error codes and calls.
 
-Everything about HTTP is done by `ccm.cloud.rest`. Each method raises `CloudError` classes only.
-Unknown fields are skipped, and words of the API that may become more are read as text.
+`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes. Unknown
+fields are ignored; enumerations that the API may extend are read as text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ccm.base.parsing import parse_digits
 from ccm.cloud import rest
 
 PER_PAGE = "50"
-"""The most that the API gives."""
+"""Page size of list requests: the API's maximum."""
 
 
 class Busy(cloud.RetryAfter):
-    """An action about the same thing runs; it is not known how long."""
+    """The resource is locked by another action, for an unknown time."""
 
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
@@ -64,31 +64,31 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "robot_unavailable": cloud.Unavailable,
     "unknown_error": cloud.Unknown,
 }
-"""The API's own words."""
+"""Error codes of the API."""
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A thing of which the name counts."""
+    """Resource with ID and name."""
 
     id: int
     name: str
 
 
 class Labelled(Named, frozen=True):
-    """A thing with labels."""
+    """Resource with labels."""
 
     labels: dict[str, str] = {}
 
 
 class Ip(msgspec.Struct, frozen=True):
-    """A public address; an address of IPv6 of a server is a range."""
+    """Public address; a server's IPv6 address is a range."""
 
     ip: str | None = None
     dns_ptr: Any = None
 
 
 class PublicNet(msgspec.Struct, frozen=True):
-    """The public side of a server or load balancer."""
+    """Public interface of a server or load balancer."""
 
     ipv4: Ip | None = None
     ipv6: Ip | None = None
@@ -96,20 +96,20 @@ class PublicNet(msgspec.Struct, frozen=True):
 
 
 class PrivateNet(msgspec.Struct, frozen=True):
-    """A network that something is in, and its address there."""
+    """Attachment to a network, with the address there."""
 
     network: int | None = None
     ip: str | None = None
 
 
 class Datacenter(msgspec.Struct, frozen=True):
-    """A part of a location, which the API is about to leave out."""
+    """Part of a location. Deprecated: the API will remove it from servers."""
 
     location: Named | None = None
 
 
 class Server(Labelled, frozen=True, kw_only=True):
-    """A server, with the fields we use; there may be states that we do not know."""
+    """Server, with the fields in use. Unknown states are possible."""
 
     status: str
     server_type: Named
@@ -122,13 +122,13 @@ class Server(Labelled, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """The name of its location."""
-        found = self.location or (self.datacenter and self.datacenter.location)
-        return found.name if found else ""
+        """Name of the location."""
+        location = self.location or (self.datacenter and self.datacenter.location)
+        return location.name if location else ""
 
 
 class HttpCheck(msgspec.Struct, frozen=True):
-    """What a health check by HTTP looks at."""
+    """Request and expected response of an HTTP health check."""
 
     domain: str | None = None
     path: str = "/"
@@ -137,7 +137,7 @@ class HttpCheck(msgspec.Struct, frozen=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How targets are looked at; times are seconds."""
+    """Health check of targets; times are in seconds."""
 
     protocol: str
     port: int
@@ -148,7 +148,7 @@ class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
-    """What HTTP adds to a service; times are seconds."""
+    """HTTP settings of a listener; times are in seconds."""
 
     cookie_name: str | None = None
     cookie_lifetime: int | None = None
@@ -159,7 +159,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
-    """A service of a load balancer: where it listens, and where traffic goes."""
+    """Listener of a load balancer, which the API calls a service."""
 
     protocol: str
     listen_port: int
@@ -170,13 +170,13 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetServer(msgspec.Struct, frozen=True):
-    """A server that is a target."""
+    """Server of a target."""
 
     id: int
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where traffic goes; `type` says which of the others is there."""
+    """Target of a load balancer; `type` names the field that is set."""
 
     type: str
     server: TargetServer | None = None
@@ -185,26 +185,26 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancerType(Named, frozen=True, kw_only=True):
-    """What a load balancer may have."""
+    """Type of a load balancer, with its limits."""
 
     max_targets: int = 0
     deprecated: str | None = None
 
 
 class Algorithm(msgspec.Struct, frozen=True):
-    """How a target is chosen."""
+    """Balancing algorithm."""
 
     type: str
 
 
 class Protection(msgspec.Struct, frozen=True):
-    """What may not be done."""
+    """Protection against calls."""
 
     delete: bool = False
 
 
 class Balancer(Labelled, frozen=True, kw_only=True):
-    """A load balancer, with the fields we use."""
+    """Load balancer, with the fields in use."""
 
     load_balancer_type: BalancerType
     algorithm: Algorithm
@@ -216,14 +216,14 @@ class Balancer(Labelled, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A range, and the private address that it is sent to."""
+    """Route of a network from a CIDR to a private address."""
 
     destination: str
     gateway: str
 
 
 class Network(Named, frozen=True, kw_only=True):
-    """A private network."""
+    """Private network."""
 
     ip_range: str = ""
     routes: tuple[Route, ...] = ()
@@ -231,26 +231,26 @@ class Network(Named, frozen=True, kw_only=True):
 
 
 class Volume(Labelled, frozen=True, kw_only=True):
-    """A volume, and the server that has it."""
+    """Volume; `server` is the ID of the server it is attached to."""
 
     server: int | None = None
 
 
 class Group(Labelled, frozen=True, kw_only=True):
-    """A placement group, and the servers in it."""
+    """Placement group; `servers` are the IDs of its members."""
 
     servers: tuple[int, ...] = ()
 
 
 class ActionError(msgspec.Struct, frozen=True):
-    """Why an action failed."""
+    """Reason for which an action failed."""
 
     code: str = ""
     message: str = ""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the API does."""
+    """Asynchronous operation of the API."""
 
     id: int
     command: str = ""
@@ -259,7 +259,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pagination(msgspec.Struct, frozen=True):
-    # One without this field is broken, lest a listing be cut short silently.
+    # Required: a page without this field must fail, not end the listing early.
     next_page: int | None
 
 
@@ -276,14 +276,14 @@ L = TypeVar("L", bound=Labelled)
 
 
 def _refusal(body: bytes) -> rest.Refusal:
-    """The API's words; with the fields that were wrong."""
+    """Parse an error response; the message includes the invalid fields."""
     error = msgspec.json.decode(body, type=_ErrorAnswer).error
     details = error.get("details")
     fields = details.get("fields") if isinstance(details, dict) else None
     wrong = [
-        f"{one.get('name')}: {', '.join(map(str, one.get('messages') or []))}"
-        for one in fields or []
-        if isinstance(one, dict)
+        f"{field.get('name')}: {', '.join(map(str, field.get('messages') or []))}"
+        for field in fields or []
+        if isinstance(field, dict)
     ]
     message = "; ".join([str(error.get("message", "")), *wrong])
     return rest.Refusal(code=str(error.get("code", "")), message=message)
@@ -291,7 +291,7 @@ def _refusal(body: bytes) -> rest.Refusal:
 
 @functools.cache
 def _shape(*fields: Any) -> Any:
-    """A Struct with these fields, as `msgspec.defstruct` takes them."""
+    """Return a Struct type with fields as for `msgspec.defstruct`."""
     return msgspec.defstruct("_Answer", fields, frozen=True)
 
 
@@ -302,7 +302,7 @@ class Client:
         self._http = http
 
     async def one(self, path: str, key: str, kind: type[N]) -> N:
-        """One thing by its ID, such as `/servers/42`; `NotFound` if there is none."""
+        """Return a resource by path, such as `/servers/42`. Raises `NotFound`."""
         answer: Any = await self._http.get(path, _shape((key, kind)))
         thing: N = getattr(answer, key)
         if not path.endswith(f"/{thing.id}"):
@@ -312,90 +312,90 @@ class Client:
     async def all(
         self, table: str, kind: type[N], query: Mapping[str, str] | None = None
     ) -> tuple[list[N], int]:
-        """All things of a kind, or those that the query asks for, and how many requests it took."""
+        """Return all resources of a kind that match a query, and the number of requests."""
         items: Any = (table, tuple.__class_getitem__((kind, ...)))
         page = _shape(items, ("meta", _Meta))
 
-        def after(read: Any) -> Mapping[str, str] | None:
-            number = read.meta.pagination.next_page
+        def after(answer: Any) -> Mapping[str, str] | None:
+            number = answer.meta.pagination.next_page
             return {"page": str(number)} if number else None
 
         given = {**(query or {}), "per_page": PER_PAGE}
         pages = await self._http.pages(f"/{table}", page, given, after=after)
-        return [one for read in pages for one in getattr(read, table)], len(pages)
+        return [item for answer in pages for item in getattr(answer, table)], len(pages)
 
     async def labelled(self, table: str, kind: type[N], labels: Mapping[str, str]) -> list[N]:
-        """All things of a kind with these labels."""
+        """Return all resources of a kind with the given labels."""
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         return (await self.all(table, kind, {"label_selector": selector}))[0]
 
     async def named(self, table: str, kind: type[N], name: str) -> N | None:
-        """The thing of that name, which is unique; None if there is none."""
-        found, _ = await self.all(table, kind, {"name": name})
-        return next((one for one in found if one.name == name), None)
+        """Return the resource with a name, which is unique; None if there is none."""
+        things, _ = await self.all(table, kind, {"name": name})
+        return next((thing for thing in things if thing.name == name), None)
 
     async def resolved(self, table: str, key: str, kind: type[N], word: str) -> N:
-        """A thing by its ID or its name. Raises InvalidArgument: there is none."""
+        """Return a resource by its ID or its name. Raises `InvalidArgument` if there is none."""
         try:
             number = parse_digits(word)
-            found = (
+            thing = (
                 await self.named(table, kind, word)
                 if number is None
                 else await self.one(f"/{table}/{number}", key, kind)
             )
         except cloud.NotFound:
-            found = None
-        if found is None:
+            thing = None
+        if thing is None:
             raise cloud.InvalidArgument(f"{key} {word!r} does not exist; give its name or its ID")
-        return found
+        return thing
 
     async def create(self, table: str, key: str, kind: type[N], order: object) -> tuple[N, Action]:
-        """Order a thing, and the action that makes it, which may be over."""
+        """Create a resource. Return it with the creating action, which may have finished."""
         shape = _shape((key, kind), ("action", Action | None, None))
         answer: Any = await self._http.send("POST", f"/{table}", order, shape)
         return getattr(answer, key), answer.action or Action(id=0, status="success")
 
     async def rename(self, number: int, *, name: str, labels: Mapping[str, str]) -> Balancer:
-        """Give a load balancer its name and its labels, all of them."""
+        """Set name and labels of a load balancer; the labels replace all existing ones."""
         answer: Any = await self._http.send(
             "PUT",
             f"/load_balancers/{number}",
             {"name": name, "labels": labels},
             _shape(("load_balancer", Balancer)),
         )
-        found: Balancer = answer.load_balancer
-        return found
+        balancer: Balancer = answer.load_balancer
+        return balancer
 
     async def act(self, path: str, order: object = None) -> Action:
-        """Begin an action, such as `/networks/42/actions/add_route`."""
+        """Start an action, such as `/networks/42/actions/add_route`."""
         answer: Any = await self._http.send("POST", path, order or {}, _shape(("action", Action)))
         action: Action = answer.action
         return action
 
     async def delete(self, path: str) -> Action | None:
-        """Take a thing away; `NotFound` if it is gone. What takes longer answers with an action."""
+        """Delete a resource; return the action, if any. Raises `NotFound`."""
         body = await self._http.request("DELETE", path)
         shape = _shape(("action", Action | None, None))
         action: Action | None = rest.decoded(f"DELETE {path}", body, shape).action if body else None
         return action
 
     async def actions(self, ids: Sequence[int]) -> list[Action]:
-        """How actions are getting on; one request."""
-        # The query is written into the path: the same name comes several times.
-        query = "&".join(f"id={each}" for each in ids)
+        """Return the current state of actions: one request."""
+        # The query is part of the path because the parameter `id` is repeated.
+        query = "&".join(f"id={action_id}" for action_id in ids)
         shape = _shape(("actions", tuple[Action, ...]))
         return list((await self._http.get(f"/actions?{query}", shape)).actions)
 
 
 @contextlib.asynccontextmanager
 async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
-    """A client with its own connections and its own account of the rate limit."""
+    """Open a client with its own connection pool and its own rate limiter."""
     async with rest.open_client(
         endpoint,
         refusal=_refusal,
         codes=CODES,
         authorization=f"Bearer {token}",
-        timeout_s=15.0,  # as the vendor's manager
+        timeout_s=15.0,  # as in hcloud-cloud-controller-manager
         quota=HeaderQuota(),
         success={"GET": 200, "POST": 201, "PUT": 200, "DELETE": (200, 204)},
     ) as http:
@@ -405,11 +405,11 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
 HOUR_S = 3600.0
 
 RESERVE = 0.1
-"""Part of the limit below which requests wait."""
+"""Fraction of the rate limit below which requests are paced."""
 
 
 class HeaderQuota:
-    """What keeps the requests of one token to the rate limit."""
+    """Rate limiter of one token, driven by the API's `RateLimit-*` headers."""
 
     def __init__(self) -> None:
         self._limit = 0
@@ -418,9 +418,9 @@ class HeaderQuota:
         self._line = asyncio.Lock()
 
     async def acquire(self) -> None:
-        """Wait where few requests are left."""
+        """Wait for a slot if fewer than `RESERVE` of the requests are left."""
         if not self._limit or self._remaining > self._limit * RESERVE:
-            self._remaining -= 1  # until the answer says how many there really are
+            self._remaining -= 1  # an estimate, until the response has the actual number
             return
         async with self._line:
             wait_s = self._next_at - monotonic()
@@ -429,7 +429,7 @@ class HeaderQuota:
             self._next_at = monotonic() + HOUR_S / self._limit
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take note of `RateLimit-Limit` and `RateLimit-Remaining`, if they are there."""
+        """Record `RateLimit-Limit` and `RateLimit-Remaining` of a response, if present."""
         limit, remaining = (
             parse_digits(headers.get(f"RateLimit-{name}", "")) for name in ("Limit", "Remaining")
         )

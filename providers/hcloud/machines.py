@@ -1,12 +1,12 @@
-"""Servers by request: the driver for MachineClasses.
+"""Machine driver of the Hetzner Cloud.
 
 Provider spec  see `Spec`
-Credentials    `token`, an API token with rights to write
+Credentials    `token`, an API token with write permission
 
-A server carries its identity as labels, and so do the SSH key and the volumes that are created
-before it or beside it. Placement groups are shared by the machines of a pool and carry
-cluster, namespace and pool. Names of servers are unique in a project, so an order whose answer was
-lost is refused when it comes again, and what has the name is looked at.
+Servers, their SSH keys and their volumes carry the machine's identity as labels. Keys and volumes
+are created before the server. Placement groups are shared by the machines of a pool and carry
+cluster, namespace and pool. Server names are unique in a project: repeating an order whose
+response was lost yields a name conflict, and the existing server is adopted if it is the machine's.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MARKS = Marks(
     cluster=CLUSTER, namespace=names.NAMESPACE, pool=names.POOL, name=names.NAME, uid=names.UID
 )
 PREFIX = CLUSTER.partition("/")[0] + "/"
-"""What the names of all of them begin with."""
+"""Prefix of all identity labels."""
 
 SMALLEST_VOLUME, LARGEST_VOLUME = 10, 10240
-"""GB, as the API has them."""
+"""Limits of the API, in GB."""
 
 _NAMES = {"assign_public_ipv4": "assignPublicIPv4", "assign_public_ipv6": "assignPublicIPv6"}
 
@@ -49,12 +49,13 @@ def _name(field: str) -> str:
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
-    """The `providerSpec` of a MachineClass; null is the same as nothing.
+    """The `providerSpec` of a MachineClass; null means the default.
 
-    `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a key
-    that nobody has, or else a password would be mailed. `placementGroupPrefix` spreads the servers
-    of a pool over groups of that name that are made for it. `volumes` are sizes in GB of volumes
-    that are made with the server and go with it. Of `datacenter` only the location counts.
+    `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a
+    generated key without a private half, since the API would mail a password otherwise.
+    `placementGroupPrefix` spreads the servers of a pool over placement groups that are created
+    with this prefix. `volumes` are sizes in GB of volumes that are created and deleted with the
+    server. Of `datacenter`, only the location is used.
     """
 
     server_type: str
@@ -72,15 +73,15 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
 
     @property
     def place(self) -> str:
-        """The location; empty = the cloud chooses."""
+        """Location; empty = the cloud chooses."""
         return self.location or self.datacenter.partition("-")[0]
 
 
 def read(given: Mapping[str, Any]) -> Spec:
-    """A spec that holds.
+    """Parse a provider spec.
 
     Raises:
-        InvalidArgument: it does not; the message names every fault.
+        InvalidArgument: the spec is invalid; the message lists every problem.
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
@@ -88,29 +89,29 @@ def read(given: Mapping[str, Any]) -> Spec:
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
-    """Everything that is wrong with a spec and its credentials."""
-    found = _problems(given)
+    """Return all problems of a provider spec and its credentials."""
+    faults = _problems(given)
     try:
         token(credentials)
     except cloud.InvalidArgument as error:
-        found.append(cloud.Problem(field="secretRef", message=str(error)))
-    return found
+        faults.append(cloud.Problem(field="secretRef", message=str(error)))
+    return faults
 
 
 def token(credentials: Mapping[str, bytes]) -> str:
-    """The API token.
+    """Return the API token.
 
     Raises:
-        InvalidArgument: there is none, or none for a header; its value is not told.
+        InvalidArgument: it is missing, or not valid in a header; the message omits the value.
     """
-    found = cloud.token_of(credentials, "token")
-    if not found:
+    value = cloud.token_of(credentials, "token")
+    if not value:
         raise cloud.InvalidArgument("the credentials lack token, an API token of the project")
-    return found
+    return value
 
 
 def user_data(content: bytes) -> str:
-    """User data as the API takes it. Raises InvalidArgument."""
+    """Return user data in the API's form. Raises `InvalidArgument` unless it is UTF-8."""
     try:
         return content.decode()
     except ValueError:
@@ -118,52 +119,52 @@ def user_data(content: bytes) -> str:
 
 
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    values, found = converted(given, Spec)
+    values, faults = converted(given, Spec)
     for name, value in values.items():
-        found += _wrong(name, value)
+        faults += _wrong(name, value)
     if given.get("serverType") is None:
-        found.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
-    return sorted([*found, *_contradictions(values)], key=lambda one: one.field)
+        faults.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
+    return sorted([*faults, *_contradictions(values)], key=lambda fault: fault.field)
 
 
 def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
-    found = []
+    faults = []
     if values.get("location") and values.get("datacenter"):
         text = "is given beside location; leave it out"
-        found.append(cloud.Problem(field="datacenter", message=text))
+        faults.append(cloud.Problem(field="datacenter", message=text))
     if values.get("volumes") and not (values.get("location") or values.get("datacenter")):
         text = "is missing; volumes have to be made where the server will be"
-        found.append(cloud.Problem(field="location", message=text))
+        faults.append(cloud.Problem(field="location", message=text))
     ways = ("assignPublicIPv4", "assignPublicIPv6")
-    if not values.get("networks") and not any(values.get(one, True) for one in ways):
+    if not values.get("networks") and not any(values.get(way, True) for way in ways):
         text = f"is missing; without {' and '.join(ways)} a server needs one"
-        found.append(cloud.Problem(field="networks", message=text))
-    return found
+        faults.append(cloud.Problem(field="networks", message=text))
+    return faults
 
 
 def _wrong(name: str, value: Any) -> list[cloud.Problem]:
-    """What is wrong with a value of the right type."""
+    """Check a value that has the right type."""
     match name:
         case "labels":
-            said = f"must be labels, with no key below {PREFIX}, which are the cluster's marks"
-            bad = not all(_is_label(*one) for one in value.items())
+            reason = f"must be labels, with no key below {PREFIX}, which are the cluster's marks"
+            bad = not all(_is_label(*entry) for entry in value.items())
         case "volumes":
-            said = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
-            bad = not all(SMALLEST_VOLUME <= one <= LARGEST_VOLUME for one in value)
+            reason = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
+            bad = not all(SMALLEST_VOLUME <= entry <= LARGEST_VOLUME for entry in value)
         case "datacenter":
-            said = "must be a name such as fsn1-dc14; better use location"
+            reason = "must be a name such as fsn1-dc14; better use location"
             bad = parse_digits(value) is not None or (value != "" and not value.partition("-")[0])
         case "sshKeys" | "networks" | "firewalls":
-            said, bad = "each must be a name or an ID", not all(map(_is_name_or_id, value))
+            reason, bad = "each must be a name or an ID", not all(map(_is_name_or_id, value))
         case "serverType":
-            said, bad = "must not be empty", not value
+            reason, bad = "must not be empty", not value
         case _:
             return []
-    return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
+    return [cloud.Problem(field=name, message=f"{value!r}: {reason}")] if bad else []
 
 
 def _is_name_or_id(word: str | int) -> bool:
-    """Whether a word names a thing; what is all digits is an ID, and has to be one."""
+    """Return whether a value is a name or an ID; digits alone must be a valid ID."""
     if isinstance(word, int) or word.isdigit():
         return bool(parse_digits(str(word)))
     return bool(word)
@@ -178,10 +179,10 @@ def _is_label(key: str, value: str) -> bool:
 
 
 AGAIN_S = 2.0
-"""Seconds after which to ask whether the cloud has done it."""
+"""Retry delay, in seconds, while the cloud deletes a resource."""
 
 GROUP_SERVERS = 10
-"""Most servers of a spread group."""
+"""Maximum number of servers in a spread placement group (limit of the API)."""
 
 PHASES: Mapping[str, cloud.Phase] = {
     "initializing": cloud.Phase.CREATING,
@@ -196,12 +197,12 @@ Clients = cloud.Sessions[client.Client]
 
 
 def open_clients(endpoint: str) -> Clients:
-    """Clients of the cloud by credentials."""
+    """Return a pool of clients, one per set of credentials."""
     return cloud.Sessions(lambda _, credentials: client.open_client(endpoint, token(credentials)))
 
 
 class HcloudMachines(cloud.Driver[Clients]):
-    """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+    """Implementation of `MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "csi.hetzner.cloud"
     # Kubermatic's machine-controller calls this cloud "hetzner".
@@ -212,22 +213,24 @@ class HcloudMachines(cloud.Driver[Clients]):
         self._groups: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Two requests, one with keys in the spec; one for each volume, name of a network or
-        firewall, and two for a placement group.
+        """Create the server: two requests, or one with keys in the spec.
+
+        Each volume, and each network or firewall given by name, takes another request; a placement
+        group takes two.
         """
-        spec, who = read(req.provider_spec), req.identity
-        _check_marks(who)
-        async with self.spi.of(req.credentials, pool=who.pool) as api:
+        spec, identity = read(req.provider_spec), req.identity
+        _check_marks(identity)
+        async with self.spi.of(req.credentials, pool=identity.pool) as api:
             order = await _order(api, req, spec)
             if not spec.placement_group_prefix:
-                return await _make(api, who, order)
-            # Nobody may take an empty group away between its making and its first server.
-            async with self._group_lock(who):
-                group = await _group(api, who, spec.placement_group_prefix)
-                return await _make(api, who, {**order, "placement_group": group})
+                return await _make(api, identity, order)
+            # Locked, since a concurrent deletion would remove the group while it is still empty.
+            async with self._group_lock(identity):
+                group = await _group(api, identity, spec.placement_group_prefix)
+                return await _make(api, identity, {**order, "placement_group": group})
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """One request."""
+        """Return the status of the server: one request. Raises `NotFound` or `NotOwned`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             if req.provider_id:
                 return _info((await _owned(api, req))[0])
@@ -236,15 +239,15 @@ class HcloudMachines(cloud.Driver[Clients]):
         raise cloud.NotFound(f"no server of machine {req.identity.name}")
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Five requests, more for what was made beside it; not over before all is gone."""
+        """Delete the server and its resources: five requests or more. Raises `RetryAfter`."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
-            numbers, who = await _to_delete(api, req)
-            # First, for with the server whoever asks by provider ID alone loses the trace of it.
-            for key in await _marked(api, "ssh_keys", client.Labelled, who):
+            numbers, identity = await _to_delete(api, req)
+            # Keys first: by provider ID alone, their identity is known only from the server.
+            for key in await _marked(api, "ssh_keys", client.Labelled, identity):
                 await _gone(api, f"/ssh_keys/{key.id}")
             for number in numbers:
                 await _gone(api, f"/servers/{number}")
-            for volume in await _marked(api, "volumes", client.Volume, who):
+            for volume in await _marked(api, "volumes", client.Volume, identity):
                 if volume.server in (None, *numbers):
                     await _gone(api, f"/volumes/{volume.id}")
             if not (req.identity.cluster and req.identity.pool):
@@ -256,55 +259,55 @@ class HcloudMachines(cloud.Driver[Clients]):
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
-        """One request for each page of 50."""
+        """Return the servers of a pool: one request per page of 50."""
         if not is_label_value(req.pool):
             return []
         async with self.spi.of(req.credentials, pool=req.pool) as api:
-            found = await api.labelled("servers", client.Server, {names.POOL: req.pool})
+            servers = await api.labelled("servers", client.Server, {names.POOL: req.pool})
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(one.labels, one.name),
-                info=_info(one),
-                created=moment(one.created),
+                identity=MARKS.identity(server.labels, server.name),
+                info=_info(server),
+                created=moment(server.created),
             )
-            for one in found
+            for server in servers
         ]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """One request for each thing that the spec names, if it is to be live."""
-        found = list(problems(spec, credentials))
-        if live and not found:
+        """Return the problems of a spec; `live` looks up each referenced name: one request each."""
+        faults = list(problems(spec, credentials))
+        if live and not faults:
             try:
                 async with self.spi.of(credentials) as api:
-                    found += await _absent(api, read(spec))
+                    faults += await _absent(api, read(spec))
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
-                found.append(cloud.Problem(field="secretRef", message=str(error)))
-        return found
+                faults.append(cloud.Problem(field="secretRef", message=str(error)))
+        return faults
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Type and place."""
+        """Return size and location for the metrics; empty values for an invalid spec."""
         try:
-            found = read(spec)
+            parsed = read(spec)
         except cloud.InvalidArgument:
             return {"size": "", "location": ""}
-        return {"size": found.server_type, "location": found.place}
+        return {"size": parsed.server_type, "location": parsed.place}
 
-    def _group_lock(self, who: cloud.Identity) -> asyncio.Lock:
-        return self._groups.setdefault((who.cluster, who.pool), asyncio.Lock())
+    def _group_lock(self, identity: cloud.Identity) -> asyncio.Lock:
+        return self._groups.setdefault((identity.cluster, identity.pool), asyncio.Lock())
 
 
-# --- making -------------------------------------------------------------------------------------
+# --- creation -----------------------------------------------------------------------------------
 
 
 async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
-    """The order of a server; what it needs beside it is made."""
+    """Return the order of a server; create its volumes and its key."""
     content = user_data(req.user_data)
     networks = await _numbers(api, "networks", spec.networks)
     firewalls = await _numbers(api, "firewalls", spec.firewalls)
     volumes = await _make_volumes(api, req.identity, spec)
-    keys = [str(one) for one in spec.ssh_keys] or [await _make_key(api, req.identity)]
+    keys = [str(reference) for reference in spec.ssh_keys] or [await _make_key(api, req.identity)]
     order: dict[str, Any] = {
         "name": req.identity.name,
         "server_type": spec.server_type,
@@ -313,7 +316,7 @@ async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> d
         "user_data": content,
         "labels": {**spec.labels, **MARKS.of(req.identity)},
         "networks": networks,
-        "firewalls": [{"firewall": one} for one in firewalls],
+        "firewalls": [{"firewall": reference} for reference in firewalls],
         "volumes": volumes,
         "public_net": {
             "enable_ipv4": spec.assign_public_ipv4,
@@ -324,97 +327,105 @@ async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> d
 
 
 async def _make(
-    api: client.Client, who: cloud.Identity, order: Mapping[str, Any]
+    api: client.Client, identity: cloud.Identity, order: Mapping[str, Any]
 ) -> cloud.MachineInfo:
     try:
-        made, _ = await api.create("servers", "server", client.Server, order)
+        server, _ = await api.create("servers", "server", client.Server, order)
     except cloud.AlreadyExists:
-        found = await api.named("servers", client.Server, who.name)
-        if found is None:
+        existing = await api.named("servers", client.Server, identity.name)
+        if existing is None:
             raise
-        if not MARKS.bear(found.labels, who):
-            # Nothing of ours stays beside a server that is not ours.
+        if not MARKS.bear(existing.labels, identity):
+            # The server belongs to another machine: delete the key and volumes of this machine.
             for table in ("ssh_keys", "volumes"):
-                for one in await _marked(api, table, client.Labelled, who):
-                    await _gone(api, f"/{table}/{one.id}")
+                for leftover in await _marked(api, table, client.Labelled, identity):
+                    await _gone(api, f"/{table}/{leftover.id}")
             raise cloud.AlreadyExists(
-                f"server {found.id} has the name {who.name} and is not this machine's; delete the "
-                "machine, or the server if nobody needs it"
+                f"server {existing.id} has the name {identity.name} and is not this machine's; "
+                "delete the machine, or the server if nobody needs it"
             ) from None
-        if found.status == "deleting":
-            raise cloud.RetryAfter(f"{found.id} is being deleted", seconds=AGAIN_S) from None
-        made = found
-    return _info(made)
+        if existing.status == "deleting":
+            raise cloud.RetryAfter(f"{existing.id} is being deleted", seconds=AGAIN_S) from None
+        server = existing
+    return _info(server)
 
 
 async def _numbers(api: client.Client, table: str, words: Sequence[str | int]) -> list[int]:
-    """IDs of things that are named by name or ID."""
-    key, found = table.removesuffix("s"), []
+    """Return the IDs of resources given by name or ID."""
+    key, ids = table.removesuffix("s"), []
     for word in map(str, words):
         number = parse_digits(word)
         if number is None:
             number = (await api.resolved(table, key, client.Named, word)).id
-        found.append(number)
-    return found
+        ids.append(number)
+    return ids
 
 
-async def _make_key(api: client.Client, who: cloud.Identity) -> str:
-    """The name of a key that nobody has: with none the API mails a password to the account."""
-    seed = sha256(f"{who.cluster}/{who.uid}".encode()).digest()
+async def _make_key(api: client.Client, identity: cloud.Identity) -> str:
+    """Create a key without a private half: with no key, the API mails a password."""
+    seed = sha256(f"{identity.cluster}/{identity.uid}".encode()).digest()
     name = f"kube-ccm-{seed.hex()[:32]}"
     kind = b"ssh-ed25519"
-    blob = b"".join(len(one).to_bytes(4, "big") + one for one in (kind, seed))
+    blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, seed))
     public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
-    order = {"name": name, "public_key": public, "labels": MARKS.of(who)}
-    with suppress(cloud.AlreadyExists):  # by an earlier call
+    order = {"name": name, "public_key": public, "labels": MARKS.of(identity)}
+    with suppress(cloud.AlreadyExists):  # created by an earlier call
         await api.create("ssh_keys", "ssh_key", client.Labelled, order)
     return name
 
 
-async def _make_volumes(api: client.Client, who: cloud.Identity, spec: Spec) -> list[int]:
-    """IDs of the volumes, of which an earlier call may have made some."""
+async def _make_volumes(api: client.Client, identity: cloud.Identity, spec: Spec) -> list[int]:
+    """Return the IDs of the volumes; create those that do not exist yet."""
     if not spec.volumes:
         return []
-    there = {
-        one.labels.get(names.NUMBER): one.id
-        for one in await _marked(api, "volumes", client.Volume, who)
+    existing = {
+        entry.labels.get(names.NUMBER): entry.id
+        for entry in await _marked(api, "volumes", client.Volume, identity)
     }
-    found = []
+    ids = []
     for number, size in enumerate(spec.volumes):
-        made = there.get(str(number))
-        if made is None:
-            labels = {**MARKS.of(who), names.NUMBER: str(number)}
-            name = f"{who.name}-{number}"
+        volume_id = existing.get(str(number))
+        if volume_id is None:
+            labels = {**MARKS.of(identity), names.NUMBER: str(number)}
+            name = f"{identity.name}-{number}"
             order = {"name": name, "size": size, "location": spec.place, "labels": labels}
-            made = (await api.create("volumes", "volume", client.Volume, order))[0].id
-        found.append(made)
-    return found
+            volume_id = (await api.create("volumes", "volume", client.Volume, order))[0].id
+        ids.append(volume_id)
+    return ids
 
 
-async def _group(api: client.Client, who: cloud.Identity, prefix: str) -> int:
-    """The ID of a group of this pool that has room; else one is made."""
-    for one in await _groups(api, who):
-        if one.name.startswith(f"{prefix}-") and len(one.servers) < GROUP_SERVERS:
-            return one.id
-    labels = {CLUSTER: who.cluster, names.NAMESPACE: who.namespace, names.POOL: who.pool}
+async def _group(api: client.Client, identity: cloud.Identity, prefix: str) -> int:
+    """Return the ID of a group of this pool with room for a server; create one if necessary."""
+    for group in await _groups(api, identity):
+        if group.name.startswith(f"{prefix}-") and len(group.servers) < GROUP_SERVERS:
+            return group.id
+    labels = {
+        CLUSTER: identity.cluster,
+        names.NAMESPACE: identity.namespace,
+        names.POOL: identity.pool,
+    }
     order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
-    made, _ = await api.create("placement_groups", "placement_group", client.Group, order)
-    return made.id
+    created, _ = await api.create("placement_groups", "placement_group", client.Group, order)
+    return created.id
 
 
-async def _groups(api: client.Client, who: cloud.Identity) -> Sequence[client.Group]:
-    """Return the groups of a pool, with those that were created before groups had a namespace.
+async def _groups(api: client.Client, identity: cloud.Identity) -> Sequence[client.Group]:
+    """Return the groups of a pool, with those created before groups had a namespace label.
 
-    Another namespace's pool of the same name is left out: its group may be empty only because its
-    first server is being ordered, under a lock of another process.
+    Pools of the same name in other namespaces are excluded. Their groups may look empty while
+    another process, which holds its own lock, orders the first server.
     """
-    labels = {names.CLUSTER: who.cluster, names.POOL: who.pool}
-    found = await api.labelled("placement_groups", client.Group, labels)
-    return [one for one in found if one.labels.get(names.NAMESPACE, "") in ("", who.namespace)]
+    labels = {names.CLUSTER: identity.cluster, names.POOL: identity.pool}
+    groups = await api.labelled("placement_groups", client.Group, labels)
+    return [
+        group
+        for group in groups
+        if group.labels.get(names.NAMESPACE, "") in ("", identity.namespace)
+    ]
 
 
 async def _gone(api: client.Client, path: str) -> None:
-    """Delete a thing. Raises RetryAfter: the cloud still works on it."""
+    """Delete a resource. Raises `RetryAfter` while the cloud works on it."""
     with suppress(cloud.NotFound):
         action = await api.delete(path)
         if action is not None and action.status == "running":
@@ -422,14 +433,14 @@ async def _gone(api: client.Client, path: str) -> None:
 
 
 async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
-    """What a spec names and the project does not have."""
+    """Return a problem for each referenced name that does not exist in the project."""
     named = [
         ("serverType", "server_types", spec.server_type),
         ("image", "images", spec.image),
         *([("location", "locations", spec.place)] if spec.place else []),
-        *(("networks", "networks", str(one)) for one in spec.networks),
-        *(("firewalls", "firewalls", str(one)) for one in spec.firewalls),
-        *(("sshKeys", "ssh_keys", str(one)) for one in spec.ssh_keys),
+        *(("networks", "networks", str(reference)) for reference in spec.networks),
+        *(("firewalls", "firewalls", str(reference)) for reference in spec.firewalls),
+        *(("sshKeys", "ssh_keys", str(reference)) for reference in spec.ssh_keys),
     ]
     return [
         cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
@@ -438,11 +449,15 @@ async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
     ]
 
 
-# --- whose it is --------------------------------------------------------------------------------
+# --- ownership ----------------------------------------------------------------------------------
 
 
-def _check_marks(who: cloud.Identity) -> None:
-    for word, text in (("cluster", who.cluster), ("pool", who.pool), ("name", who.name)):
+def _check_marks(identity: cloud.Identity) -> None:
+    for word, text in (
+        ("cluster", identity.cluster),
+        ("pool", identity.pool),
+        ("name", identity.name),
+    ):
         if not is_label_value(text):
             raise cloud.InvalidArgument(
                 f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
@@ -451,23 +466,25 @@ def _check_marks(who: cloud.Identity) -> None:
 
 
 async def _marked(
-    api: client.Client, table: str, kind: type[client.L], who: cloud.Identity
+    api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity
 ) -> Sequence[client.L]:
-    """What bears an identity; nothing for none."""
-    if not who.uid or not is_label_value(who.cluster):
+    """Return the resources with an identity; none for an empty identity."""
+    if not identity.uid or not is_label_value(identity.cluster):
         return []
-    found = await api.labelled(table, kind, {names.CLUSTER: who.cluster, names.UID: who.uid})
-    return [one for one in found if MARKS.bear(one.labels, who)]
+    resources = await api.labelled(
+        table, kind, {names.CLUSTER: identity.cluster, names.UID: identity.uid}
+    )
+    return [resource for resource in resources if MARKS.bear(resource.labels, identity)]
 
 
 async def _owned(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[client.Server, cloud.Identity]:
-    """Return the server of the provider ID, and the identity of what was created beside it.
+    """Return the server with the provider ID, and the identity on its other resources.
 
     Raises:
-        NotFound: there is no such server.
-        NotOwned: it is not the machine's.
+        NotFound: the server does not exist.
+        NotOwned: the server belongs to another machine.
     """
     number = instances.parse_id(req.provider_id)
     server = await api.one(f"/servers/{number}", "server", client.Server)
@@ -477,15 +494,15 @@ async def _owned(
 async def _to_delete(
     api: client.Client, req: cloud.MachineRequest
 ) -> tuple[Sequence[int], cloud.Identity]:
-    """Return the IDs of the servers, and the identity of what was created beside them."""
+    """Return the IDs of the servers to delete, and the identity on their other resources."""
     if not req.provider_id:
-        found = await _marked(api, "servers", client.Server, req.identity)
-        return [one.id for one in found], req.identity
+        servers = await _marked(api, "servers", client.Server, req.identity)
+        return [entry.id for entry in servers], req.identity
     try:
-        server, who = await _owned(api, req)
+        server, identity = await _owned(api, req)
     except cloud.NotFound:
         return [], req.identity
-    return [server.id], who
+    return [server.id], identity
 
 
 def _info(server: client.Server) -> cloud.MachineInfo:
@@ -498,6 +515,9 @@ def _info(server: client.Server) -> cloud.MachineInfo:
 
 
 def _addresses(server: client.Server) -> Sequence[cloud.NodeAddress]:
-    """Name, public addresses, and those in every network: a class does not say which counts."""
-    private = [cloud.address("InternalIP", one.ip) for one in server.private_net if one.ip]
+    """Return name, public addresses and the address in every network.
+
+    The spec of a MachineClass does not select one network, so all count.
+    """
+    private = [cloud.address("InternalIP", net.ip) for net in server.private_net if net.ip]
     return (*instances.addresses(server, "dualstack", None), *private)

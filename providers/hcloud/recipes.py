@@ -1,7 +1,7 @@
-"""What a load balancer is made of: as a Service asks for it, and as the API says it is. Pure.
+"""Load balancers as a Service wants them and as the API returns them: comparison and steps. Pure.
 
-Much of it may be left to the API. What a Service does not ask for is compared with nothing, so that
-a load balancer that somebody else settled stays as it is; a new one gets the API's defaults.
+A Service may leave properties to the API. Such properties are not compared, so that manual changes
+of a load balancer survive; a new load balancer gets the API's defaults.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from . import service_annotations as ann
 
 DEFAULT_TYPE = "lb11"
 MOST_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
-"""Type -> targets that it may have, as long as nobody has said so."""
+"""Type -> maximum number of targets; used until the API has reported the limit."""
 
 DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
 DEFAULT_CODES = ("2??", "3??")
-"""What the API fills in; used for digests alone, where a mistake costs a look."""
+"""Defaults of the API. Used only for digests: a wrong value costs one more read, no change."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A health check; None leaves the choice to the API.
+    """Health check; None leaves a value to the API.
 
-    `http` has what a Service asks for where it is one by HTTP; None: it is none.
+    `http` has the settings of an HTTP check, as far as the Service sets them; None: a TCP check.
     """
 
     protocol: str
@@ -43,7 +43,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a load balancer listens; `http` has what a Service asks for."""
+    """Listener; `http` has the HTTP settings that the Service sets."""
 
     protocol: str
     listen_port: int
@@ -54,7 +54,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Service asks for; None and empty text leave the choice to the API."""
+    """Wanted load balancer; None and empty text leave a value to the API."""
 
     type: str
     algorithm: str | None
@@ -68,8 +68,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first(*values: Any) -> Any:
-    """The first that is not None."""
-    return next((one for one in values if one is not None), None)
+    """Return the first value that is not None."""
+    return next((value for value in values if value is not None), None)
 
 
 def wanted(
@@ -79,10 +79,10 @@ def wanted(
     network: int | None,
     certificates: Sequence[int] = (),
 ) -> Recipe:
-    """What a Service asks for.
+    """Return the load balancer that a Service asks for.
 
     Raises:
-        InvalidArgument: what cannot be had, or what makes no sense.
+        InvalidArgument: the Service asks for something unsupported or contradictory.
     """
     private = first(ann.USE_PRIVATE_IP.read(service), settings.balancers_use_private_ip)
     if private and network is None:
@@ -102,7 +102,7 @@ def wanted(
         subnet=first(ann.PRIVATE_SUBNET.read(service), settings.balancers_private_subnet_ip_range),
         private_targets=private,
         dns={family: name for family, name in dns.items() if name},
-        ports=tuple(_port(service, one, settings, certificates) for one in service.ports),
+        ports=tuple(_port(service, port, settings, certificates) for port in service.ports),
     )
 
 
@@ -132,7 +132,7 @@ def _port(
 
 
 def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) -> Mapping[str, Any]:
-    found = {
+    values = {
         "cookie_name": ann.COOKIE_NAME.read(service),
         "cookie_lifetime": _whole(ann.COOKIE_LIFETIME.read(service)),
         "timeout_idle": _whole(ann.TIMEOUT_IDLE.read(service)),
@@ -140,11 +140,11 @@ def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) ->
         "redirect_http": ann.REDIRECT.read(service) if protocol == "https" else None,
         "certificates": sorted(certificates) if protocol == "https" and certificates else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _check(service: cloud.Service, protocol: str, node_port: int, settings: config.Config) -> Check:
-    """The health check; a plain one where nothing is said about it anywhere."""
+    """Return the health check: TCP to the node port unless something is configured."""
     times: dict[str, Any] = {
         "interval": _whole(
             first(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
@@ -155,35 +155,35 @@ def _check(service: cloud.Service, protocol: str, node_port: int, settings: conf
         "retries": first(ann.CHECK_RETRIES.read(service), settings.balancers_health_check_retries)
         or None,
     }
-    said = ann.CHECK_PROTOCOL.read(service)
+    check_protocol = ann.CHECK_PROTOCOL.read(service)
     port = ann.CHECK_PORT.read(service)
     http = _http_check(service)
-    if not any(one is not None for one in (*times.values(), said, port)) and not http:
+    if not any(value is not None for value in (*times.values(), check_protocol, port)) and not http:
         return Check(protocol="tcp", port=node_port)
-    kind = said or protocol
+    kind = check_protocol or protocol
     if kind == "tcp":
         return Check(protocol=kind, port=port or node_port, **times)
-    http["tls"] = kind == "https" or bool(http.get("tls"))  # always: so that it goes back, too
+    http["tls"] = kind == "https" or bool(http.get("tls"))  # always set, so that it is reset too
     return Check(protocol="http", port=port or node_port, http=http, **times)
 
 
 def _http_check(service: cloud.Service) -> dict[str, Any]:
-    """What is asked for of HTTP, if the check should be one."""
+    """Return the HTTP settings of the health check that the Service sets."""
     codes = ann.STATUS_CODES.read(service)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "domain": ann.CHECK_DOMAIN.read(service),
         "path": ann.CHECK_PATH.read(service),
         "tls": ann.CHECK_TLS.read(service),
         "status_codes": sorted(codes) if codes else None,
     }
-    # The API takes no empty text: it stands for its default.
+    # Empty text means the default, and the API refuses empty text.
     empty = {"domain": None, "path": "/"}
-    asked = {name: value for name, value in found.items() if value is not None}
+    asked = {name: value for name, value in values.items() if value is not None}
     return {name: empty[name] if value == "" else value for name, value in asked.items()}
 
 
 def _whole(duration: timedelta | None) -> int | None:
-    """Whole seconds; zero leaves the choice to the API."""
+    """Return whole seconds; None for zero, which leaves the value to the API."""
     return int(duration.total_seconds()) or None if duration is not None else None
 
 
@@ -191,13 +191,13 @@ def _whole(duration: timedelta | None) -> int | None:
 
 
 def members(service: cloud.Service, nodes: Iterable[cloud.Node], most: int) -> tuple[int, ...]:
-    """Return IDs of the servers that get traffic, at most so many of them: always the same ones.
+    """Return the `most` lowest IDs of the servers that get traffic; all of them for 0.
 
     Raises:
-        InvalidArgument: the node selector cannot be read.
+        InvalidArgument: the node selector is malformed.
     """
-    found = sorted(servers(nodes, ann.NODE_SELECTOR.read(service)))
-    return tuple(found[:most] if most else found)
+    ids = sorted(servers(nodes, ann.NODE_SELECTOR.read(service)))
+    return tuple(ids[:most] if most else ids)
 
 
 def members_of(
@@ -208,21 +208,21 @@ def members_of(
 ) -> Mapping[int, bool]:
     """Return the members of an existing load balancer: server -> whether by its private address.
 
-    The Service may ask for what cannot be had. Targets are reached in the way they already are, and
-    an unreadable node selector selects all nodes. Present targets come before new ones.
+    Invalid annotations do not block an update. Existing targets keep their kind of address, and a
+    malformed node selector selects all nodes. Existing targets come before new ones.
     """
-    there = held_servers(held)
-    ways = set(there.values())
+    present = held_servers(held)
+    ways = set(present.values())
     private = first(ann.lenient(service, ann.USE_PRIVATE_IP), settings.balancers_use_private_ip)
     if len(ways) == 1:
         (private,) = ways
-    found = servers(nodes, ann.lenient(service, ann.NODE_SELECTOR))
-    ordered = sorted(found, key=lambda number: (number not in there, number))
-    return {number: there.get(number, private) for number in ordered}
+    selected = servers(nodes, ann.lenient(service, ann.NODE_SELECTOR))
+    ordered = sorted(selected, key=lambda number: (number not in present, number))
+    return {number: present.get(number, private) for number in ordered}
 
 
 def servers(nodes: Iterable[cloud.Node], selector: str | None = None) -> Mapping[int, str]:
-    """Return the ID of the server of each selected node -> the node's name."""
+    """Return the selected nodes: server ID -> node name."""
     terms = parse_labels(selector or "")
     return {
         number: node.name
@@ -236,16 +236,19 @@ def _server(node: cloud.Node) -> Iterable[int]:
     try:
         yield int(instances.parse_id(node.provider_id))
     except cloud.InvalidArgument:
-        return  # no server of ours, or not known yet
+        return  # not a server of this cloud, or no provider ID yet
 
 
 def has_dedicated(nodes: Iterable[cloud.Node]) -> bool:
-    """Whether some nodes are Robot servers, which the vendor's manager reaches by IP targets."""
+    """Return whether some nodes are Robot servers.
+
+    hcloud-cloud-controller-manager adds these as IP targets.
+    """
     return any(instances.ROBOT.fullmatch(node.provider_id) for node in nodes)
 
 
 def most_targets(recipe: Recipe, held: client.Balancer | None) -> int:
-    """How many targets there may be; 0 = it is not known."""
+    """Return the maximum number of targets; 0 = unknown."""
     if held is not None and recipe.type in ("", held.load_balancer_type.name):
         return held.load_balancer_type.max_targets
     return MOST_TARGETS.get(recipe.type or DEFAULT_TYPE, 0)
@@ -255,13 +258,13 @@ def most_targets(recipe: Recipe, held: client.Balancer | None) -> int:
 
 
 def target(number: int, *, private: bool | None = None) -> Mapping[str, Any]:
-    """A target as the API takes it; `private` only where one is added."""
-    found: dict[str, Any] = {"type": "server", "server": {"id": number}}
-    return found if private is None else {**found, "use_private_ip": private}
+    """Return a target in the API's form; `private` is set only to add one."""
+    order: dict[str, Any] = {"type": "server", "server": {"id": number}}
+    return order if private is None else {**order, "use_private_ip": private}
 
 
 def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, Any]:
-    """A service as the API takes it: what is asked for, and else what is there, or a default."""
+    """Return a listener in the API's form; unset values come from `held`, or are defaults."""
     check = held.health_check if held else client.HealthCheck(protocol="tcp", port=1)
     order: dict[str, Any] = {
         "protocol": port.protocol,
@@ -277,9 +280,9 @@ def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, An
         },
     }
     if port.check.http is not None:
-        there = msgspec.to_builtins(check.http or client.HttpCheck())
-        codes = there.pop("status_codes")
-        kept = {**there, "status_codes": codes} if codes else there
+        present = msgspec.to_builtins(check.http or client.HttpCheck())
+        codes = present.pop("status_codes")
+        kept = {**present, "status_codes": codes} if codes else present
         order["health_check"]["http"] = {**kept, **port.check.http}
     if port.http:
         order["http"] = dict(port.http)
@@ -287,23 +290,22 @@ def listener(port: Port, held: client.Listener | None = None) -> Mapping[str, An
 
 
 def fits(held: client.Listener, port: Port) -> bool:
-    """Whether a service is as it is asked for, where it is."""
-    there, asked = held.health_check, port.check
+    """Return whether an existing listener has all that a port asks for."""
+    present, asked = held.health_check, port.check
     return (
         (held.protocol, held.destination_port) == (port.protocol, port.destination_port)
         and port.proxyprotocol in (None, held.proxyprotocol)
-        and (there.protocol, there.port) == (asked.protocol, asked.port)
-        and asked.interval in (None, there.interval)
-        and asked.timeout in (None, there.timeout)
-        and asked.retries in (None, there.retries)
-        and _has(there.http or client.HttpCheck(), asked.http or {})
+        and (present.protocol, present.port) == (asked.protocol, asked.port)
+        and asked.interval in (None, present.interval)
+        and asked.timeout in (None, present.timeout)
+        and asked.retries in (None, present.retries)
+        and _has(present.http or client.HttpCheck(), asked.http or {})
         and _has(held.http or client.Http(), port.http)
     )
 
 
-def _has(there: msgspec.Struct, asked: Mapping[str, Any]) -> bool:
-    """Whether something is so as far as it is asked for."""
-    return all(_plain(getattr(there, name)) == value for name, value in asked.items())
+def _has(present: msgspec.Struct, asked: Mapping[str, Any]) -> bool:
+    return all(_plain(getattr(present, name)) == value for name, value in asked.items())
 
 
 def _plain(value: Any) -> Any:
@@ -314,8 +316,11 @@ def _plain(value: Any) -> Any:
 
 
 def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: object) -> str:
-    """The digest of what a Service asks for; `more` is what no load balancer shows of itself."""
-    ports = [msgspec.convert(_whole_listener(one), client.Listener) for one in recipe.ports]
+    """Return the digest of a wanted load balancer.
+
+    `more` has the properties that a load balancer in the API does not show.
+    """
+    ports = [msgspec.convert(_whole_listener(item), client.Listener) for item in recipe.ports]
     networks = [recipe.network] if recipe.network is not None else []
     shown = [
         name,
@@ -324,15 +329,15 @@ def wanted_digest(name: str, recipe: Recipe, servers: Sequence[int], *more: obje
         first(recipe.public, True),
         networks,
         _sorted(ports),
-        sorted((one, recipe.private_targets) for one in servers),
+        sorted((item, recipe.private_targets) for item in servers),
         [],
-        *[one for one in (recipe.private_ip, dict(recipe.dns), *more) if one],
+        *[item for item in (recipe.private_ip, dict(recipe.dns), *more) if item],
     ]
     return _digest(shown)
 
 
 def _whole_listener(port: Port) -> Mapping[str, Any]:
-    """A new service, with what the API fills in."""
+    """Return a new listener, with the defaults of the API filled in."""
     order = dict(listener(port))
     if port.protocol != "tcp":
         order["http"] = {**DEFAULT_HTTP, **port.http}
@@ -343,9 +348,9 @@ def _whole_listener(port: Port) -> Mapping[str, Any]:
 
 
 def held_digest(held: client.Balancer, network: int | None) -> str:
-    """The digest of what there is."""
-    joined = [one.network for one in held.private_net]
-    plain = [_in_order(one) for one in held.services]
+    """Return the digest of an existing load balancer."""
+    joined = [item.network for item in held.private_net]
+    plain = [_in_order(item) for item in held.services]
     shown = [
         held.name,
         held.load_balancer_type.name,
@@ -354,22 +359,22 @@ def held_digest(held: client.Balancer, network: int | None) -> str:
         [] if network is None else joined,
         _sorted(plain),
         sorted(held_servers(held).items()),
-        sorted(str(one.ip) for one in held.targets if one.type == "ip"),
+        sorted(str(item.ip) for item in held.targets if item.type == "ip"),
     ]
     return _digest(shown)
 
 
-def _in_order(one: client.Listener) -> client.Listener:
-    check = one.health_check
+def _in_order(item: client.Listener) -> client.Listener:
+    check = item.health_check
     if check.http:
         codes = tuple(sorted(check.http.status_codes))
         http = msgspec.structs.replace(check.http, status_codes=codes)
         check = msgspec.structs.replace(check, http=http)
-    return msgspec.structs.replace(one, http=_known(one.http), health_check=check)
+    return msgspec.structs.replace(item, http=_known(item.http), health_check=check)
 
 
 def _known(http: client.Http | None) -> client.Http | None:
-    """Without what the API fills in by itself."""
+    """Return HTTP settings in order and without the API's default of `timeout_idle`."""
     idle = None if http is None or http.timeout_idle == 50 else http.timeout_idle
     return http and msgspec.structs.replace(
         http, timeout_idle=idle, certificates=tuple(sorted(http.certificates))
@@ -377,8 +382,8 @@ def _known(http: client.Http | None) -> client.Http | None:
 
 
 def _sorted(listeners: Iterable[client.Listener]) -> list[Any]:
-    found: list[Any] = msgspec.to_builtins(sorted(listeners, key=lambda one: one.listen_port))
-    return found
+    plain: list[Any] = msgspec.to_builtins(sorted(listeners, key=lambda item: item.listen_port))
+    return plain
 
 
 def _digest(shown: object) -> str:
@@ -386,11 +391,11 @@ def _digest(shown: object) -> str:
 
 
 def held_servers(held: client.Balancer) -> dict[int, bool]:
-    """ID of each server that is a target -> whether by its private address."""
+    """Return the servers among the targets: ID -> whether by its private address."""
     return {
-        one.server.id: one.use_private_ip
-        for one in held.targets
-        if one.type == "server" and one.server
+        entry.server.id: entry.use_private_ip
+        for entry in held.targets
+        if entry.type == "server" and entry.server
     }
 
 
@@ -400,7 +405,7 @@ def held_servers(held: client.Balancer) -> dict[int, bool]:
 def status(
     held: client.Balancer, service: cloud.Service | None, settings: config.Config
 ) -> cloud.Status:
-    """Where it is reached; without a Service as if nothing special was asked for."""
+    """Return the status; without a Service, as for one without annotations."""
     hidden_v6 = settings.balancers_disable_ipv6
     hidden_private = settings.balancers_disable_private_ingress
     if service is not None:
@@ -408,40 +413,40 @@ def status(
             return cloud.Status(ingress=(cloud.Ingress(hostname=hostname),))
         hidden_v6 = first(ann.IPV6_DISABLED.read(service), hidden_v6)
         hidden_private = first(ann.DISABLE_PRIVATE_INGRESS.read(service), hidden_private)
-    public, found = held.public_net, []
+    public, addresses = held.public_net, []
     if public.enabled:
-        found += [public.ipv4, *([] if hidden_v6 else [public.ipv6])]
-    texts = [one.ip for one in found if one and one.ip]
-    texts += [] if hidden_private else [one.ip for one in held.private_net if one.ip]
-    mode: Any = "Proxy" if any(one.proxyprotocol for one in held.services) else "VIP"
-    return cloud.Status(ingress=tuple(cloud.Ingress(ip=one, ip_mode=mode) for one in texts))
+        addresses += [public.ipv4, *([] if hidden_v6 else [public.ipv6])]
+    texts = [item.ip for item in addresses if item and item.ip]
+    texts += [] if hidden_private else [item.ip for item in held.private_net if item.ip]
+    mode: Any = "Proxy" if any(item.proxyprotocol for item in held.services) else "VIP"
+    return cloud.Status(ingress=tuple(cloud.Ingress(ip=item, ip_mode=mode) for item in texts))
 
 
 def shape(service: cloud.Service) -> Sequence[object]:
-    """What only the Service's status shows; empty where nothing special is asked for."""
+    """Return the annotations that only affect the Service's status; empty if none is set."""
     asked = (ann.HOSTNAME, ann.IPV6_DISABLED, ann.DISABLE_PRIVATE_INGRESS)
-    found = [(one.name, one.read(service)) for one in asked]
-    return [(name, value) for name, value in found if value is not None]
+    values = [(annotation.name, annotation.read(service)) for annotation in asked]
+    return [(name, value) for name, value in values if value is not None]
 
 
 def has_address(held: client.Balancer) -> bool:
-    """Whether it can be reached at all yet."""
+    """Return whether the load balancer has an address yet."""
     if held.public_net.enabled:
         return bool(held.public_net.ipv4 and held.public_net.ipv4.ip)
-    return any(one.ip for one in held.private_net)
+    return any(net.ip for net in held.private_net)
 
 
 class Step(NamedTuple):
-    """An action about a load balancer, and what it is told."""
+    """Action on a load balancer, with its request body."""
 
     action: str
     order: Mapping[str, Any] | None
 
     @property
     def server(self) -> int | None:
-        """ID of the server that it adds or removes as a target."""
-        about = (self.order or {}).get("server")
-        return about and int(about["id"])
+        """ID of the server that the action adds or removes as a target."""
+        server = (self.order or {}).get("server")
+        return server and int(server["id"])
 
 
 READ_AGAIN = frozenset(
@@ -454,20 +459,20 @@ READ_AGAIN = frozenset(
         "add_service",
     }
 )
-"""Actions that may change where, or how, a load balancer is reached."""
+"""Actions that may change the addresses or the status of a load balancer."""
 
 
 def steps(
     held: client.Balancer, recipe: Recipe, servers: Sequence[int], *, keep_ips: bool
 ) -> list[Step]:
-    """All actions that it takes; the API has none for several things at once."""
+    """Return all actions that are necessary; the API has none for several changes at once."""
     moves = list(_networks(held, recipe))
     leaving: list[Step] = []
-    if any(one.action == "detach_from_network" for one in moves):
-        # No network is left while targets are reached through it.
-        stay = tuple(one for one in held.targets if not one.use_private_ip)
+    if any(item.action == "detach_from_network" for item in moves):
+        # The API refuses to detach a network while targets are reached through it.
+        stay = tuple(item for item in held.targets if not item.use_private_ip)
         through = [number for number, private in held_servers(held).items() if private]
-        leaving = [Step("remove_target", target(each)) for each in sorted(through)]
+        leaving = [Step("remove_target", target(server)) for server in sorted(through)]
         held = msgspec.structs.replace(held, targets=stay)
     return [
         *_properties(held, recipe),
@@ -479,24 +484,24 @@ def steps(
 
 
 def release(held: client.Balancer, service: cloud.Service) -> tuple[Sequence[Step], Sequence[int]]:
-    """Return what takes a Service off a load balancer that was adopted, and the ports that stay.
+    """Return the steps that release an adopted load balancer, and the ports that stay.
 
-    A Service may go before all that it asks for was done. What it did not bring is somebody
-    else's: a listener is the Service's where port and node port are, and targets are the Service's
-    where no other listener sends traffic to them.
+    The Service may be deleted before all its steps were done. A listener belongs to the Service if
+    port and node port match. Targets belong to the Service unless other listeners remain.
     """
-    # A Service that is no load balancer any more may have lost its node ports.
+    # A Service that is no longer of type LoadBalancer may have lost its node ports.
     brought = {port.port: port.node_port for port in service.ports}
     ours = [
-        one.listen_port
-        for one in held.services
-        if one.listen_port in brought and brought[one.listen_port] in (0, one.destination_port)
+        entry.listen_port
+        for entry in held.services
+        if entry.listen_port in brought
+        and brought[entry.listen_port] in (0, entry.destination_port)
     ]
-    stay = sorted({one.listen_port for one in held.services} - set(ours))
+    stay = sorted({entry.listen_port for entry in held.services} - set(ours))
     steps = [Step("delete_service", {"listen_port": port}) for port in sorted(ours)]
     if not stay:
         gone = sorted(held_servers(held))
-        steps += [Step("remove_target", target(one)) for one in gone]
+        steps += [Step("remove_target", target(entry)) for entry in gone]
     return steps, stay
 
 
@@ -514,11 +519,11 @@ def _properties(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
 def _networks(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
     if recipe.network is not None:
         is_in = False
-        for one in held.private_net:
-            if one.network == recipe.network and recipe.private_ip in (None, one.ip):
+        for net in held.private_net:
+            if net.network == recipe.network and recipe.private_ip in (None, net.ip):
                 is_in = True
             else:
-                yield Step("detach_from_network", {"network": one.network})
+                yield Step("detach_from_network", {"network": net.network})
         if not is_in:
             yield Step("attach_to_network", attachment(recipe))
     if recipe.public not in (None, held.public_net.enabled):
@@ -527,7 +532,7 @@ def _networks(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
 
 
 def attachment(recipe: Recipe) -> Mapping[str, Any]:
-    """The order to be in the network."""
+    """Return the request body that attaches the load balancer to the network."""
     order: dict[str, Any] = {"network": recipe.network}
     if recipe.private_ip:
         order["ip"] = recipe.private_ip
@@ -537,32 +542,32 @@ def attachment(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _ports(held: client.Balancer, recipe: Recipe) -> Iterator[Step]:
-    there = {one.listen_port: one for one in held.services}
-    for number in sorted(there.keys() - {one.listen_port for one in recipe.ports}):
+    present = {item.listen_port: item for item in held.services}
+    for number in sorted(present.keys() - {item.listen_port for item in recipe.ports}):
         yield Step("delete_service", {"listen_port": number})
     for port in recipe.ports:
-        found = there.get(port.listen_port)
-        if found is None:
+        existing = present.get(port.listen_port)
+        if existing is None:
             yield Step("add_service", listener(port))
-        elif not fits(found, port):
-            yield Step("update_service", listener(port, found))
+        elif not fits(existing, port):
+            yield Step("update_service", listener(port, existing))
 
 
 def targets(held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool) -> Iterator[Step]:
-    """Yield the steps for members alone; a change of the way to one takes it out and in again.
+    """Yield the steps that change the targets; another kind of address means remove and add.
 
     Args:
         held: the load balancer as it is.
         wanted: ID of each server -> whether it is reached by its private address.
         keep_ips: whether IP targets stay.
     """
-    there = held_servers(held)
-    for number in sorted(there):
-        if wanted.get(number) != there[number]:
+    present = held_servers(held)
+    for number in sorted(present):
+        if wanted.get(number) != present[number]:
             yield Step("remove_target", target(number))
-    for one in held.targets:
-        if one.type == "ip" and not keep_ips:
-            yield Step("remove_target", {"type": "ip", "ip": one.ip})
+    for entry in held.targets:
+        if entry.type == "ip" and not keep_ips:
+            yield Step("remove_target", {"type": "ip", "ip": entry.ip})
     for number in sorted(wanted):
-        if there.get(number) != wanted[number]:
+        if present.get(number) != wanted[number]:
             yield Step("add_target", target(number, private=wanted[number]))
