@@ -5,10 +5,9 @@ Settings      environment, or cloud config in YAML, see `config`
 Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
-`client` speaks to the API, at the pace of its quota; `instances`, `networks`, `routes`, `balancers`
-with `recipes`, and `machines` are what the
-daemon calls; `names` has labels and reasons of events. `testing` is a fake of the cloud, which the
-provider does not import.
+`client` calls the API and keeps to its rate limit. `instances`, `networks`, `routes`, `balancers`
+with `recipes`, and `machines` implement the interfaces of the SDK. `names` has labels and event
+reasons. `testing` is a fake of the cloud, which the provider does not import.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ ANNOTATIONS = (service_annotations.PREFIX,)
 
 @cloud.provider(sdk="2.0", offers=("machines",))
 async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the machine driver alone; `HCLOUD_ENDPOINT` counts, and the token comes with requests.
+    """Open the machine driver without a cloud config.
+
+    `HCLOUD_ENDPOINT` overrides the API's address; each request brings its own token.
 
     Raises:
-        ConfigError: the endpoint is no address.
+        ConfigError: the endpoint is not a valid URL.
     """
     endpoint = context.environ.get("HCLOUD_ENDPOINT", "") or config.ENDPOINT
     try:
@@ -50,10 +51,10 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     machines=open_machines,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the provider; no request is made before the first question.
+    """Open the provider without sending a request.
 
     Raises:
-        ConfigError: the settings are wrong; the message names every fault.
+        ConfigError: the settings are invalid; the message lists every problem.
     """
     settings = context.settings(config.Config, environment=True)
     config.tell(settings)
@@ -79,5 +80,5 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
-            has_cluster_id=True,  # labels of load balancers; a network is of one cluster
+            has_cluster_id=True,  # load balancers have a cluster label; a network has one cluster
         )

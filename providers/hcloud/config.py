@@ -1,7 +1,7 @@
-"""Settings of the Hetzner Cloud, by the names of the vendor's manager.
+"""Settings of the Hetzner Cloud, named as in hcloud-cloud-controller-manager.
 
-They come from the environment, as there, or from the cloud config, a YAML mapping of the same
-names, which goes before. What only concerns the vendor's process is taken and has no effect.
+They come from the environment, or from the cloud config, a YAML mapping of the same names, which
+takes precedence. Settings that only concern the vendor's manager are accepted without effect.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from ccm.cloud.settings import fields_of, unwrapped
 ENDPOINT = "https://api.hetzner.cloud/v1"
 
 TOKEN_LENGTH = 64
-"""Characters of a token, as the vendor has made them so far."""
+"""Length of an API token, as issued so far."""
 
 Family = Literal["ipv4", "ipv6", "dualstack"]
 Algorithm = Literal["round_robin", "least_connections"]
 
 
 def parse_cidr(text: str) -> str:
-    """The text; ValueError if it is no range of addresses."""
+    """Return the text unchanged. Raises `ValueError` unless it is a CIDR."""
     if cloud.parse_cidr(text) is None:
         raise ValueError(text)
     return text
 
 
 def parse_duration(text: str) -> timedelta:
-    """A Go duration, zero included."""
-    found = parsing.parse_duration(text)
-    if found < timedelta(0):
+    """Parse a Go duration, zero included. Raises `ValueError`."""
+    duration = parsing.parse_duration(text)
+    if duration < timedelta(0):
         raise ValueError(text)
-    return found
+    return duration
 
 
 _DURATION: Mapping[str, Any] = {"parse": parse_duration, "expects": "be a duration such as 15s"}
 
 
 def _variable(name: str) -> str:
-    """`balancer_type` -> `HCLOUD_LOAD_BALANCERS_TYPE`."""
+    """Return the setting of a field: `balancers_type` -> `HCLOUD_LOAD_BALANCERS_TYPE`."""
     if name.startswith("robot_"):
         return name.upper()
     return f"HCLOUD_{name.replace('balancers_', 'load_balancers_', 1).upper()}"
 
 
 class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
-    """A valid configuration. None leaves the choice to the API."""
+    """Settings; None leaves a value to the API."""
 
     token: Annotated[
         str,
@@ -163,44 +163,44 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
-        """Places that exclude each other, half of Robot's credentials, Robot beside routes."""
-        found = []
+        """Return conflicts: location and zone, incomplete Robot credentials, Robot with routes."""
+        messages = []
         if values["balancers_location"] and values["balancers_network_zone"]:
-            found.append(
+            messages.append(
                 "HCLOUD_LOAD_BALANCERS_LOCATION is given beside "
                 "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE; leave one of the two out"
             )
         if bool(values["robot_user"]) != bool(values["robot_password"]):
-            found.append(
+            messages.append(
                 "ROBOT_USER and ROBOT_PASSWORD belong together; give both, or none of them"
             )
         has_routes = values["network"] and values["network_routes_enabled"] is not False
         if values["robot_enabled"] and has_routes:
-            found.append(
+            messages.append(
                 "ROBOT_ENABLED is true beside routes, which Robot servers cannot have; set "
                 "HCLOUD_NETWORK_ROUTES_ENABLED to false"
             )
-        return found
+        return messages
 
     @property
     def has_routes(self) -> bool:
-        """Whether routes are to be had."""
+        """Whether the provider offers routes."""
         return bool(self.network) and self.network_routes_enabled
 
 
 def idle(settings: Config) -> Sequence[str]:
-    """Names of the settings without effect that were changed."""
+    """Return the names of the settings that are set but have no effect."""
     plain = Config(token=settings.token)
     return [
-        one.encode_name
-        for one in fields_of(Config)
-        if unwrapped(one.type)[1]["description"].startswith("No effect")
-        and getattr(settings, one.name) != getattr(plain, one.name)
+        setting.encode_name
+        for setting in fields_of(Config)
+        if unwrapped(setting.type)[1]["description"].startswith("No effect")
+        and getattr(settings, setting.name) != getattr(plain, setting.name)
     ]
 
 
 def tell(settings: Config) -> None:
-    """Say once what may be otherwise than somebody thinks; no value is told."""
+    """Log settings without effect and a token of unusual length; never a value."""
     logger = log.logger("hcloud")
     if names := idle(settings):
         logger.info("settings of the vendor's manager have no effect here", settings=names)

@@ -1,7 +1,7 @@
-"""Servers of the Hetzner Cloud as instances, one by one and in bulk.
+"""Instances and inventory of the Hetzner Cloud.
 
-Dedicated servers (Robot) may be nodes of the same cluster: `hrobot://` is another scheme, and its
-old spelling `hcloud://bm-` is recognised here. Nothing is asked about them, and nothing follows.
+Dedicated servers (Robot) may be nodes of the same cluster. Their provider IDs begin with
+`hrobot://`, formerly with `hcloud://bm-`. The provider recognises them and ignores them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ccm import cloud
 from . import client, config, networks
 
 SCHEME = "hcloud"
-"""Of provider IDs. A promise to old clusters."""
+"""Scheme of provider IDs. Nodes store it: never change it."""
 
 OLD_ROBOT = f"{SCHEME}://bm-"
-"""What provider IDs of dedicated servers began with once; since then their scheme is another."""
+"""Former prefix of the provider IDs of dedicated servers."""
 
 ROBOT = re.compile(rf"hrobot://.*|{OLD_ROBOT}.*")
-"""Provider IDs of dedicated servers."""
+"""Pattern of the provider IDs of dedicated servers."""
 
 PROVIDED_BY = "instance.hetzner.cloud/provided-by"
 
@@ -33,13 +33,13 @@ ZONES = {
     "hil": "hil-dc1",
     "sin": "sin-dc1",
 }
-"""Location -> zone label. What nodes once got they keep, though locations have more parts now."""
+"""Location -> zone label. The values are fixed, since the labels of existing nodes must stay."""
 
 _ID = re.compile(r"[1-9][0-9]{0,15}")
 
 
 class HcloudInstances(cloud.InstancesByPower):
-    """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
+    """Implementation of `InstancesV2`, `InstanceStates` and `Inventory`."""
 
     def __init__(
         self, api: client.Client, settings: config.Config, network: networks.Network
@@ -49,16 +49,16 @@ class HcloudInstances(cloud.InstancesByPower):
         self._network = network
 
     async def instance_power(self, node: cloud.Node) -> cloud.Power:
-        """One request. Raises NotFound."""
+        """Return the power state of a node's server: one request. Raises `NotFound`."""
         return power(await self._server(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
-        """One request, and once one for the network's ID. Raises NotFound."""
+        """Return the metadata of a node's server: one request, at first two. Raises `NotFound`."""
         server = await self._server(node)
         return metadata(server, self._settings, await self._network.id())
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """One request for each page of 50, and once one for the network's ID."""
+        """Return all servers: one request per page of 50, at first one more."""
         is_new = self._settings.network and self._network.known_id is None
         network = await self._network.id()
         servers, requests = await self._network.servers()
@@ -78,17 +78,17 @@ class HcloudInstances(cloud.InstancesByPower):
         if node.provider_id:
             number = parse_id(node.provider_id)
             return await self._api.one(f"/servers/{number}", "server", client.Server)
-        found = await self._api.named("servers", client.Server, node.name)
-        if found is None:
+        server = await self._api.named("servers", client.Server, node.name)
+        if server is None:
             raise cloud.NotFound(f"no server is named {node.name}")
-        return found
+        return server
 
 
 def parse_id(provider_id: str) -> str:
-    """The server's ID in a provider ID.
+    """Return the server ID in a provider ID.
 
     Raises:
-        InvalidArgument: it is not one of ours, such as one of a dedicated server.
+        InvalidArgument: the provider ID is not of this cloud, or of a dedicated server.
     """
     if ROBOT.fullmatch(provider_id):
         raise cloud.InvalidArgument(
@@ -96,7 +96,7 @@ def parse_id(provider_id: str) -> str:
         )
     number = cloud.parse_provider_id(provider_id, SCHEME)
     if not _ID.fullmatch(number):
-        # Asking would give "not found" for what never was an ID of this cloud.
+        # A request would return "not found", and the caller would take the server for deleted.
         raise cloud.InvalidArgument(
             f"provider ID {provider_id!r} is malformed; expected {SCHEME}://<number>"
         )
@@ -104,14 +104,14 @@ def parse_id(provider_id: str) -> str:
 
 
 def power(server: client.Server) -> cloud.Power:
-    """Whether it is switched off."""
+    """Return whether a server is running or shut down."""
     return cloud.Power.SHUTDOWN if server.status == "off" else cloud.Power.RUNNING
 
 
 def metadata(
     server: client.Server, settings: config.Config, network: int | None
 ) -> cloud.InstanceMetadata:
-    """What Kubernetes is told about a server."""
+    """Return the metadata of a server."""
     zone = ZONES.get(server.place, server.place)
     return cloud.InstanceMetadata(
         provider_id=cloud.format_provider_id(SCHEME, str(server.id)),
@@ -126,22 +126,22 @@ def metadata(
 def addresses(
     server: client.Server, family: config.Family, network: int | None
 ) -> Sequence[cloud.NodeAddress]:
-    """Name, public addresses, and the private one in a network; None = in any."""
-    found = [cloud.address("Hostname", server.name)]
+    """Return name, public addresses, and private addresses in a network; None = in any."""
+    node_addresses = [cloud.address("Hostname", server.name)]
     v4, v6 = server.public_net.ipv4, server.public_net.ipv6
     if family != "ipv6" and v4 and v4.ip:
-        found.append(cloud.address("ExternalIP", v4.ip))
+        node_addresses.append(cloud.address("ExternalIP", v4.ip))
     if family != "ipv4" and v6 and v6.ip:
-        found.append(cloud.address("ExternalIP", first_of(v6.ip)))
-    found += [
-        cloud.address("InternalIP", one.ip)
-        for one in server.private_net
-        if one.ip and one.network == network
+        node_addresses.append(cloud.address("ExternalIP", first_of(v6.ip)))
+    node_addresses += [
+        cloud.address("InternalIP", net.ip)
+        for net in server.private_net
+        if net.ip and net.network == network
     ]
-    return tuple(found)
+    return tuple(node_addresses)
 
 
 def first_of(ip_range: str) -> str:
-    """The address that a server itself has in its range of IPv6."""
+    """Return the server's own address in its IPv6 range: the first one."""
     start = ipaddress.ip_network(ip_range, strict=False).network_address
     return str(type(start)(int(start) | 1))

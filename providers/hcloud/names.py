@@ -1,4 +1,4 @@
-"""Labels that say whose something is, and reasons of events; the vendor's are promises."""
+"""Ownership labels and event reasons. Clusters store the vendor's names: never change them."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from collections.abc import Callable
 from ccm import cloud
 
 SERVICE_UID = "hcloud-ccm/service-uid"
-"""UID of the Service that has a load balancer; the vendor's. A promise to old clusters."""
+"""UID of a load balancer's Service; the vendor's label."""
 
 ADOPTED = "kube-ccm/adopted"
-"""That a load balancer was there before its Service, which found it by its name: it is released
-with the Service, and never deleted."""
+"""Set on a load balancer that existed before its Service and was adopted by name. It is released
+with the Service, never deleted."""
 
 CLUSTER = "kube-ccm/cluster"
-"""The name of the cluster that made it; of a machine, the marker of its cluster."""
+"""Name of the cluster that created the resource; for machines, the cluster marker."""
 
 NAMESPACE = "kube-ccm/namespace"
 POOL = "kube-ccm/pool"
 NAME = "kube-ccm/name"
 UID = "kube-ccm/uid"
-"""The rest of a machine's identity."""
+"""With `CLUSTER`, the identity of a machine."""
 
 NUMBER = "kube-ccm/volume"
-"""Which of a machine's volumes it is."""
+"""Index of a volume in its machine's spec."""
 
 
 Warn = Callable[[cloud.ObjectReference, str, str], None]
 """`cloud.Context.warn`."""
 
 BALANCER_ADOPTED = "LoadBalancerAdopted"
-"""One that was there before has the name that the Service asks for, and serves it now."""
+"""An existing load balancer with the name that the Service asks for was adopted."""
 
 BALANCER_RELEASED = "LoadBalancerReleased"
-"""One that was adopted serves the Service no more, and goes on to exist."""
+"""An adopted load balancer was released and continues to exist."""
 
 TYPE_UNCONFIGURED = "LoadBalancerTypeUnconfigured"
-"""Nobody said of which type a load balancer is to be."""
+"""No load balancer type is configured."""
 
 TYPE_DEPRECATED = "LoadBalancerTypeDeprecated"
-"""The vendor is going to give its type up."""
+"""The type of the load balancer is deprecated."""
 
 MAX_TARGETS = "MaxTargetsReached"
-"""There are more nodes than it may have targets."""
+"""The Service has more nodes than its load balancer may have targets."""
 
 CLUSTER_CIDR = "ClusterCIDRMisconfigured"
-"""A node has a range of Pods that is not the cluster's."""
+"""A node has a Pod CIDR outside of --cluster-cidr."""

@@ -1,4 +1,4 @@
-"""The private network of the cluster and the servers of the project, which several parts need."""
+"""Private network of the cluster, and cache of the project's servers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ccm.base.clock import monotonic
 from . import client
 
 MAX_AGE_S = 60.0
-"""Age at which names of servers are asked for anew, as in the vendor's manager."""
+"""Maximum age of the server cache in seconds, as in hcloud-cloud-controller-manager."""
 
 _log = log.logger("hcloud")
 
 FRESH_S = 2.0
-"""Age up to which a listing serves all nodes of a wave that have no address yet."""
+"""Age in seconds up to which one listing serves many new nodes that have no address yet."""
 
 
 class Network:
-    """The network that the settings name, if they do.
+    """Network of the settings; may be absent.
 
     Args:
         api: calls of the API.
-        word: its name or ID; empty: there is none.
-        pods: ranges that routes will be made for in it.
+        word: name or ID of the network; empty = none.
+        pods: Pod CIDRs that get routes in the network.
     """
 
     def __init__(self, api: client.Client, word: str, pods: Sequence[Any] = ()) -> None:
@@ -36,17 +36,17 @@ class Network:
         self._word = word
         self._pods = pods
         self.known_id: int | None = None
-        """Its ID, once it was asked for."""
+        """ID of the network, once known."""
         self._asking = asyncio.Lock()
         self._ip_range: Any = None
         self._servers: Sequence[client.Server] = ()
         self._listed_at = 0.0
 
     async def id(self) -> int | None:
-        """Its ID; one request, once. None where the settings name none.
+        """Return the ID of the network, or None without one: one request, the first time.
 
         Raises:
-            FailedPrecondition: there is no such network.
+            FailedPrecondition: the network does not exist.
         """
         async with self._asking:
             if self._word and self.known_id is None:
@@ -55,45 +55,49 @@ class Network:
 
     async def _resolve(self) -> None:
         try:
-            found = await self._api.resolved("networks", "network", client.Network, self._word)
+            network = await self._api.resolved("networks", "network", client.Network, self._word)
         except cloud.InvalidArgument as error:
             raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
-        self.known_id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
-        outside = [str(one) for one in self._pods if not self._holds(one)]
+        self.known_id, self._ip_range = network.id, cloud.parse_cidr(network.ip_range)
+        outside = [str(cidr) for cidr in self._pods if not self._holds(cidr)]
         if outside:
             _log.warning(
                 "--cluster-cidr lies outside the network: its servers send nothing there unless "
                 "somebody gives each a route; choose a range within it",
                 cluster_cidr=", ".join(outside),
-                network=found.name,
-                ip_range=found.ip_range,
+                network=network.name,
+                ip_range=network.ip_range,
             )
 
-    def _holds(self, one: Any) -> bool:
-        """Whether a range is part of it; one of IPv6 is nothing that it could hold."""
+    def _holds(self, cidr: Any) -> bool:
+        """Return whether the network contains a CIDR; always true for IPv6."""
         whole = self._ip_range
-        return one.version != 4 or (whole is not None and bool(one.subnet_of(whole)))
+        return cidr.version != 4 or (whole is not None and bool(cidr.subnet_of(whole)))
 
     def first_inside(self, addresses: Sequence[str]) -> str:
-        """The first that is in the range of the network, once that is known; else the first."""
-        inside = [one for one in addresses if self._ip_range and ip_address(one) in self._ip_range]
+        """Return the first address inside the network, or else the first address."""
+        inside = [
+            address
+            for address in addresses
+            if self._ip_range and ip_address(address) in self._ip_range
+        ]
         return next(iter([*inside, *addresses]), "")
 
     async def now(self) -> client.Network:
-        """What is in it; one request, and once one for its ID."""
+        """Return the network with its routes and servers: one request, at first two."""
         path = f"/networks/{await self.id()}"
         return await self._api.one(path, "network", client.Network)
 
     async def servers(self) -> tuple[Sequence[client.Server], int]:
-        """All servers of the project and how many requests that took; one for each 50."""
+        """Return all servers of the project and the number of requests: one per 50 servers."""
         began = monotonic()
-        found, requests = await self._api.all("servers", client.Server)
-        self._servers, self._listed_at = found, began
-        return found, requests
+        servers, requests = await self._api.all("servers", client.Server)
+        self._servers, self._listed_at = servers, began
+        return servers, requests
 
     async def gateways(self, network: client.Network) -> Mapping[str, client.Server]:
-        """Private address -> server; the servers are listed anew where they may have changed."""
-        known = {one.id for one in self._servers}
+        """Return private address -> server; lists the servers again if the cache is outdated."""
+        known = {entry.id for entry in self._servers}
         is_old = monotonic() - self._listed_at > MAX_AGE_S
         if is_old or not set(network.servers) <= known:
             await self.servers()
@@ -106,11 +110,11 @@ class Network:
         }
 
     async def private_ip(self, name: str) -> str:
-        """The address of a server in the network, by the server's name; one listing at most.
+        """Return the address in the network of the server with a name: at most one listing.
 
         Raises:
-            Unavailable: there is no such server yet.
-            FailedPrecondition: it is not in the network.
+            Unavailable: the server does not exist yet.
+            FailedPrecondition: the server is not in the network.
         """
         if not self._has(name) and monotonic() - self._listed_at > FRESH_S:
             await self.servers()
@@ -125,4 +129,4 @@ class Network:
         )
 
     def _has(self, name: str) -> bool:
-        return any(one.name == name for one in self._servers)
+        return any(server.name == name for server in self._servers)

@@ -1,7 +1,7 @@
-"""The tables for people, written from the declarations.
+"""Generated documentation of annotations and settings.
 
-`python -m providers.hcloud.reference` writes `ANNOTATIONS.md` and `SETTINGS.md` beside this module
-anew; a test compares them.
+`python -m providers.hcloud.reference` writes `ANNOTATIONS.md` and `SETTINGS.md` beside this module.
+A test checks that they are current.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _WRITTEN = (
 
 
 def annotation_table() -> str:
-    """What stands in `ANNOTATIONS.md`."""
+    """Return the content of `ANNOTATIONS.md`."""
     return (
         f"# Service annotations of the Hetzner Cloud\n\n{_WRITTEN}\n{service_annotations.table()}\n"
     )
 
 
 def setting_table() -> str:
-    """What stands in `SETTINGS.md`."""
+    """Return the content of `SETTINGS.md`."""
     return f"# Settings of the Hetzner Cloud\n\n{_WRITTEN}\n{markdown(config.Config)}\n"
 
 
 FILES = {"ANNOTATIONS.md": annotation_table, "SETTINGS.md": setting_table}
-"""Name -> what stands there."""
+"""File name -> function that returns the content."""
 
 
 def write() -> None:
-    """Write all of them."""
+    """Write all files."""
     for name, text in FILES.items():
         (FOLDER / name).write_text(text(), encoding="utf-8")
 

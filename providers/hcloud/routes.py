@@ -1,11 +1,11 @@
 """Routes to Pods in the private network of the cluster.
 
-A route sends a range to a gateway, the private address of a server. The API says of a network with
-one request all routes and the IDs of its servers, but neither names nor addresses of these. A
-network takes one change at a time.
+A route sends a CIDR to a gateway, the private address of a server. One request returns all routes
+of a network and the IDs of its servers, but not their names or addresses. A network accepts one
+change at a time.
 
-Routes have no labels: whose one is, only its range says. So none is taken away whose range lies
-outside of those of our Pods, whatever is asked for.
+Routes have no labels, so only the CIDR shows which cluster owns a route. A route outside of the
+cluster's Pod CIDRs is therefore never deleted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ccm import cloud
 from . import client, names, networks
 
 SETTLE_S = 0.5
-"""How long a change of a network is given before the next one; another that comes too early is
-refused and costs a request."""
+"""Seconds between two changes of a network: the API refuses a change during another one, which
+costs a request."""
 
 
 class HcloudRoutes:
-    """`Routes`.
+    """Implementation of `cloud.Routes`.
 
     Args:
         api: calls of the API.
-        network: where they are.
-        pods: the ranges of our Pods; empty: nobody says.
-        warn: makes an event.
+        network: network that has the routes.
+        pods: Pod CIDRs of the cluster; empty = unknown.
+        warn: emits a Warning event.
     """
 
     def __init__(
@@ -44,45 +44,47 @@ class HcloudRoutes:
         self._one_at_a_time = asyncio.Lock()
 
     async def list_routes(self, cluster_name: str) -> Sequence[cloud.Route]:  # noqa: ARG002 - unmarked
-        """All of the network; one request, and one for each 50 servers where these have changed."""
+        """Return all routes of the network: one request, and one per 50 servers if they changed."""
         network = await self._network.now()
         gateways = await self._network.gateways(network) if network.routes else {}
         return [
             cloud.Route(
-                destination_cidr=one.destination,
-                target_node=gateways[one.gateway].name if one.gateway in gateways else "",
-                name=f"{one.gateway}-{one.destination}",
-                target_addresses=(cloud.address("InternalIP", one.gateway),),
-                blackhole=one.gateway not in gateways,
+                destination_cidr=listed.destination,
+                target_node=gateways[listed.gateway].name if listed.gateway in gateways else "",
+                name=f"{listed.gateway}-{listed.destination}",
+                target_addresses=(cloud.address("InternalIP", listed.gateway),),
+                blackhole=listed.gateway not in gateways,
             )
-            for one in network.routes
+            for listed in network.routes
         ]
 
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
-        """One request; two more where the range has a route already, and a listing of servers where
-        the node has no address yet.
+        """Create a route: one request, two more if the CIDR has a route already.
+
+        A node without an address takes a listing of servers.
 
         Raises:
-            InvalidArgument: the range is not of IPv4.
+            InvalidArgument: the destination is not an IPv4 CIDR.
             FailedPrecondition: the node's server is not in the network.
-            AlreadyExists: the range has a route to another node.
-            ResourceExhausted: the network has as many routes as it may have.
+            AlreadyExists: the CIDR has a route to another node.
+            ResourceExhausted: the network has its maximum number of routes.
         """
-        found = cloud.parse_cidr(route.destination_cidr)
-        if found is None or found.version != 4:
+        cidr = cloud.parse_cidr(route.destination_cidr)
+        if cidr is None or cidr.version != 4:
             raise cloud.InvalidArgument(
                 f"{route.destination_cidr!r} is no range of IPv4, and others cannot be routed"
             )
-        if not self._is_ours(str(found)):
-            self._warn_of_range(route.target_node, str(found))
+        if not self._is_ours(str(cidr)):
+            self._warn_of_range(route.target_node, str(cidr))
         number = await self._network.id()
-        wanted = client.Route(destination=str(found), gateway=await self._gateway(route))
+        wanted = client.Route(destination=str(cidr), gateway=await self._gateway(route))
         try:
             await self._change(f"/networks/{number}/actions/add_route", wanted)
         except (cloud.InvalidArgument, cloud.AlreadyExists) as error:
-            # Made already by a call whose answer was lost? The API has no word of its own for it.
+            # The API has no error code for a duplicate. An earlier call may have created the route
+            # and lost the response: then it succeeds.
             network = await self._network.now()
-            same = [one for one in network.routes if one.destination == wanted.destination]
+            same = [listed for listed in network.routes if listed.destination == wanted.destination]
             if wanted in same:
                 return
             if not same:
@@ -90,11 +92,11 @@ class HcloudRoutes:
             await self._replace(network, same[0], wanted, error)
 
     async def delete_route(self, cluster_name: str, route: cloud.Route) -> None:  # noqa: ARG002 - names are unique
-        """One request.
+        """Delete a route: one request. A missing route is not an error.
 
         Raises:
-            InvalidArgument: it is no listed route.
-            FailedPrecondition: its range is not of our Pods.
+            InvalidArgument: the route has no ID, so `list_routes` did not return it.
+            FailedPrecondition: its CIDR is not one of the cluster's Pod CIDRs.
         """
         gateway, separator, destination = route.name.partition("-")
         if not separator:
@@ -115,7 +117,7 @@ class HcloudRoutes:
         wanted: client.Route,
         error: cloud.CloudError,
     ) -> None:
-        """Take over a range whose route leads nowhere; one that leads to a server is left alone."""
+        """Replace a blackhole route; a route to a server raises `AlreadyExists`."""
         holder = (await self._network.gateways(network)).get(there.gateway)
         if holder is not None:
             raise cloud.AlreadyExists(
@@ -127,10 +129,14 @@ class HcloudRoutes:
         await self._change(f"/networks/{network.id}/actions/add_route", wanted)
 
     def _is_ours(self, text: str) -> bool:
-        """Whether a range is of our Pods."""
-        found: Any = cloud.parse_cidr(text)
-        same = [one for one in self._pods if found is not None and one.version == found.version]
-        return not self._pods or any(found.subnet_of(one) for one in same)
+        """Return whether a CIDR belongs to the cluster's Pod CIDRs; always true if unknown."""
+        cidr: Any = cloud.parse_cidr(text)
+        same = [
+            pod_cidr
+            for pod_cidr in self._pods
+            if cidr is not None and pod_cidr.version == cidr.version
+        ]
+        return not self._pods or any(cidr.subnet_of(pod_cidr) for pod_cidr in same)
 
     def _foreign(self, destination: str) -> str:
         ours = ", ".join(map(str, self._pods))
@@ -150,9 +156,11 @@ class HcloudRoutes:
         )
 
     async def _gateway(self, route: cloud.Route) -> str:
-        found = [one.address for one in route.target_addresses if one.type == "InternalIP"]
-        v4 = self._network.first_inside([one for one in found if ":" not in one])
-        # A node may have a range before it is initialised, and no address until then.
+        addresses = [
+            address.address for address in route.target_addresses if address.type == "InternalIP"
+        ]
+        v4 = self._network.first_inside([address for address in addresses if ":" not in address])
+        # A node may get a Pod CIDR before it is initialised; until then it has no address.
         return v4 or await self._network.private_ip(route.target_node)
 
     async def _change(self, path: str, route: client.Route) -> None:

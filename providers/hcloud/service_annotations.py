@@ -1,6 +1,6 @@
-"""The Service annotations of the Hetzner Cloud, as one schema; names are the vendor's.
+"""Service annotations of the Hetzner Cloud, with the vendor's names.
 
-Reading, the text of every fault and the table for people all follow from `SCHEMA`.
+Parsing, error messages and documentation are all derived from `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from . import config
 T = TypeVar("T")
 
 LONGEST_S = (2**63 - 1) // 1_000_000_000
-"""Seconds of the longest duration in Go."""
+"""Maximum Go duration in seconds."""
 
 PREFIX = "load-balancer.hetzner.cloud/"
-"""What the names of all of them begin with. A promise to old clusters."""
+"""Prefix of the annotation names. Services store them: never change it."""
 
 
 def _one_of(*known: str) -> Callable[[str], str]:
@@ -38,33 +38,33 @@ def _one_of(*known: str) -> Callable[[str], str]:
 
 
 def _seconds(text: str) -> timedelta:
-    """A Go duration, or a number of seconds, as the vendor's documentation has it."""
+    """Parse a Go duration or, as in the vendor's documentation, a number of seconds."""
     seconds = parse_digits(text, most=LONGEST_S)
     return parsing.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
 
 
 def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedelta]:
     def parse(text: str) -> timedelta:
-        found = _seconds(text)
-        if not shortest <= found <= longest:
+        duration = _seconds(text)
+        if not shortest <= duration <= longest:
             raise ValueError(text)
-        return found
+        return duration
 
     return parse
 
 
 def _port(text: str) -> int:
-    found = parse_digits(text, most=65535)
-    if not found:
+    port = parse_digits(text, most=65535)
+    if not port:
         raise ValueError(text)
-    return found
+    return port
 
 
 def _count(text: str) -> int:
-    found = parse_digits(text)
-    if found is None:
+    count = parse_digits(text)
+    if count is None:
         raise ValueError(text)
-    return found
+    return count
 
 
 def _ip(text: str) -> str:
@@ -84,11 +84,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _certificates(text: str) -> tuple[str, ...]:
-    """Names and IDs; what is all digits is an ID, and has to be one."""
-    found = _words(text)
-    if any(one.isdigit() and parse_digits(one) is None for one in found):
+    """Parse names and IDs; an entry of digits alone must be a valid ID."""
+    entries = _words(text)
+    if any(entry.isdigit() and parse_digits(entry) is None for entry in entries):
         raise ValueError(text)
-    return found
+    return entries
 
 
 def _annotation(
@@ -101,17 +101,17 @@ def _annotation(
 
 
 _CODE = re.compile(r"[1-5*?][0-9*?]{0,2}")
-"""A status of HTTP; `?` stands for one digit, `*` for some."""
+"""Pattern of HTTP status codes: `?` stands for one digit, `*` for several."""
 
 _BOOL = "true or false"
 _DURATION = "a duration such as 15s, or a number of seconds"
 
 
 def _codes(text: str) -> tuple[str, ...]:
-    found = _words(text)
-    if not found or not all(_CODE.fullmatch(one) for one in found):
+    codes = _words(text)
+    if not codes or not all(_CODE.fullmatch(code) for code in codes):
         raise ValueError(text)
-    return found
+    return codes
 
 
 NAME = _annotation(
@@ -204,7 +204,7 @@ MANAGED_STAGING = _annotation(
     "http-managed-certificate-acme-staging",
     _BOOL,
     "Have it made by the issuer's staging environment.",
-    lambda text: bool(cloud.parse_bool(text)),  # as the vendor's manager: no text is wrong
+    lambda text: bool(cloud.parse_bool(text)),  # any text is valid, as for the vendor's manager
 )
 CHECK_PROTOCOL = _annotation(
     "health-check-protocol",
@@ -238,11 +238,11 @@ STATUS_CODES = _annotation(
 SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = tuple(
     value for value in list(vars().values()) if isinstance(value, cloud.ServiceAnnotation)
 )
-"""All annotations above, in their order."""
+"""All annotations, in the order above."""
 
 
 def lenient(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None]) -> T | None:
-    """Return the value that a Service asks for; None also where it cannot be read."""
+    """Return the value of an annotation; None if it is missing or malformed."""
     try:
         return annotation.read(service)
     except cloud.InvalidArgument:
@@ -250,5 +250,5 @@ def lenient(service: cloud.Service, annotation: cloud.ServiceAnnotation[T | None
 
 
 def table() -> str:
-    """The annotations as a Markdown table."""
+    """Return the annotations as a Markdown table."""
     return markdown(SCHEMA, without="as configured, or the API's")

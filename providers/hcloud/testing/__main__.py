@@ -1,4 +1,4 @@
-"""`python -m providers.hcloud.testing`: the fake as a process of its own."""
+"""`python -m providers.hcloud.testing`: run the fake as a separate process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .state import ApiError, Call, Settings
 
 NETWORK = "k8s"
 RANGE = "100.0.0.0/9"
-"""Of the network; the Pods of `kube-ccm sandbox` are in it too. The real thing takes none that is
-not private."""
+"""CIDR of the network; contains the Pods of `kube-ccm sandbox`. The real API accepts only private
+ranges."""
 
 ORDER = {"server_type": "cx23", "image": "ubuntu-24.04", "location": "fsn1"}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     parser = fake_api.parser(
         "python -m providers.hcloud.testing",
         "A fake of the Hetzner Cloud on loopback, with a network and some servers.",
@@ -32,20 +32,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def populate(service: server.Service, names: Sequence[str]) -> None:
-    """A network, and servers in it that run."""
+    """Create a network with running servers."""
     subnet = {"type": "cloud", "ip_range": "100.0.0.0/16", "network_zone": "eu-central"}
     body = {"name": NETWORK, "ip_range": RANGE, "subnets": [subnet]}
     networks.create(service.cloud, Call(body=body))
     (network,) = service.cloud.networks.values()
     for name in names:
-        made = servers.make(service.cloud, name, ORDER)
-        made["status"] = "running"
-        service.cloud.servers[made["id"]] = made
-        networks.join(service.cloud, network, made, "servers")
+        running = servers.make(service.cloud, name, ORDER)
+        running["status"] = "running"
+        service.cloud.servers[running["id"]] = running
+        networks.join(service.cloud, network, running, "servers")
 
 
 def config(endpoint: str, token: str) -> str:
-    """A cloud config for the fake, with everything that the provider offers."""
+    """Return a cloud config for the fake that enables everything the provider offers."""
     settings = {
         "HCLOUD_ENDPOINT": endpoint,
         "HCLOUD_TOKEN": token,
@@ -57,7 +57,7 @@ def config(endpoint: str, token: str) -> str:
 
 
 def machine_class(token: str) -> str:
-    """A MachineClass of small servers in the network, and its Secret; YAML."""
+    """Return the YAML of a MachineClass with small servers, and of its Secret."""
     return f"""apiVersion: v1
 kind: Secret
 metadata: {{name: small}}
@@ -73,7 +73,7 @@ providerSpec: {{serverType: cx23, location: fsn1, networks: [{NETWORK}]}}
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Serve until a signal comes."""
+    """Serve until SIGTERM or SIGINT."""
     service = server.Service(Settings(action_s=options.action_seconds, boot_s=options.boot_seconds))
     try:
         populate(service, options.names)

@@ -1,11 +1,11 @@
-"""What can be ordered: places, types, images. A small part of the real thing's."""
+"""Locations, types and images that can be ordered: a subset of the real ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CREATED = "2016-01-30T23:50:00+00:00"
-"""When whatever came with the cloud was made."""
+"""Creation time of all predefined resources."""
 
 _PLACES = (
     ("fsn1", "DE", "Falkenstein", "eu-central"),
@@ -33,13 +33,13 @@ LOCATIONS: list[dict[str, Any]] = [
 _PRICE = {"net": "1.0000000000", "gross": "1.1900000000000000"}
 _PRICES: list[dict[str, Any]] = [
     {
-        "location": one["name"],
+        "location": location["name"],
         "price_hourly": _PRICE,
         "price_monthly": _PRICE,
         "included_traffic": 21990232555520,
         "price_per_tb_traffic": _PRICE,
     }
-    for one in LOCATIONS
+    for location in LOCATIONS
 ]
 
 
@@ -60,13 +60,13 @@ def _server_type(number: int, name: str, cores: int, memory: float, architecture
         "architecture": architecture,
         "locations": [
             {
-                "id": one["id"],
-                "name": one["name"],
+                "id": location["id"],
+                "name": location["name"],
                 "deprecation": None,
                 "available": True,
                 "recommended": True,
             }
-            for one in LOCATIONS
+            for location in LOCATIONS
         ],
     }
 
@@ -130,5 +130,5 @@ IMAGES: list[dict[str, Any]] = [
 
 
 def find(things: list[dict[str, Any]], word: str) -> dict[str, Any] | None:
-    """One by its name or its ID as text."""
-    return next((one for one in things if word in (one["name"], str(one["id"]))), None)
+    """Return a resource by its name or its ID as text."""
+    return next((thing for thing in things if word in (thing["name"], str(thing["id"]))), None)

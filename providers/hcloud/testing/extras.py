@@ -1,4 +1,4 @@
-"""What the calls about everything beside servers, networks and load balancers do."""
+"""Handlers for all resources other than servers, networks and load balancers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .state import Answer, ApiError, Call, Cloud, Handler, Thing
 
 
 def shows(kind: str, table: str) -> Handler:
-    """One of a kind."""
+    """Return a handler that returns one resource of a kind."""
 
     def show(cloud: Cloud, call: Call) -> Answer:
         return 200, {kind: state.get(getattr(cloud, table), call.id, kind)}
@@ -20,7 +20,7 @@ def shows(kind: str, table: str) -> Handler:
 
 
 def lists(table: str) -> Handler:
-    """All of a kind."""
+    """Return a handler that lists all resources of a kind."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
         return state.listing(cloud, call, table, getattr(cloud, table).values())
@@ -29,25 +29,27 @@ def lists(table: str) -> Handler:
 
 
 def static(table: str, things: list[Thing]) -> Handler:
-    """All of what can be ordered."""
+    """Return a handler that lists predefined resources."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
         wanted = call.one("architecture")
-        found = [one for one in things if not wanted or one.get("architecture") == wanted]
-        return state.listing(cloud, call, table, found)
+        matching = [thing for thing in things if not wanted or thing.get("architecture") == wanted]
+        return state.listing(cloud, call, table, matching)
 
     return index
 
 
 def actions(cloud: Cloud, call: Call) -> Answer:
-    """Those that are named."""
-    wanted = [int(each) for each in call.query.get("id", [])]
-    found = [dict(cloud.actions[each]) for each in wanted if each in cloud.actions]
-    return state.listing(cloud, Call(), "actions", found)
+    """List the actions with the IDs in the query."""
+    wanted = [int(action_id) for action_id in call.query.get("id", [])]
+    matching = [
+        dict(cloud.actions[action_id]) for action_id in wanted if action_id in cloud.actions
+    ]
+    return state.listing(cloud, Call(), "actions", matching)
 
 
 def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
-    """A new thing under a name that is free, among the others of its kind."""
+    """Create a resource of a kind; its name must be unique."""
     things: dict[int, Thing] = getattr(cloud, table)
     name = state.text(call.body, "name")
     state.unique(things, name, table.rstrip("s").replace("_", " "))
@@ -63,27 +65,25 @@ def made(cloud: Cloud, table: str, call: Call, **fields: Any) -> Thing:
 
 
 def create_ssh_key(cloud: Cloud, call: Call) -> Answer:
-    """Put a key down; neither its name nor itself may be there."""
+    """Store a key; name and fingerprint must be unique."""
     public = state.text(call.body, "public_key")
     try:
         fingerprint = md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
     except (IndexError, ValueError) as error:
         raise state.invalid("public_key", "is no SSH key") from error
     shown = ":".join(fingerprint[at : at + 2] for at in range(0, 32, 2))
-    if any(one["fingerprint"] == shown for one in cloud.ssh_keys.values()):
+    if any(key["fingerprint"] == shown for key in cloud.ssh_keys.values()):
         raise ApiError("uniqueness_error", "SSH key with the same fingerprint already exists")
     return 201, {"ssh_key": made(cloud, "ssh_keys", call, fingerprint=shown, public_key=public)}
 
 
 def create_placement_group(cloud: Cloud, call: Call) -> Answer:
-    """Make a group."""
     kind = state.text(call.body, "type")
     group = made(cloud, "placement_groups", call, type=kind, servers=[])
     return 201, {"placement_group": group, "action": None}
 
 
 def create_volume(cloud: Cloud, call: Call) -> Answer:
-    """Order a volume."""
     location = catalog.find(catalog.LOCATIONS, str(call.body.get("location")))
     size: Any = call.body.get("size")
     if location is None:
@@ -108,13 +108,12 @@ def create_volume(cloud: Cloud, call: Call) -> Answer:
 
 
 def create_firewall(cloud: Cloud, call: Call) -> Answer:
-    """Make a firewall, as an administrator does."""
     firewall = made(cloud, "firewalls", call, rules=[], applied_to=[])
     return 201, {"firewall": firewall, "actions": []}
 
 
 def create_certificate(cloud: Cloud, call: Call) -> Answer:
-    """Order a certificate; a managed one is issued when its action ends."""
+    """Create a certificate; a managed one is issued when its action ends."""
     managed = call.body.get("type") == "managed"
     if managed and not call.body.get("domain_names"):
         raise state.invalid("domain_names", "must not be empty")
@@ -141,14 +140,14 @@ def create_certificate(cloud: Cloud, call: Call) -> Answer:
 
 
 def deletes(kind: str, table: str) -> Handler:
-    """Take one of a kind away, unless it is in use."""
+    """Return a handler that deletes a resource of a kind unless it is in use."""
 
     def delete(cloud: Cloud, call: Call) -> Answer:
         things: dict[int, Thing] = getattr(cloud, table)
-        found = state.get(things, call.id, kind)
-        if found.get("server") is not None:
+        thing = state.get(things, call.id, kind)
+        if thing.get("server") is not None:
             raise ApiError("service_error", "volume is still attached to a server")
-        if found.get("servers") or _is_used(cloud, kind, call.id):
+        if thing.get("servers") or _is_used(cloud, kind, call.id):
             raise ApiError("resource_in_use", f"{kind} is in use", status=422)
         cloud.check_free(kind, call.id)
         del things[call.id]
@@ -160,6 +159,6 @@ def deletes(kind: str, table: str) -> Handler:
 def _is_used(cloud: Cloud, kind: str, number: int) -> bool:
     return kind == "certificate" and any(
         number in ((service.get("http") or {}).get("certificates") or [])
-        for one in cloud.load_balancers.values()
-        for service in one["services"]
+        for balancer in cloud.load_balancers.values()
+        for service in balancer["services"]
     )

@@ -1,4 +1,4 @@
-"""What the calls about networks do, and how a server or load balancer gets its address in one."""
+"""Handlers for networks, and addresses of servers and load balancers in networks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from .state import Answer, ApiError, Call, Cloud, Thing
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
-    """Make a network."""
     whole = state.text(call.body, "ip_range")
     network = extras.made(
         cloud,
@@ -18,13 +17,13 @@ def create(cloud: Cloud, call: Call) -> Answer:
         ip_range=whole,
         subnets=[
             {
-                "type": one.get("type", "cloud"),
-                "ip_range": one.get("ip_range") or whole,
-                "network_zone": one.get("network_zone", "eu-central"),
+                "type": entry.get("type", "cloud"),
+                "ip_range": entry.get("ip_range") or whole,
+                "network_zone": entry.get("network_zone", "eu-central"),
                 "gateway": str(ip_network(whole)[1]),
                 "vswitch_id": None,
             }
-            for one in call.body.get("subnets") or []
+            for entry in call.body.get("subnets") or []
         ],
         routes=[],
         servers=[],
@@ -38,8 +37,8 @@ def create(cloud: Cloud, call: Call) -> Answer:
 def join(
     cloud: Cloud, network: Thing, thing: Thing, kind: str, *, ip: str = "", ip_range: str = ""
 ) -> None:
-    """Give a server or a load balancer an address in a network."""
-    if any(one["network"] == network["id"] for one in thing["private_net"]):
+    """Attach a server or a load balancer to a network."""
+    if any(entry["network"] == network["id"] for entry in thing["private_net"]):
         raise ApiError("conflict", "already attached to this network")
     if kind == "servers" and len(network["servers"]) >= cloud.settings.network_servers:
         raise ApiError("resource_limit_exceeded", "too many servers in this network")
@@ -58,32 +57,34 @@ def join(
 
 
 def _address(cloud: Cloud, network: Thing, ip: str, ip_range: str) -> str:
-    ranges = [one["ip_range"] for one in network["subnets"]]
+    ranges = [net["ip_range"] for net in network["subnets"]]
     if ip_range and ip_range not in ranges:
         raise state.invalid("ip_range", "is no subnet of the network")
-    taken = _taken(cloud, network["id"]) | {one["gateway"] for one in network["subnets"]}
+    taken = _taken(cloud, network["id"]) | {net["gateway"] for net in network["subnets"]}
     if ip:
         if ip in taken:
             raise ApiError("conflict", f"{ip} is not available")
-        if not any(ip_address(ip) in ip_network(each) for each in ranges):
+        if not any(ip_address(ip) in ip_network(entry) for entry in ranges):
             raise state.invalid("ip", "is in no subnet of the network")
         return ip
     subnet = ip_network(ip_range or ranges[0])
     first = int(subnet[2])
-    free = (str(IPv4Address(each)) for each in range(first, int(subnet[-1])))
-    found = next((each for each in free if each not in taken), "")
-    if not found:
+    free = (str(IPv4Address(entry)) for entry in range(first, int(subnet[-1])))
+    address = next((entry for entry in free if entry not in taken), "")
+    if not address:
         raise ApiError("resource_limit_exceeded", "the subnet is full")
-    return found
+    return address
 
 
 def _taken(cloud: Cloud, number: int) -> set[str]:
     things = [*cloud.servers.values(), *cloud.load_balancers.values()]
-    return {net["ip"] for one in things for net in one["private_net"] if net["network"] == number}
+    return {
+        net["ip"] for thing in things for net in thing["private_net"] if net["network"] == number
+    }
 
 
 def add_route(cloud: Cloud, call: Call) -> Answer:
-    """Begin to send a range to a gateway."""
+    """Start an action that adds a route."""
     network = state.get(cloud.networks, call.id, "network")
     route = {
         "destination": state.text(call.body, "destination"),
@@ -96,11 +97,11 @@ def add_route(cloud: Cloud, call: Call) -> Answer:
         raise state.invalid("destination", "must be a range of IPv4") from error
     if destination.version != 4 or gateway not in ip_network(network["ip_range"]):
         raise state.invalid("gateway", "must be inside of the network")
-    taken = [one["destination"] for one in network["routes"]]
+    taken = [entry["destination"] for entry in network["routes"]]
     if route["destination"] in taken:
         raise state.invalid("destination", "a route with this destination exists")
-    subnets = [one["ip_range"] for one in network["subnets"]]
-    if any(destination.overlaps(ip_network(each)) for each in [*taken, *subnets]):
+    subnets = [entry["ip_range"] for entry in network["subnets"]]
+    if any(destination.overlaps(ip_network(cidr)) for cidr in [*taken, *subnets]):
         raise state.invalid("destination", "overlaps with a subnet or with another route")
     if len(network["routes"]) >= cloud.settings.network_routes:
         raise ApiError("resource_limit_exceeded", "too many routes in this network")
@@ -110,7 +111,7 @@ def add_route(cloud: Cloud, call: Call) -> Answer:
 
 
 def delete_route(cloud: Cloud, call: Call) -> Answer:
-    """Begin to take a route away."""
+    """Start an action that deletes a route."""
     network = state.get(cloud.networks, call.id, "network")
     route = {name: call.body.get(name) for name in ("destination", "gateway")}
     cloud.check_free("network", call.id)

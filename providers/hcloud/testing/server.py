@@ -1,4 +1,4 @@
-"""The fake over HTTP: what the Hetzner Cloud does otherwise than other APIs."""
+"""HTTP server of the fake: authentication, rate limit and routing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Service(fake_api.FakeApi):
     """One project over HTTP.
 
     Args:
-        settings: how it behaves.
-        token: the token to ask for; empty draws one of the vendor's length.
-        witness: told of every call that got an answer of the API itself.
+        settings: behaviour and limits.
+        token: token that requests must have; empty = a random one of the vendor's length.
+        witness: called for every call that the API itself answered.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Service(fake_api.FakeApi):
 
     @property
     def latency_s(self) -> float:
-        """Before each answer."""
+        """Delay of each response in seconds."""
         return self.settings.latency_s
 
     def _handler(self, handler: Handler) -> Callable[[web.Request, Any], tuple[int, Any]]:
@@ -72,7 +72,7 @@ class Service(fake_api.FakeApi):
         return handle
 
     def admit(self, request: web.Request) -> None:
-        """With the token, within the rate."""
+        """Check the token and the rate limit."""
         given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
         if not secrets.compare_digest(given, f"Bearer {self.token}".encode()):
             raise ApiError("unauthorized", "unable to authenticate")
@@ -80,11 +80,11 @@ class Service(fake_api.FakeApi):
             raise ApiError("rate_limit_exceeded", "limit of requests per hour reached")
 
     def refusal(self, fault: fake_api.Fault) -> ApiError:
-        """As all errors of this API look."""
+        """Return the error response of an injected fault."""
         return ApiError(fault.code or "server_error", fault.message, status=fault.status)
 
     def missing(self, request: web.Request, status: int) -> ApiError:
-        """Likewise."""
+        """Return the error response for an unknown path, a wrong method or a large body."""
         if status == 404:
             return ApiError("not_found", f"no such path: {request.path}")
         if status == 413:
@@ -92,11 +92,11 @@ class Service(fake_api.FakeApi):
         return ApiError("method_not_allowed", f"no {request.method} here")
 
     def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
-        """With servers that hibernate."""
+        """Return a response with unknown fields and an unknown server status."""
         return fake_api.novel(answer, of_server="server_type", status="hibernating")
 
     def headers(self, request: web.Request) -> Mapping[str, str]:  # noqa: ARG002 - all are alike
-        """Count a call; the headers that tell what is left."""
+        """Count the call and return the rate-limit headers."""
         most, now = self.settings.requests, clock.monotonic()
         self._left = min(most, self._left + (now - self._counted_at) * most / HOUR_S)
         self._counted_at = now
@@ -112,16 +112,16 @@ class Service(fake_api.FakeApi):
 
 @contextlib.asynccontextmanager
 async def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve while the context is open; yields the endpoint, `/v1` included.
+    """Serve while the context is open; yields the endpoint, including `/v1`.
 
     Raises:
-        OSError: the address is taken or not ours.
+        OSError: the address is in use or not available.
     """
     async with fake_api.serve(service, host=host, port=port) as url:
         yield f"{url}{PREFIX}"
 
 
-# --- the calls: method, path as the vendor's document writes it behind `/v1`, what they do --------
+# --- operations: method, path below `/v1` as in the OpenAPI document, handler ---------------------
 
 Operation = tuple[str, str, Handler]
 

@@ -1,4 +1,4 @@
-"""What the calls about servers do."""
+"""Handlers for servers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from . import catalog, networks, state
 from .state import Answer, ApiError, Call, Cloud, Handler, Thing
 
 MOST_USER_DATA = 32 * 1024
-"""Bytes."""
+"""Maximum size of user data in bytes (limit of the API)."""
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
-    """Order a server; it runs when its action has ended."""
+    """Create a server; it runs when its action has ended."""
     order = call.body
     name = state.text(order, "name")
     state.unique(cloud.servers, name, "server")
@@ -20,19 +20,19 @@ def create(cloud: Cloud, call: Call) -> Answer:
         raise ApiError("resource_limit_exceeded", "server limit exceeded")
     if len(str(order.get("user_data") or "").encode()) > MOST_USER_DATA:
         raise state.invalid("user_data", "is too long")
-    made = make(cloud, name, order)
-    cloud.servers[made["id"]] = made
-    _place(cloud, made, order)
+    created = make(cloud, name, order)
+    cloud.servers[created["id"]] = created
+    _place(cloud, created, order)
 
     def run() -> None:
-        made["status"] = "running" if order.get("start_after_create", True) else "off"
+        created["status"] = "running" if order.get("start_after_create", True) else "off"
 
     action = cloud.act(
-        "create_server", [("server", made["id"])], run, takes_s=cloud.settings.boot_s
+        "create_server", [("server", created["id"])], run, takes_s=cloud.settings.boot_s
     )
     password = None if order.get("ssh_keys") else "YItygq1v3GYjjMomLaKc"
     answer: Thing = {
-        "server": made,
+        "server": created,
         "action": action,
         "next_actions": [],
         "root_password": password,
@@ -41,11 +41,11 @@ def create(cloud: Cloud, call: Call) -> Answer:
 
 
 def make(cloud: Cloud, name: str, order: Thing) -> Thing:
-    """A server in the form of the wire, in no network yet."""
+    """Return a server in the wire format, without networks."""
     kind = catalog.find(catalog.SERVER_TYPES, str(order.get("server_type")))
     if kind is None:
         raise state.invalid("server_type", "server type not found")
-    fits = [one for one in catalog.IMAGES if one["architecture"] == kind["architecture"]]
+    fits = [entry for entry in catalog.IMAGES if entry["architecture"] == kind["architecture"]]
     image = catalog.find(fits, str(order.get("image")))
     if image is None:
         raise state.invalid("image", f"image {order.get('image')} not found")
@@ -93,74 +93,78 @@ def make(cloud: Cloud, name: str, order: Thing) -> Thing:
 
 def _public_net(cloud: Cloud, number: int, public: Thing) -> Thing:
     v4, v6 = cloud.new_address()
-    found: Thing = {"ipv4": None, "ipv6": None, "floating_ips": [], "firewalls": []}
+    net: Thing = {"ipv4": None, "ipv6": None, "floating_ips": [], "firewalls": []}
     if public.get("enable_ipv4", True):
         static = f"static.{number}.clients.your-server.de"
-        found["ipv4"] = {"id": cloud.new_id(), "ip": v4, "blocked": False, "dns_ptr": static}
+        net["ipv4"] = {"id": cloud.new_id(), "ip": v4, "blocked": False, "dns_ptr": static}
     if public.get("enable_ipv6", True):
-        found["ipv6"] = {"id": cloud.new_id(), "ip": v6, "blocked": False, "dns_ptr": []}
-    return found
+        net["ipv6"] = {"id": cloud.new_id(), "ip": v6, "blocked": False, "dns_ptr": []}
+    return net
 
 
-def _place(cloud: Cloud, made: Thing, order: Thing) -> None:
-    """Everything else that an order names; nothing is left of an order that is refused."""
+def _place(cloud: Cloud, created: Thing, order: Thing) -> None:
+    """Attach everything an order names; if that fails, remove the server."""
     try:
         for number in order.get("networks") or []:
-            networks.join(cloud, state.get(cloud.networks, number, "network"), made, "servers")
-        for each in order.get("firewalls") or []:
-            found = state.get(cloud.firewalls, each["firewall"], "firewall")
-            made["public_net"]["firewalls"].append({"id": found["id"], "status": "applied"})
+            networks.join(cloud, state.get(cloud.networks, number, "network"), created, "servers")
+        for entry in order.get("firewalls") or []:
+            firewall = state.get(cloud.firewalls, entry["firewall"], "firewall")
+            created["public_net"]["firewalls"].append({"id": firewall["id"], "status": "applied"})
         for number in order.get("volumes") or []:
             volume = state.get(cloud.volumes, number, "volume")
             if volume["server"] is not None:
                 raise ApiError("conflict", f"volume {number} is attached already")
-            volume["server"] = made["id"]
-            made["volumes"].append(number)
+            volume["server"] = created["id"]
+            created["volumes"].append(number)
         if order.get("placement_group"):
-            _join_group(cloud, made, order["placement_group"])
+            _join_group(cloud, created, order["placement_group"])
     except ApiError:
-        remove(cloud, made["id"])
+        remove(cloud, created["id"])
         raise
 
 
-def _join_group(cloud: Cloud, made: Thing, number: int) -> None:
+def _join_group(cloud: Cloud, created: Thing, number: int) -> None:
     group = state.get(cloud.placement_groups, number, "placement_group")
     if len(group["servers"]) >= cloud.settings.group_servers:
         raise ApiError("placement_error", "the placement group is full")
-    group["servers"].append(made["id"])
-    made["placement_group"] = group
+    group["servers"].append(created["id"])
+    created["placement_group"] = group
 
 
 def remove(cloud: Cloud, number: int) -> None:
-    """Take a server away with everything that names it."""
+    """Delete a server and all references to it."""
     cloud.servers.pop(number, None)
     for network in cloud.networks.values():
-        network["servers"] = [each for each in network["servers"] if each != number]
+        network["servers"] = [entry for entry in network["servers"] if entry != number]
     for group in cloud.placement_groups.values():
-        group["servers"] = [each for each in group["servers"] if each != number]
+        group["servers"] = [entry for entry in group["servers"] if entry != number]
     for volume in cloud.volumes.values():
         if volume["server"] == number:
             volume["server"] = None
     for balancer in cloud.load_balancers.values():
         balancer["targets"] = [
-            one for one in balancer["targets"] if (one.get("server") or {}).get("id") != number
+            target
+            for target in balancer["targets"]
+            if (target.get("server") or {}).get("id") != number
         ]
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """All, or those of one status."""
+    """List all servers, or those with a status."""
     wanted: Any = call.query.get("status")
-    found = [one for one in cloud.servers.values() if not wanted or one["status"] in wanted]
-    return state.listing(cloud, call, "servers", found)
+    matching = [
+        server for server in cloud.servers.values() if not wanted or server["status"] in wanted
+    ]
+    return state.listing(cloud, call, "servers", matching)
 
 
 def delete(cloud: Cloud, call: Call) -> Answer:
-    """Begin to take one away."""
-    found = state.get(cloud.servers, call.id, "server")
-    if found["protection"]["delete"]:
+    """Start an action that deletes a server."""
+    server = state.get(cloud.servers, call.id, "server")
+    if server["protection"]["delete"]:
         raise ApiError("protected", "server deletion is protected")
     cloud.check_free("server", call.id)
-    found["status"] = "deleting"
+    server["status"] = "deleting"
     action = cloud.act(
         "delete_server",
         [("server", call.id)],
@@ -171,28 +175,28 @@ def delete(cloud: Cloud, call: Call) -> Answer:
 
 
 def power(cloud: Cloud, number: int, *, on: bool) -> Thing:
-    """Switch a server."""
-    found = state.get(cloud.servers, number, "server")
+    """Start an action that switches a server on or off."""
+    server = state.get(cloud.servers, number, "server")
     cloud.check_free("server", number)
-    found["status"] = "starting" if on else "stopping"
+    server["status"] = "starting" if on else "stopping"
 
     def switched() -> None:
-        found["status"] = "running" if on else "off"
+        server["status"] = "running" if on else "off"
 
     command = "start_server" if on else "stop_server"
     return cloud.act(command, [("server", number)], switched)
 
 
 def powers(*, on: bool) -> Handler:
-    """Switch one on or off."""
+    """Return a handler that switches a server on or off."""
     return lambda cloud, call: (201, {"action": power(cloud, call.id, on=on)})
 
 
 def attach(cloud: Cloud, call: Call) -> Answer:
-    """Bring one into a network."""
-    found = state.get(cloud.servers, call.id, "server")
+    """Attach a server to a network."""
+    server = state.get(cloud.servers, call.id, "server")
     network = state.get(cloud.networks, call.body.get("network", 0), "network")
     cloud.check_free("server", call.id)
-    networks.join(cloud, network, found, "servers", ip=str(call.body.get("ip") or ""))
+    networks.join(cloud, network, server, "servers", ip=str(call.body.get("ip") or ""))
     about = [("server", call.id), ("network", network["id"])]
     return 201, {"action": cloud.act("attach_to_network", about, lambda: None)}

@@ -1,7 +1,7 @@
-"""What the fake holds: things by kind and ID, and actions that change them when they end.
+"""State of the fake: resources by kind and ID, and actions that change them when they end.
 
-Everything is a dictionary in the form of the wire, so that a test reads and writes what the API
-would show. Time passes when somebody looks: `Cloud.settle` ends what is due.
+Resources are dictionaries in the wire format, so that tests can read and write them directly. No
+background task exists: `Cloud.settle` ends the actions that are due.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ccm.testing.fake_api import Refused
 
 @dataclass(kw_only=True)
 class Settings:
-    """Times are seconds, limits are those of the real thing.
+    """Behaviour of the fake; times are in seconds, limits default to the real ones.
 
     Attributes:
-        latency_s: before each answer.
-        action_s: how long an action about a network, a volume or a load balancer takes.
-        balancer_s: how long a new load balancer takes, until then it has no address.
-        boot_s: how long a new server takes until it runs.
-        removal_s: how long a server takes to go.
-        requests: calls an hour and token; they come back one by one.
-        page_size: the most items of a page, whatever is asked for.
-        servers: quota of servers.
-        balancers: quota of load balancers.
-        network_servers: most servers of one network.
-        network_routes: most routes of one network.
-        group_servers: most servers of one spread group.
-        told_deletions: the deletion of a load balancer is answered with an action, as the vendor's
-            client of today wants it, in place of 204 as older documents have it.
+        latency_s: delay of each response.
+        action_s: duration of an action on a network, a volume or a load balancer.
+        balancer_s: time until a new load balancer has an address.
+        boot_s: time until a new server runs.
+        removal_s: time the deletion of a server takes.
+        requests: calls per hour and token; the budget refills continuously.
+        page_size: maximum page size, regardless of the query.
+        servers: maximum number of servers.
+        balancers: maximum number of load balancers.
+        network_servers: maximum number of servers in a network.
+        network_routes: maximum number of routes in a network.
+        group_servers: maximum number of servers in a spread placement group.
+        told_deletions: whether the deletion of a load balancer returns an action, as the vendor's
+            current client expects, instead of 204, as in older API documents.
     """
 
     latency_s: float = 0.0
@@ -74,11 +74,11 @@ STATUSES: Mapping[str, int] = {
     "server_error": 500,
     "maintenance": 503,
 }
-"""The API's words for errors and their statuses."""
+"""Error code -> HTTP status."""
 
 
 class ApiError(Refused):
-    """A call answered with an error of the one shape."""
+    """Error response of the API."""
 
     def __init__(
         self, code: str, message: str, *, status: int = 0, details: Thing | None = None
@@ -90,7 +90,7 @@ class ApiError(Refused):
 
 
 class Cloud:
-    """One project."""
+    """State of one project."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -104,22 +104,22 @@ class Cloud:
         self.certificates: dict[int, Thing] = {}
         self.actions: dict[int, Thing] = {}
         self.doomed: dict[tuple[str, int], str] = {}
-        """(kind, ID) -> what the actions about it end with."""
+        """(kind, ID) -> error message with which actions on the resource fail."""
         self._ids = itertools.count(1001)
         self._addresses = itertools.count(1)
         self._running: dict[int, tuple[float, Callable[[], None]]] = {}
 
     def new_id(self) -> int:
-        """An ID that was never given out."""
+        """Return an unused ID."""
         return next(self._ids)
 
     def new_address(self) -> tuple[str, str]:
-        """A public IPv4 address, and the /64 of IPv6 beside it."""
+        """Return a public IPv4 address and an IPv6 /64."""
         number = next(self._addresses)
         return f"203.0.{113 + number // 250}.{number % 250 + 1}", f"2001:db8:{number:x}::/64"
 
     def now(self) -> str:
-        """The time, as the API writes it."""
+        """Return the current time in the API's format."""
         return clock.now().isoformat(timespec="seconds")
 
     # --- actions --------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Cloud:
         *,
         takes_s: float | None = None,
     ) -> Thing:
-        """Begin an action; its effect comes when it ends, at once where it takes no time."""
+        """Start an action; its effect happens when it ends, at once for a duration of 0."""
         about = list(resources)
         action: Thing = {
             "id": self.new_id(),
@@ -141,12 +141,12 @@ class Cloud:
             "progress": 0,
             "started": self.now(),
             "finished": None,
-            "resources": [{"id": each, "type": kind} for kind, each in about],
+            "resources": [{"id": resource_id, "type": kind} for kind, resource_id in about],
             "error": None,
         }
         self.actions[action["id"]] = action
         takes = self.settings.action_s if takes_s is None else takes_s
-        reason = next((self.doomed[one] for one in about if one in self.doomed), "")
+        reason = next((self.doomed[resource] for resource in about if resource in self.doomed), "")
 
         def end() -> None:
             if reason:
@@ -164,7 +164,7 @@ class Cloud:
         return dict(action)
 
     def settle(self, *, all_of_them: bool = False) -> None:
-        """End what is due, in the order in which it is due."""
+        """End the actions that are due, in order of their end times."""
         due = sorted(
             (at, number)
             for number, (at, _) in self._running.items()
@@ -174,31 +174,31 @@ class Cloud:
             self._running.pop(number)[1]()
 
     def check_free(self, kind: str, number: int) -> None:
-        """Refuse while an action about a thing runs."""
-        for each in self._running:
-            if {"id": number, "type": kind} in self.actions[each]["resources"]:
-                raise ApiError("locked", f"{kind} {number} is locked by action {each}")
+        """Raise `locked` while an action on a resource runs."""
+        for action_id in self._running:
+            if {"id": number, "type": kind} in self.actions[action_id]["resources"]:
+                raise ApiError("locked", f"{kind} {number} is locked by action {action_id}")
 
     def moment(self, seconds: float) -> str:
-        """The time in so many seconds."""
+        """Return the time after a number of seconds."""
         return (clock.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 def get(things: Mapping[int, Thing], number: int, kind: str) -> Thing:
-    """One by its ID."""
+    """Return a resource by its ID. Raises `not_found`."""
     if number not in things:
         raise ApiError("not_found", f"{kind} with ID '{number}' not found")
     return things[number]
 
 
 def unique(things: Mapping[int, Thing], name: str, kind: str, *, but: int = 0) -> None:
-    """Refuse a name that is taken."""
-    if any(one["name"] == name and one["id"] != but for one in things.values()):
+    """Raise `uniqueness_error` if a name is taken."""
+    if any(thing["name"] == name and thing["id"] != but for thing in things.values()):
         raise ApiError("uniqueness_error", f"{kind} name is already used")
 
 
 def invalid(field: str, message: str) -> ApiError:
-    """The error for a field that makes no sense."""
+    """Return the error for an invalid field."""
     details = {"fields": [{"name": field, "messages": [message]}]}
     return ApiError("invalid_input", f"invalid input in field '{field}'", details=details)
 
@@ -209,14 +209,14 @@ DEFAULT_PER_PAGE = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request, read: the ID in its path, its query, its body."""
+    """Decoded request: ID from the path, query and body."""
 
     id: int = 0
     query: Mapping[str, list[str]] = field(default_factory=dict)
     body: Thing = field(default_factory=dict)
 
     def one(self, name: str) -> str:
-        """The last value of a parameter; empty without one."""
+        """Return the last value of a parameter; empty if it is missing."""
         return (self.query.get(name) or [""])[-1]
 
 
@@ -234,34 +234,36 @@ def _number(call: Call, name: str, default: int) -> int:
 
 
 def listing(cloud: Cloud, call: Call, key: str, things: Iterable[Thing]) -> Answer:
-    """One page of what the query asks for."""
-    found = list(things)
+    """Return one page of the resources that match the query."""
+    matching = list(things)
     if name := call.one("name"):
-        found = [one for one in found if one["name"] == name]
+        matching = [thing for thing in matching if thing["name"] == name]
     if selector := call.one("label_selector"):
         try:
             terms = parse_labels(selector.replace("==", "="))
         except BadSelectorError as error:
             raise invalid("label_selector", "label selector is malformed") from error
-        found = [one for one in found if all(term.matches(one["labels"]) for term in terms)]
+        matching = [
+            thing for thing in matching if all(term.matches(thing["labels"]) for term in terms)
+        ]
     page = _number(call, "page", 1)
     asked = min(_number(call, "per_page", DEFAULT_PER_PAGE), MOST_PER_PAGE)
     size = min(asked, cloud.settings.page_size)
-    last = max(1, -(-len(found) // size))
+    last = max(1, -(-len(matching) // size))
     pagination = {
         "page": page,
         "per_page": size,
         "previous_page": page - 1 if page > 1 else None,
         "next_page": page + 1 if page < last else None,
         "last_page": last,
-        "total_entries": len(found),
+        "total_entries": len(matching),
     }
-    cut = found[(page - 1) * size : page * size]
+    cut = matching[(page - 1) * size : page * size]
     return 200, {key: cut, "meta": {"pagination": pagination}}
 
 
 def text(body: Thing, name: str, *, required: bool = True) -> str:
-    """A field that has to be text."""
+    """Return a text field of a body."""
     value = body.get(name)
     if value is None and not required:
         return ""
@@ -271,7 +273,7 @@ def text(body: Thing, name: str, *, required: bool = True) -> str:
 
 
 def labels(body: Thing) -> dict[str, str]:
-    """The labels of an order; keys and values are those of Kubernetes."""
+    """Return the labels of an order; keys and values must be valid in Kubernetes."""
     given: Any = body.get("labels") or {}
     for key, value in given.items():
         try:
