@@ -1,8 +1,7 @@
 """L0: tools that know neither Kubernetes nor clouds.
 
-Each module here could be a library of its own: clocks, back-off arithmetic,
-supervised tasks, waits with a deadline, rate limiters, duration text, logging,
-metrics, feature gates.
-A third-party package enters through exactly one of these modules. Nothing here
-may use a word of Kubernetes or of a cloud, and nothing here reads a flag.
+Each module could be a library of its own: clocks, back-off arithmetic, supervised tasks, waits with
+a deadline, rate limiters, durations as text, logging, metrics, feature gates. Exactly one of these
+modules imports a given third-party package. No module may use a term of Kubernetes or of a cloud,
+and none reads a flag.
 """

@@ -1,8 +1,7 @@
-"""What time it is: the two clocks the project reads, and nothing to pass around.
+"""The wall clock and the monotonic clock, as functions: no component takes a clock as argument.
 
-Waiting belongs to the event loop (`asyncio.sleep`, `asyncio.timeout`), so a component
-takes no clock: a test that wants time to obey it runs on a loop of its own
-(`ccm.testing.clock`), which answers here as well while it runs.
+Waiting belongs to the event loop (`asyncio.sleep`, `asyncio.timeout`). A test that controls time
+runs on its own event loop (`ccm.testing.clock`), which replaces both clocks while it runs.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ T = TypeVar("T")
 
 
 def now() -> datetime:
-    """Wall-clock time in UTC, for what is written down: lease times, events."""
+    """Return the wall-clock time in UTC, for stored times such as those of leases and events."""
     return _wall()
 
 
 def monotonic() -> float:
-    """Seconds since an arbitrary start; never runs backwards, and goes on in a stuck loop."""
+    """Return seconds since an arbitrary start; never decreases, and advances in a stuck loop."""
     return _steady()
 
 
@@ -36,12 +35,12 @@ _steady: Callable[[], float] = time.monotonic
 def replaced(
     wall: Callable[[], datetime], steady: Callable[[], float], *, here: bool = False
 ) -> Iterator[None]:
-    """For as long as the block runs, `now` and `monotonic` ask these: virtual time.
+    """Replace both clocks inside the block, for virtual time.
 
     Args:
-        wall: in place of `now`.
-        steady: in place of `monotonic`.
-        here: only in this thread; time in the others is what it was.
+        wall: replacement for `now`.
+        steady: replacement for `monotonic`.
+        here: replace the clocks for this thread only.
     """
     global _wall, _steady
     before = _wall, _steady

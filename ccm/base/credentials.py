@@ -1,4 +1,4 @@
-"""Credentials: their limits, checked where they are read, and key pairs, which no disk has."""
+"""Credentials: size limits, checked when they are read, and key pairs that no disk holds."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import IO
 
 MOST_BYTES = 64 << 10
-"""Longest credential of any kind; keys in JSON or PEM have 4 KiB, and kubeconfigs 16 KiB."""
+"""Maximum bytes of a credential; keys in JSON or PEM have 4 KiB, kubeconfigs 16 KiB."""
 
 HEADER_BYTES = 16 << 10
-"""Longest credential in a header. Identity providers issue tokens of up to 12 KiB, and common
-proxies take no more than 16 KiB of headers."""
+"""Maximum bytes of a credential in a header. Identity providers issue tokens of up to 12 KiB, and
+common proxies accept at most 16 KiB of headers."""
 
 
 def checked(text: str) -> str:
-    """Return a credential.
+    """Return a credential after a check of its size.
 
     Raises:
-        ValueError: it is too long; the message has its size and not the text.
+        ValueError: the credential is too long; the message has its size, not its text.
     """
     if len(text) > MOST_BYTES // 4 and (size := len(text.encode(errors="replace"))) > MOST_BYTES:
         raise ValueError(f"must have at most {MOST_BYTES} bytes, as a credential, and has {size}")
@@ -30,10 +30,10 @@ def checked(text: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """Return a credential that a header can carry.
+    """Return a credential after a check that a header can carry it.
 
     Raises:
-        ValueError: it cannot; the message has the rule and the size, and not the text.
+        ValueError: no header can carry it; the message has the rule and the size, not the text.
     """
     if len(text) > HEADER_BYTES or not (text.isascii() and text.isprintable()):
         raise ValueError(
@@ -44,11 +44,11 @@ def header_value(text: str) -> str:
 
 
 def read(path: Path) -> str:
-    """Return the credential in a file, without white space around it.
+    """Return the credential in a file, without surrounding white space.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no text in UTF-8, or too long.
+        ValueError: the content is not UTF-8, or too long.
     """
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
@@ -58,7 +58,7 @@ def read(path: Path) -> str:
 
 
 def memory_file() -> IO[bytes]:
-    """An empty file that is gone when it is closed; outside Linux a temporary one of ours alone."""
+    """Open an empty file in memory that vanishes on close; outside Linux, a temporary file."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("ccm"), "w+b")
     else:  # noqa: RET505 - mypy knows this form
@@ -66,25 +66,25 @@ def memory_file() -> IO[bytes]:
 
 
 def path_of(file: IO[bytes]) -> str:
-    """The path under which this process can read a file in memory."""
+    """Return the path under which this process can read a memory file."""
     return f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else file.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate chain and its private key, both PEM."""
+    """Certificate chain and its private key, both PEM."""
 
     chain: bytes
     key: bytes = field(repr=False)
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a context show it.
+        """Load the pair into a TLS context, which then presents the certificate.
 
         Raises:
-            ssl.SSLError: one is no PEM, or they do not belong together.
+            ssl.SSLError: the chain or the key is no PEM, or they do not match.
             ValueError: the key is encrypted.
         """
-        # OpenSSL's binding takes files only.
+        # Python's ssl module takes files only.
         with memory_file() as chain, memory_file() as key:
             for file, content in ((chain, self.chain), (key, self.key)):
                 file.write(content)

@@ -1,8 +1,8 @@
-"""Decoding of what other programs send."""
+"""Errors of decoding data from other programs."""
 
 from __future__ import annotations
 
 import msgspec
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""All that `msgspec` raises for bytes: not the type, no JSON, no UTF-8, or nested too deeply."""
+"""Errors that `msgspec` raises for bytes: wrong type, no JSON, no UTF-8, or nested too deeply."""

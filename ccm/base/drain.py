@@ -1,13 +1,12 @@
-"""Stopping in good order: nothing new is begun, a change under way may come to its end.
+"""Orderly stop: no new work starts, and changes in progress may finish.
 
-Work comes in units, such as one reconcile. A unit that has only looked so far can be cancelled
-at any moment; one that has changed something should end, so that its next step (a status, a
-finalizer) is not left to a successor. So once a drain has begun: no unit is begun any more, no
-change is begun by a unit that has made none, and `drained` waits for the units that have.
+Work consists of units, such as one reconcile. A unit that has only read so far can be cancelled at
+any moment. A unit that has changed something should finish, so that its next step (a status, a
+finalizer) is not left to a successor. Once a drain has begun, no unit starts, and a unit that has
+changed nothing may not begin a change. `drained` waits for the units with changes.
 
-The drain in force and the unit at work are found through the task's context, so that whoever
-works (`unit`) and whoever changes something (`change`) need not know each other. Outside of a
-drain both do nothing.
+The current drain and the current unit are context variables. The code of a unit (`unit`) and that
+of a change (`change`) therefore need not know each other. Without a drain both do nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from ccm.base import tasks
 
 
 class Drain:
-    """What is under way, and whether more may be begun.
+    """Work in progress, and whether more may start.
 
     Attributes:
-        under_way: how many pieces of work have changed something and are not over.
-        begun: whether nothing new may be begun.
+        under_way: number of units that have changed something and have not ended.
+        begun: whether the drain has begun, so that nothing new may start.
     """
 
     def __init__(self) -> None:
@@ -33,28 +32,28 @@ class Drain:
         self.begun = False
 
     def govern(self) -> None:
-        """Be the drain of this task and of those that it starts from now on."""
+        """Make this the drain of the current task and of tasks it starts later."""
         _DRAIN.set(self)
 
     async def drained(self, grace_s: float) -> bool:
-        """Let nothing new begin and wait for what is under way; False when that takes longer."""
+        """Begin the drain and wait for work in progress; False: that took longer than `grace_s`."""
         self.begun = True
         return await tasks.wait_for(self._idle, grace_s)
 
     def enter(self) -> None:
-        """One more is under way."""
+        """Count a unit as in progress."""
         self.under_way += 1
         self._idle.clear()
 
     def leave(self) -> None:
-        """One less is under way."""
+        """Count a unit as ended."""
         self.under_way -= 1
         if not self.under_way:
             self._idle.set()
 
 
 class _Unit:
-    """A piece of work; `changed` as soon as it should not be cut any more."""
+    """Unit of work; `changed` = it should finish rather than be cancelled."""
 
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
@@ -64,24 +63,22 @@ class _Unit:
         self._may_be_cut = False
 
     def begin_change(self) -> None:
-        """It changes something."""
         self._changing += 1
         if not self.changed:
             self.changed = True
             self._drain.enter()
 
     def end_change(self) -> None:
-        """One of its changes is over."""
         self._changing -= 1
         self._let_go()
 
     def give_up(self) -> None:
-        """It goes no further, so that it may be cut once no other change of it is under way."""
+        """Allow cancellation once no change of this unit is in progress."""
         self._may_be_cut = True
         self._let_go()
 
     def end(self) -> None:
-        """It is over, though tasks that it started may still run."""
+        """End the unit, though tasks that it started may still run."""
         self.is_open = False
         self.give_up()
 
@@ -95,8 +92,8 @@ _DRAIN: ContextVar[Drain | None] = ContextVar("drain", default=None)
 _UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
 
 
-class unit:  # noqa: N801 - reads like a function; no generator, as it is around each reconcile
-    """A piece of work; once a drain has begun, it waits at its door until it is cancelled."""
+class unit:  # noqa: N801 - reads like a function; no generator, because it wraps each reconcile
+    """Context manager of a unit of work; entering waits for cancellation during a drain."""
 
     __slots__ = ("_token", "_work")
 
@@ -116,12 +113,12 @@ class unit:  # noqa: N801 - reads like a function; no generator, as it is around
             self._work.end()
 
 
-class change:  # noqa: N801 - as `unit`; it is around each request
-    """A change of the world. Where it may not be begun any more, it waits to be cancelled.
+class change:  # noqa: N801 - as `unit`; it wraps each request
+    """Context manager of a change; if the change may not start, entering waits for cancellation.
 
     Args:
-        long: it may take minutes, so that not even a unit that has changed something may
-            begin it once a drain has begun.
+        long: whether the change may take minutes: once a drain has begun, it may not start even in
+            a unit with changes.
     """
 
     __slots__ = ("_is_own", "_long", "_work")
@@ -152,5 +149,5 @@ class change:  # noqa: N801 - as `unit`; it is around each request
 
 
 async def _never() -> None:
-    """Wait until cancelled, which whoever has begun the drain does."""
+    """Wait for cancellation, which the owner of the drain causes."""
     await asyncio.get_running_loop().create_future()

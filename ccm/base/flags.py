@@ -1,9 +1,8 @@
-"""Command line flags: the kinds of value, how a flag is declared, shared checks, feature gates.
+"""Command line flags: value kinds, declarations, common checks and feature gates.
 
-A flag is a field of a frozen dataclass, declared through a `Section`; the dataclass is the
-table. All there is to say about a flag stands there: kind, default, meaning, unit, what is
-right beyond its kind, and where the configuration file has it. Truth values, durations and lists
-are spelled as Go spells them, numbers are decimal.
+A flag is a field of a frozen dataclass, declared through a `Section`. The declaration has all
+properties of the flag: kind, default, meaning, unit, checks beyond the kind, and path in the
+configuration file. Booleans, durations and lists use Go's syntax; numbers are decimal.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ccm.base.parsing import parse_digits
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
 
-# Go reads a leading zero as octal: refused, because decimal would be another number.
+# Go reads a leading zero as octal; it is refused here, because decimal would be another number.
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,18})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _QUANTITY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|k|M|G|)")
@@ -32,16 +31,16 @@ _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 <<
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
-    """One kind of flag value.
+    """Kind of flag value.
 
     Attributes:
-        word: what help calls it, such as `duration`.
-        wants: what a right value looks like, to end the sentence "it takes ...".
-        parse: text to value; raises ValueError for anything else.
-        write: value to text that `parse` reads back; lists stand in brackets.
-        bare: the text meant by the flag alone. A kind that has one never takes the
-            next word of the command line as its value.
-        join: how a further occurrence adds to the earlier ones; None = the last wins.
+        word: name of the kind in help, such as `duration`.
+        wants: description of a valid value, to complete the sentence "it takes ...".
+        parse: converts text to a value; raises ValueError for invalid text.
+        write: converts a value to text that `parse` accepts, except for the brackets of lists.
+        bare: text that the flag alone stands for. A kind with such a text never takes the next word
+            of the command line as its value.
+        join: combines the values of repeated flags; None = the last value wins.
     """
 
     word: str
@@ -54,12 +53,12 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCertificate:
-    """A certificate for some host names only.
+    """Certificate for certain host names.
 
     Attributes:
         cert_file: path of the PEM chain.
-        key_file: path of its PEM key.
-        names: host names it serves, `*.` prefixes allowed; empty = those it carries.
+        key_file: path of the PEM key.
+        names: host names to serve, `*.` prefixes allowed; empty = those in the certificate.
     """
 
     cert_file: str
@@ -68,7 +67,7 @@ class NamedCertificate:
 
 
 def parse_bool(text: str) -> bool:
-    """Read one of Go's words for true and false; ValueError for any other."""
+    """Parse one of Go's words for true and false; raise ValueError for any other."""
     value = parsing.parse_bool(text)
     if value is None:
         raise ValueError(text)
@@ -76,15 +75,15 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Read a comma separated list; empty text is an empty list."""
-    # Go reads quotes as CSV does: refused, because the parts would be other values.
+    """Parse a comma separated list; empty text is an empty list."""
+    # Go parses quotes as CSV does; they are refused here, because the items would differ.
     if any(mark in text for mark in '"\r\n'):
         raise ValueError(text)
     return tuple(text.split(",")) if text else ()
 
 
 def parse_quantity(text: str) -> int:
-    """Read a size such as `64Ki`, `10M` or `2000`."""
+    """Parse a size such as `64Ki`, `10M` or `2000`."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -92,7 +91,7 @@ def parse_quantity(text: str) -> int:
 
 
 def parse_gates(text: str) -> Mapping[str, bool]:
-    """Read `A=true,B=false`; spaces around names and values do not matter."""
+    """Parse `A=true,B=false`; spaces around names and values are ignored."""
     settings = {}
     for pair in filter(None, text.split(",")):
         name, equals, value = pair.partition("=")
@@ -103,7 +102,7 @@ def parse_gates(text: str) -> Mapping[str, bool]:
 
 
 def parse_levels(text: str) -> tuple[tuple[str, int], ...]:
-    """Read `pattern=N,...`, N above 0: a log level for each matching source file."""
+    """Parse `pattern=N,...` with N above 0: a log level for each matching source file."""
     levels = []
     for pair in filter(None, text.split(",")):
         pattern, equals, level = pair.partition("=")
@@ -115,7 +114,7 @@ def parse_levels(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_named_certificate(text: str) -> tuple[NamedCertificate, ...]:
-    """Read `cert,key` or `cert,key:name,name`; one certificate an occurrence."""
+    """Parse `cert,key` or `cert,key:name,name`; each occurrence of the flag has one certificate."""
     files, colon, names = text.partition(":")
     paths = tuple(path.strip() for path in files.split(","))
     hosts = tuple(name.strip() for name in names.split(",")) if colon else ()
@@ -125,14 +124,14 @@ def parse_named_certificate(text: str) -> tuple[NamedCertificate, ...]:
 
 
 def parse_version(text: str) -> str:
-    """Read the value of `--version`: `true`, `false`, `raw` or a version such as `v1.2.3`."""
+    """Parse the value of `--version`: `true`, `false`, `raw` or a version such as `v1.2.3`."""
     if text == "raw" or re.fullmatch(r"v[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?", text):
         return text
     return write_bool(parse_bool(text))
 
 
 def write_bool(value: bool) -> str:
-    """Write `true` or `false`."""
+    """Return `true` or `false`."""
     return "true" if value else "false"
 
 
@@ -261,10 +260,13 @@ VERSION = Kind(
 )
 
 Check = Callable[[T], str]
-"""What would be right in place of a value, in words that follow it; empty if it is right."""
+"""Function that returns the requirement that a value violates; empty = the value is valid.
+
+The text follows the value in a message, such as "must be 1 or more".
+"""
 
 Fault = tuple[str, str]
-"""The name of a flag, and what would be right."""
+"""Name of a flag, and the requirement that its value violates."""
 
 _USUAL: Mapping[type, Kind[Any]] = {
     bool: BOOL,
@@ -278,11 +280,11 @@ _USUAL: Mapping[type, Kind[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A titled group of flags; `flag` declares one of them.
+    """Titled group of flags; `flag` declares a flag of the group.
 
     Attributes:
-        title: its heading in help.
-        ours: True when the Go reference has no such flags.
+        title: heading in help.
+        ours: whether the Go reference lacks these flags.
     """
 
     title: str
@@ -299,9 +301,9 @@ class Section:
     ) -> T:
         """Declare a flag as the default of a dataclass field.
 
-        The field's name with `-` for `_`, but for one at its end, is the flag's name. Without a
-        `kind` it is the usual one for the type of the default. `more` takes the `unit`, `path`,
-        `short` and `deprecated` of `Flag`.
+        The name of the flag is that of the field with `-` for `_`, without underscores at its end.
+        `kind` defaults to the usual kind for the type of the default. `more` takes the `unit`,
+        `path`, `short` and `deprecated` of `Flag`.
         """
         kind = kind or _USUAL[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
@@ -310,19 +312,19 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """One flag.
+    """Declaration of a flag.
 
     Attributes:
-        name: without dashes in front.
-        section: the group that help shows it in.
-        kind: how its value is read and written.
-        default: its value when nobody sets it.
-        text: what it does, in a sentence or two; states what zero or empty means.
-        unit: of a bare number, empty where the kind says it.
-        check: looks at a value by itself; None = whatever the kind reads is right.
-        path: the field of the configuration file that says the same; empty if none does.
-        short: one letter for `-x`, or empty.
-        deprecated: what to do instead; such a flag is left out of help.
+        name: name without leading dashes.
+        section: group of the flag in help.
+        kind: kind of its value.
+        default: value when the flag is not set.
+        text: meaning in one or two sentences; states what zero or empty means.
+        unit: unit of a bare number; empty where the kind implies it.
+        check: check of a single value; None = every value of the kind is valid.
+        path: field of the configuration file with the same meaning; empty = none.
+        short: letter for `-x`; empty = none.
+        deprecated: replacement in words; a deprecated flag is left out of help.
     """
 
     name: str
@@ -337,16 +339,16 @@ class Flag:
     deprecated: str = ""
 
     def wrong(self, value: Any) -> str:
-        """What would be right in place of a value; empty if it is right."""
+        """Return the requirement that a value violates; empty = the value is valid."""
         return self.check(value) if self.check is not None else ""
 
     def fault(self, value: Any, right: str) -> str:
-        """The sentence that refuses a value."""
+        """Return the error message for an invalid value."""
         return f"--{self.name}={self.kind.write(value)}: {right}"
 
 
 def table(declared: type) -> dict[str, Flag]:
-    """Every flag that a dataclass declares or inherits, by name, sorted."""
+    """Return all flags that a dataclass declares or inherits, by name and sorted."""
     fields = (entry for entry in dataclasses.fields(declared) if "flag" in entry.metadata)
     flags = (
         Flag(
@@ -365,47 +367,47 @@ _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = re.compile(
     rf"((?=.{{1,253}}/){_LABEL}(\.{_LABEL})*/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
-"""What Kubernetes calls a qualified name, as of labels and classes."""
+"""Qualified name of Kubernetes, as of labels and classes."""
 
 _OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _LONGEST_NAME = 253
 
 
 def positive(value: timedelta) -> str:
-    """A duration above zero."""
+    """Require a duration above zero."""
     return "" if value > timedelta(0) else "must be longer than 0s"
 
 
 def not_negative(value: timedelta) -> str:
-    """A duration of zero or more."""
+    """Require a duration of zero or more."""
     return "" if value >= timedelta(0) else "must be 0s or longer"
 
 
 def at_least_one(value: int) -> str:
-    """How many of something work at once, or a budget: with none nothing would ever be done."""
+    """Require a concurrency or a budget of at least one: with zero, no work would be done."""
     return "" if value >= 1 else "must be 1 or more"
 
 
 def zero_or_more(zero: str = "") -> Callable[[float], str]:
-    """A number that is not negative; `zero` says what 0 means."""
+    """Return a check for a finite number of at least zero; `zero` is the meaning of 0."""
     right = f"must be 0 ({zero}) or more" if zero else "must be 0 or more"
     return lambda value: "" if 0 <= value < float("inf") else right
 
 
 def port(value: int) -> str:
-    """A TCP port, or 0."""
+    """Require a TCP port, or 0 for no server."""
     right = f"must be from 0 (no server) to {_HIGHEST_PORT}"
     return "" if 0 <= value <= _HIGHEST_PORT else right
 
 
 def no_blanks(what: str) -> Callable[[Iterable[str]], str]:
-    """A list without empty entries; `what` names one of them."""
+    """Return a check for a list without blank entries; `what` names an entry."""
     right = f"{what} cannot be empty or white space"
     return lambda entries: "" if all(entry.strip() for entry in entries) else right
 
 
 def qualified(what: str) -> Callable[[Iterable[str]], str]:
-    """A list of names such as `a` or `example.com/a`; `what` says of what."""
+    """Return a check for a list of names such as `a` or `example.com/a`; `what` names an entry."""
 
     def check(entries: Iterable[str]) -> str:
         wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)
@@ -418,12 +420,12 @@ _LIKE = "internal or example.com/internal"
 
 
 def is_object_name(text: str) -> bool:
-    """Whether Kubernetes takes it for the name of an object (a DNS subdomain)."""
+    """Return whether Kubernetes accepts a text as an object name (a DNS subdomain)."""
     return len(text) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(text) is not None
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """One word of a few."""
+    """Return a check for one of several words."""
     *most, last = (f'"{word}"' for word in words)
     right = f"must be {', '.join(most)} or {last}"
     return lambda value: "" if value in words else right
@@ -434,13 +436,13 @@ Stage = Literal["ALPHA", "BETA", "GA", "DEPRECATED"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One switch.
+    """Feature gate.
 
     Attributes:
-        name: as written in the flag.
-        default: its value when nobody sets it.
-        stage: how far it has come; `AllAlpha` and `AllBeta` set all of a stage.
-        help: what it does, one sentence; a gate known only for compatibility says so.
+        name: name in the flag.
+        default: value when the flag does not set the gate.
+        stage: maturity; `AllAlpha` and `AllBeta` set all gates of a stage.
+        help: effect in one sentence; a gate that exists for compatibility only says so.
     """
 
     name: str
@@ -453,14 +455,14 @@ def gate_values(known: Collection[Gate], settings: Mapping[str, bool]) -> dict[s
     """Return the effective value of each gate.
 
     Raises:
-        ValueError: settings name unknown gates; the message names each of them.
+        ValueError: settings name unknown gates; the message lists all of them.
     """
     names = {"AllAlpha", "AllBeta", *(gate.name for gate in known)}
     if unknown := [name for name in settings if name not in names]:
         raise ValueError("; ".join(f"unrecognized feature gate: {name}" for name in unknown))
     of_all = {"ALPHA": settings.get("AllAlpha"), "BETA": settings.get("AllBeta")}
-    found = {}
+    values = {}
     for gate in known:
         together = of_all.get(gate.stage)
-        found[gate.name] = settings.get(gate.name, gate.default if together is None else together)
-    return found
+        values[gate.name] = settings.get(gate.name, gate.default if together is None else together)
+    return values

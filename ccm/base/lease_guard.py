@@ -1,12 +1,12 @@
-"""The limits of a leader: nothing is begun once its lease may have run out, and the process ends.
+"""Limits for a leader: no operation starts after its lease may have expired; the process ends.
 
-A leader learns of its loss through its event loop, which may be blocked just then, or stand still
-with the whole process. So each change looks at the clock first, as late as possible. What remains
-is a pause between that look and the act itself.
+A leader learns about a lost lease through its event loop, which may be blocked, or paused together
+with the process. Each change therefore checks the clock as late as possible. The only remaining gap
+is a pause between that check and the change itself.
 
-The guard in force is found through the task's context, as the drain is, and in threads that have
-the context of their caller: with two leases each piece of work is held by its own. Without a guard
-everything may be done.
+The current guard is a context variable, as the current drain is. Tasks, and threads that copy their
+caller's context, inherit it: with two leases, each piece of work has the guard of its own lease.
+Without a guard every operation may start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ccm.base import clock
 
 
 class Lapsed(TimeoutError):
-    """The lease may have run out, so it was not begun. As after any timeout, nothing is known."""
+    """The lease may have expired, so the operation did not start; callers treat it as a timeout."""
 
 
 class LeaseGuard:
-    """Until when the work that it governs is protected; at first it is not."""
+    """Time until which a lease protects the work under this guard; initially none."""
 
     def __init__(self) -> None:
         self._until = -math.inf
@@ -35,40 +35,40 @@ class LeaseGuard:
 
     @property
     def left_s(self) -> float:
-        """For how many seconds something may still be begun; none are left at 0 and below."""
+        """Seconds during which operations may still start; 0 or less = none."""
         return self._until - clock.monotonic()
 
     def govern(self) -> None:
-        """Be the guard of this task and of those that it starts from now on."""
+        """Make this the guard of the current task and of tasks it starts later."""
         _GUARD.set(self)
 
     def extend(self, until: float) -> None:
-        """The lease holds until then, by `clock.monotonic`; what is under way may last as long."""
+        """Extend the lease to a time of `clock.monotonic`; running operations may last as long."""
         self._until = until
         if self._end is not None:
             self._end.cancel()
-        # One timer for all that is under way: there are many more requests than renewals.
+        # One timer for all operations: there are many more requests than renewals.
         self._end = asyncio.get_running_loop().call_later(self.left_s, self.lapse)
 
     def lapse(self) -> None:
-        """The lease is lost; what is under way ends at once."""
+        """Record the loss of the lease and end all running operations at once."""
         self._until = -math.inf
         for limit in self._under_way:
             if not limit.expired():
                 limit.reschedule(-math.inf)
 
     def check(self) -> None:
-        """Raise `Lapsed` unless something may be begun."""
+        """Raise `Lapsed` unless operations may start."""
         if self.left_s <= 0:
             raise Lapsed("not begun, because the lease may have run out")
 
     def begin(self, limit: asyncio.Timeout) -> None:
-        """Something is begun, and the lease limits it; raises `Lapsed`."""
+        """Register an operation that the lease limits; raise `Lapsed` if it must not start."""
         self.check()
         self._under_way.add(limit)
 
     def ended(self, limit: asyncio.Timeout) -> None:
-        """It is over."""
+        """Unregister an operation that `begin` registered."""
         self._under_way.discard(limit)
 
 
@@ -76,30 +76,31 @@ _GUARD: ContextVar[LeaseGuard | None] = ContextVar("lease_guard", default=None)
 
 
 def check() -> None:
-    """Something is about to be begun.
+    """Check that an operation may start under the current guard.
 
     Raises:
-        Lapsed: it must not.
+        Lapsed: the lease may have expired.
     """
     if (guard := _GUARD.get()) is not None:
         guard.check()
 
 
 class limit:  # noqa: N801 - used as `asyncio.timeout` is
-    """What is begun inside ends in time, and when the lease does, renewals on the way counted in.
+    """Context manager that ends its block after a time limit or with the lease.
 
-    Entering raises `Lapsed` where it must not be begun.
+    Renewals of the lease while the block runs extend the second limit.
 
     Args:
-        seconds: its time; None = as long as the lease.
+        seconds: time limit; None = only that of the lease.
 
     Raises:
-        TimeoutError: its time was up, or the lease ended meanwhile.
+        Lapsed: the block must not start, because the lease may have expired.
+        TimeoutError: the time limit was exceeded, or the lease ended.
     """
 
     __slots__ = ("_guard", "_timeout")
 
-    # Neither a generator nor a second timeout: this is around each request.
+    # No generator and only one timeout, because this wraps every request.
     def __init__(self, seconds: float | None = None) -> None:
         self._guard = _GUARD.get()
         self._timeout = asyncio.timeout(seconds)
@@ -121,32 +122,34 @@ class limit:  # noqa: N801 - used as `asyncio.timeout` is
 
 
 _STDERR = 2
-"""Where the log goes; the number, for somebody may have put another object in its place."""
+"""File descriptor of the log; a number, because `sys.stderr` may have been replaced."""
 
 _AT_ONCE_S = 0.001
+"""Delay for a deadline that has passed: faulthandler requires a positive one."""
 
 
 class Watchdog:
-    """Ends the process with exit code 1 at a deadline, unless it is called off before.
+    """Ends the process with exit code 1 at a deadline, unless the deadline is cancelled.
 
-    The interpreter's own does it, a thread without Python code: a blocked event loop, a
-    task that does not let itself be cancelled, a hanging thread or an extension that never lets
-    go of the interpreter cannot hold it up. It says where each thread was, and may fall over a
-    thread that runs on meanwhile: SIGSEGV ends the process then. Nothing is cleaned up.
-    A process has only one watchdog, so of several ends the earliest counts, and there is one
-    object of this class.
+    The watchdog thread of faulthandler does this without Python code. A blocked event loop, a task
+    that ignores cancellation, a hanging thread, or an extension that holds the GIL cannot delay it.
+    The thread writes the tracebacks of all threads to stderr. A thread that runs meanwhile may
+    crash that dump; the process then ends with SIGSEGV. Nothing is cleaned up.
+
+    faulthandler has one timer per process, so the earliest deadline counts, and a process has one
+    instance of this class.
     """
 
     def __init__(self) -> None:
         self._ends: dict[str, float] = {}
 
     def arm(self, why: str, seconds: float) -> None:
-        """End the process after so many seconds; takes the place of an end with the same reason."""
+        """End the process after some seconds; replaces the deadline with the same reason."""
         self._ends[why] = time.monotonic() + seconds
         self._set()
 
     def call_off(self, *reasons: str) -> None:
-        """Nothing hangs for these reasons, or for none if none is named; safe to repeat."""
+        """Cancel the deadlines with these reasons, or all if none is given; idempotent."""
         for why in reasons or tuple(self._ends):
             self._ends.pop(why, None)
         self._set()

@@ -1,12 +1,12 @@
-"""Logging: facts bound once, levels by klog's `-v`, text or JSON as klog writes them.
+"""Logging: bound facts, klog's verbosity levels, and klog's text or JSON format.
 
-A component binds its logger once (`log = logger("node")`) and passes facts as keys. Every
-decision is a `debug` line, which appears from verbosity 4 on; `v(n)` gives other levels.
-Verbosity and formats may change at any time, also for loggers that exist already. A line of level
-n appears if n is at most the verbosity, or at most the level of the first `--vmodule` pattern that
-fits its source file.
+A component binds its logger once (`log = logger("node")`) and passes facts as keys. Every decision
+is a `debug` line, which appears from verbosity 4 on; `v(n)` logs at other levels. Verbosity and
+format may change at any time, also for existing loggers. A line of level n appears if n is at most
+the verbosity, or at most the level of the first `--vmodule` pattern that matches its source file.
 
-A line is written whole. A stream without a reader loses lines and never harms the process.
+A line is written as a whole. If a stream cannot be written to, lines are lost and the process
+continues.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import structlog
 from ccm.base import clock, log_render, redact
 
 DEBUG = 4
-"""The level of a `debug` line: each decision."""
+"""Level of `debug` lines: each decision."""
 
 LIBRARIES = 8
-"""The level at which libraries say more than warnings."""
+"""Level from which libraries log more than warnings."""
 
 
 class Levels:
-    """The verbosity of a process.
+    """Verbosity of the process.
 
     Attributes:
-        verbosity: the general one.
-        ceiling: the highest level that may appear anywhere; a quick answer for most lines.
-        patterns: the `--vmodule` pairs in force.
+        verbosity: general verbosity.
+        ceiling: highest level that may appear in any module; rules out most lines quickly.
+        patterns: current pairs of `--vmodule`.
     """
 
     __slots__ = ("_cache", "ceiling", "patterns", "verbosity")
@@ -53,13 +53,13 @@ class Levels:
         self._cache: dict[str, int] = {}
 
     def set(self, verbosity: int, patterns: Iterable[tuple[str, int]] = ()) -> None:
-        """Change both.
+        """Set the general verbosity and the patterns.
 
         Args:
-            verbosity: the general level, from 0.
-            patterns: (pattern, level); a pattern with a slash is compared with a module's whole
-                path such as `ccm/kube/client`, one without with its last part. `*`, `?` and
-                `[...]` mean what they mean in file names.
+            verbosity: general verbosity, 0 or more.
+            patterns: (pattern, level). A pattern with a slash is matched with the whole path of a
+                module such as `ccm/kube/client`, others with the last part. `*`, `?` and `[...]`
+                work as in file names.
         """
         self.patterns = tuple(patterns)
         self._cache = {}
@@ -67,11 +67,11 @@ class Levels:
         self.ceiling = max((verbosity, *(level for _, level in self.patterns)))
 
     def appears(self, level: int, module: str) -> bool:
-        """Whether a line of this level from this module (dotted name) is to be written."""
+        """Return whether to write a line of this level from this module (dotted name)."""
         return level <= self.verbosity or level <= self._of(module)
 
     def _of(self, module: str) -> int:
-        # Read once: threads log too, and `set` puts another one in its place meanwhile.
+        # Read the attribute once: other threads log too, and `set` may replace the cache meanwhile.
         cache = self._cache
         if module not in cache:
             path, last = module.replace(".", "/"), module.rpartition(".")[2]
@@ -85,24 +85,20 @@ class Levels:
 
 
 class Stream(Protocol):
-    """What is needed of a binary stream."""
+    """Binary output stream."""
 
-    def write(self, data: bytes, /) -> object:
-        """Take the bytes."""
-        ...
+    def write(self, data: bytes, /) -> object: ...
 
-    def flush(self) -> None:
-        """Hand on what was taken."""
-        ...
+    def flush(self) -> None: ...
 
 
 class Out:
-    """Writes lines.
+    """Writer of log lines.
 
     Args:
-        errors: where errors go.
-        infos: where everything else goes; None = to the same.
-        buffer_bytes: how much of `infos` may be held back until `flush`; 0 = nothing.
+        errors: stream for errors.
+        infos: stream for all other lines; None = `errors`.
+        buffer_bytes: bytes of `infos` to buffer before they are written; 0 = unbuffered.
     """
 
     def __init__(
@@ -116,7 +112,7 @@ class Out:
         self._lock = threading.Lock()
 
     def write(self, level: str, line: bytes) -> None:
-        """Write a line, its line break not included."""
+        """Write a line, given without its line break."""
         if level in ("error", "critical"):
             _put(self._errors, line + b"\n")
         elif self._room == 0:
@@ -125,7 +121,7 @@ class Out:
             self._hold(line + b"\n")
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write the buffered lines."""
         with self._lock:
             self._empty()
 
@@ -143,7 +139,7 @@ class Out:
 
 
 def _put(stream: Stream, data: bytes) -> None:
-    # A closed pipe or a full disk: there is nowhere left to say so.
+    # A closed pipe or a full disk: there is no other place to report it.
     with contextlib.suppress(OSError, ValueError):
         stream.write(data)
         stream.flush()
@@ -155,7 +151,7 @@ _METHODS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 
 class _State:
-    """How the process logs now."""
+    """Current log configuration of the process."""
 
     def __init__(self) -> None:
         self.levels = Levels()
@@ -169,7 +165,7 @@ _BOUND: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxy
 
 
 class _Finish:
-    """Where rendered lines leave structlog."""
+    """Last step of structlog: one method per level that writes a rendered line."""
 
     def __init__(self) -> None:
         for level in _METHODS:
@@ -177,40 +173,40 @@ class _Finish:
 
 
 class Logger(structlog.BoundLoggerBase):
-    """Logs with the facts it is bound to; `bind(...)` makes one with more facts."""
+    """Logger with bound facts; `bind(...)` returns one with more facts."""
 
     def debug(self, event: str, **facts: Any) -> None:
-        """A decision; appears from verbosity 4 on."""
+        """Log a decision; appears from verbosity 4 on."""
         if _LEVELS.ceiling >= DEBUG:
             self._leveled("debug", event, facts, DEBUG, sys._getframe(1))  # noqa: SLF001
 
     def info(self, event: str, **facts: Any) -> None:
-        """A change made in the world."""
+        """Log a change made in the world."""
         self._emit("info", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def warning(self, event: str, **facts: Any) -> None:
-        """A person may have to act."""
+        """Log a problem that an operator may have to solve."""
         self._emit("warning", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def error(self, event: str, **facts: Any) -> None:
-        """Something failed that should not."""
+        """Log a failure that should not happen."""
         self._emit("error", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def critical(self, event: str, **facts: Any) -> None:
-        """The process cannot go on."""
+        """Log why the process cannot continue."""
         self._emit("critical", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def exception(self, event: str, **facts: Any) -> None:
-        """An error, with the traceback of the exception being handled."""
+        """Log an error, with the traceback of the current exception."""
         facts.setdefault("exc_info", True)
         self._emit("error", event, facts, sys._getframe(1))  # noqa: SLF001
 
     def v(self, level: int) -> Verbose:
-        """For lines of that level: `log.v(6).info(...)` appears from verbosity 6 on."""
+        """Return a logger for a level: `log.v(6).info(...)` appears from verbosity 6 on."""
         return Verbose(self, level)
 
     def forward(self, method: str, event: str, caller: str, **facts: Any) -> None:
-        """Log what somebody else said at a place of his own."""
+        """Log a record of another logger, with the call site of that record."""
         self._proxy_to_logger(method, event, _caller=caller, **facts)
 
     def _leveled(
@@ -224,7 +220,7 @@ class Logger(structlog.BoundLoggerBase):
 
 
 class Verbose:
-    """Logs at one level of verbosity."""
+    """Logger for one verbosity level."""
 
     __slots__ = ("_level", "_logger")
 
@@ -233,21 +229,21 @@ class Verbose:
         self._level = level
 
     def info(self, event: str, **facts: Any) -> None:
-        """A line that appears from this verbosity on."""
+        """Log a line that appears from this verbosity on."""
         if _LEVELS.ceiling >= self._level:
             frame = sys._getframe(1)  # noqa: SLF001
             self._logger._leveled("info", event, facts, self._level, frame)  # noqa: SLF001
 
 
 def logger(name: str, **facts: Any) -> Logger:
-    """A logger bound to a component's name and lasting facts; bind once, use often."""
+    """Return a logger with a component's name and lasting facts; bind once, use often."""
     return Logger(_FINISH, _PROCESSORS, {"logger": name, **facts})
 
 
 @contextmanager
 def bound(**facts: Any) -> Iterator[None]:
-    """Facts that every line logged inside the block carries, whoever logs it."""
-    # One variable for all of them: structlog's own way takes one for each, at each reconcile.
+    """Add facts to every line logged inside the block, by any logger."""
+    # One context variable for all facts: structlog would set one per fact in each reconcile.
     before = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield
@@ -265,17 +261,17 @@ def setup(
     buffer_bytes: int = 0,
     colours: bool | None = None,
 ) -> None:
-    """Say how the process logs from now on.
+    """Configure the log of the process.
 
     Args:
-        fmt: `text` is klog's line format, `json` one object a line with klog's keys, `dev` is
+        fmt: `text` is klog's text format, `json` is klog's JSON with one object per line, `dev` is
             for a developer's terminal.
         verbosity: klog's `-v`; debug lines appear from 4 on.
-        vmodule: a verbosity of its own for modules, see `Levels.set`.
-        stream: where the bytes go; stderr by default.
-        info_stream: where all but errors go; None = to `stream` too.
-        buffer_bytes: how much of `info_stream` may be held back until `flush`.
-        colours: whether `dev` uses them; None = if the stream is a terminal.
+        vmodule: verbosity of single modules, see `Levels.set`.
+        stream: output stream; stderr by default.
+        info_stream: stream for all lines but errors; None = `stream`.
+        buffer_bytes: bytes of `info_stream` to buffer before they are written.
+        colours: whether `dev` uses colours; None = if the stream is a terminal.
     """
     flush()
     target = stream if stream is not None else sys.stderr.buffer
@@ -293,9 +289,10 @@ def setup(
 
 
 def capture_python_errors() -> None:
-    """Take what Python itself would write to stderr: warnings, and errors that nobody awaits.
+    """Log what Python itself would write to stderr: warnings, and errors that no code handles.
 
-    A library's thread or a `__del__` would write past the log there, secrets included.
+    The error of a library's thread or a `__del__` would otherwise bypass the log, with its secrets
+    unmasked.
     """
     python = logger("python")
 
@@ -314,24 +311,24 @@ def capture_python_errors() -> None:
 
 
 def verbosity() -> int:
-    """The verbosity in force."""
+    """Return the current verbosity."""
     return _LEVELS.verbosity
 
 
 def change(level: int, vmodule: Iterable[tuple[str, int]]) -> None:
-    """Change the verbosity of the running process, and that of single modules."""
+    """Change the verbosity of the running process and of single modules."""
     _LEVELS.set(level, vmodule)
     _set_libraries(level)
 
 
 def flush() -> None:
-    """Write the lines that are held back."""
+    """Write the buffered lines."""
     if _STATE.out is not None:
         _STATE.out.flush()
 
 
 async def flush_every(period_s: float) -> None:
-    """Write the lines that are held back again and again, until cancelled."""
+    """Write the buffered lines periodically, until cancelled."""
     while True:
         await asyncio.sleep(period_s)
         flush()
@@ -358,7 +355,7 @@ def _write(level: str, line: bytes) -> None:
 
 
 class _Forward(logging.Handler):
-    """Hands records of libraries that use stdlib logging to the one log."""
+    """Handler that forwards records of libraries with stdlib logging to this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         method = record.levelname.lower()
@@ -374,7 +371,7 @@ class _Forward(logging.Handler):
 
 
 _FINISH = _Finish()
-# One list for all loggers, changed in place by whoever captures lines in a test.
+# One list for all loggers: tests that capture lines change it in place.
 _PROCESSORS: list[Any] = [
     _merge_bound,
     structlog.processors.format_exc_info,
@@ -388,17 +385,17 @@ structlog.configure(
 )
 
 REPEAT_S = 300.0
-"""Shortest time between two warnings about one trouble."""
+"""Minimum seconds between two warnings about one outage."""
 
 
 class Outage:
-    """Whether a trouble lasts, and the lines about it.
+    """State of an outage, and the log lines about it.
 
     Args:
-        log: where the lines go.
-        begins: the line at the start, a warning; repeated while it lasts, as a warning every
-            `REPEAT_S`, else as `debug`.
-        ends: the line at the end, an `info`; it says how long the trouble was.
+        log: logger of the lines.
+        begins: message at the start, a warning. While the outage lasts, the message is repeated: as
+            a warning every `REPEAT_S`, otherwise as `debug`.
+        ends: message at the end, an `info` line with the duration.
     """
 
     def __init__(self, log: Logger, *, begins: str, ends: str) -> None:
@@ -406,17 +403,17 @@ class Outage:
         self._begins = begins
         self._ends = ends
         self.since: float | None = None
-        """Monotonic time when it began; None: all is well."""
+        """Monotonic start time; None = no outage."""
         self._warned_at = 0.0
         self.last = (0.0, 0.0)
-        """When the last one that is over began and ended; zeros: there was none."""
+        """Monotonic start and end of the last outage that ended; zeros = none."""
 
     def __bool__(self) -> bool:
-        """Whether it lasts."""
+        """Return whether the outage lasts."""
         return self.since is not None
 
     def goes_on(self, **facts: Any) -> None:
-        """There is trouble, just begun or not."""
+        """Record a failure: start the outage, or continue it."""
         now = clock.monotonic()
         if self.since is not None and now < self._warned_at + REPEAT_S:
             self._log.debug(self._begins, **facts)
@@ -426,7 +423,7 @@ class Outage:
         self._log.warning(self._begins, **facts)
 
     def is_over(self, **facts: Any) -> None:
-        """There is none, or none any more."""
+        """Record a success: end the outage, if there is one."""
         if self.since is not None:
             self.last = self.since, clock.monotonic()
             lasted_s = round(self.last[1] - self.last[0], 1)

@@ -1,7 +1,7 @@
-"""One log line as bytes: klog's text, klog's JSON, or colours for a developer's terminal.
+"""Rendering of log lines: klog's text, klog's JSON, or colours for a developer's terminal.
 
-A renderer gets the facts of a line with four of its own among them: `event` (the message),
-`_caller`, `logger` and, on leveled lines, `v`. It takes them out and writes the rest in order.
+A renderer receives the facts of a line. Four keys are special: `event` (the message), `_caller`,
+`logger` and, on leveled lines, `v`. The renderer removes them and writes the other facts in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ccm.base import redact
 
 Event = MutableMapping[str, Any]
 Render = Callable[[str, Event], bytes]
-"""(level, facts) to the bytes of the line, without the line break at its end."""
+"""Function from (level, facts) to the bytes of the line, without the final line break."""
 
 _LETTERS = {"debug": "I", "info": "I", "warning": "W", "error": "E", "critical": "F"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:")
@@ -26,11 +26,11 @@ _COLOURS = {"debug": "36", "info": "32", "warning": "33", "error": "31", "critic
 _MESSAGE_COLUMNS = 36
 
 LONGEST = 64 << 10
-"""Characters of one fact, message or traceback that are logged: to mask each costs time."""
+"""Maximum characters of one fact, message or traceback in the log: masking costs time."""
 
 
 def text(level: str, event: Event) -> bytes:
-    """`I1231 23:59:59.123456     123 file.py:12] "message" key="value"`, as klog writes."""
+    """Render klog's text: `I1231 23:59:59.123456     123 file.py:12] "message" key="value"`."""
     now = datetime.now()  # noqa: TID251, DTZ005 - a log line carries the real, local time
     when = now.isoformat(" ", "microseconds")  # several times faster than strftime
     head = (
@@ -45,7 +45,7 @@ def text(level: str, event: Event) -> bytes:
 
 
 def json(level: str, event: Event) -> bytes:
-    """One object: ts (milliseconds), caller, msg, v, logger, err, the facts, level."""
+    """Render one JSON object: ts (milliseconds), caller, msg, v, logger, err, the facts, level."""
     line: dict[str, Any] = {
         "ts": round(time.time() * 1000, 3),  # noqa: TID251 - a log line carries the real time
         "caller": event.pop("_caller", "?"),
@@ -55,10 +55,11 @@ def json(level: str, event: Event) -> bytes:
     if level in ("debug", "info"):
         line["v"] = verbosity
     line.update(_ordered(event))
-    # klog has no name for it; without it a warning could not be told from an info line.
+    # klog writes no level. Without this key, warnings and info lines would look the same.
     line["level"] = level
     try:
         written = msgspec.json.encode(line, enc_hook=str)
+    # Lone surrogates cannot be encoded, so all texts are escaped first.
     except UnicodeEncodeError:
         line = {
             name: value if isinstance(value, int | float) else _sound(_cut(str(value)))
@@ -73,7 +74,7 @@ def json(level: str, event: Event) -> bytes:
 
 
 def development(level: str, event: Event, *, colours: bool) -> bytes:
-    """Time, level, message, facts, and where the line comes from, for a developer's terminal."""
+    """Render time, level, message, facts and call site, for a developer's terminal."""
 
     def paint(words: str, colour: str) -> str:
         return f"\x1b[{colour}m{words}\x1b[0m" if colours else words
@@ -97,14 +98,14 @@ def development(level: str, event: Event, *, colours: bool) -> bytes:
 
 def _with_trace(line: str, trace: str | None) -> bytes:
     if trace:
-        # What was raised may hold line breaks: only our own lines begin in the first column.
+        # A traceback may contain line breaks: only log lines may begin in the first column.
         rows = redact.words(trace, LONGEST).split("\n")
         line = "\n\t".join((line, *map(visible, rows)))
     return line.encode(errors="backslashreplace")
 
 
 def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
-    """The facts: the component's name first, then what went wrong, under klog's names."""
+    """Yield the facts under klog's names: the logger first, then the error."""
     if "logger" in event:
         yield "logger", event.pop("logger")
     if "error" in event:
@@ -133,25 +134,25 @@ def _cut(words: str) -> str:
 
 
 def _short(value: Any) -> Any:
-    """The fact, or the beginning of what it looks like in JSON."""
+    """Return the fact, or the start of its JSON if that exceeds `LONGEST`."""
     if isinstance(value, str):
         return _cut(value)
     written = msgspec.json.encode(value, enc_hook=str)
     if len(written) <= LONGEST:
         return value
-    said = msgspec.json.decode(written)
-    return _cut(said if isinstance(said, str) else written.decode())
+    decoded = msgspec.json.decode(written)
+    return _cut(decoded if isinstance(decoded, str) else written.decode())
 
 
 def visible(words: str) -> str:
-    """The text with escapes for what would move a terminal's cursor or end its line."""
+    """Escape characters that would move a terminal's cursor or end its line."""
     if words.isprintable():
         return words
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in words
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in words
     )
 
 
 def _sound(words: str) -> str:
-    """The text without lone surrogates, which no encoding can write."""
+    """Escape lone surrogates, which no encoding can write."""
     return words.encode(errors="backslashreplace").decode()

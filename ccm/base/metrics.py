@@ -1,8 +1,8 @@
-"""Metrics: one registry for the process, and the only door to prometheus-client.
+"""Metrics: one registry for the process, and the only import of prometheus-client.
 
-Declare a metric in the package that increments it, with the factories here. Label
-children are cached by the factories' users on hot paths (`metric.labels(...)` once).
-No `_created` series are written: the Go components have none.
+Declare a metric in the package that increments it, with the factories here. On hot paths, call
+`metric.labels(...)` once and keep the child. No `_created` series are written: the Go components
+have none.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
     "Counter",
     "Gauge",
     "Histogram",
-]  # of prometheus_client, which has this one door
+]  # re-exported from prometheus_client, which only this module imports
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of what `exposition` returns."""
+"""Content type of `exposition`."""
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -40,7 +40,7 @@ GCCollector(registry=REGISTRY)
 
 
 def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Bucket borders by repeated multiplication, as Go computes them (rounding included)."""
+    """Return bucket bounds by repeated multiplication, rounded as Go does."""
     borders = []
     border = start
     for _ in range(count):
@@ -50,7 +50,7 @@ def exponential_buckets(start: float, factor: float, count: int) -> tuple[float,
 
 
 def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-    """Declare a counter; prometheus-client appends `_total` where it is missing."""
+    """Declare a counter; prometheus-client appends a missing `_total`."""
     return Counter(name, help_text, labels, registry=REGISTRY)
 
 
@@ -60,10 +60,10 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
-    """Declare a counter whose name lacks `_total`, as some of the Go components' do.
+    """Declare a counter whose name lacks `_total`, as some in the Go components do.
 
-    prometheus-client knows no such counter: this is a gauge that is only ever raised, and
-    that `exposition` calls by its right type.
+    prometheus-client has no such counter. This is a gauge that only increases; `exposition` writes
+    its type as counter.
     """
     _PLAIN_COUNTERS.add(name)
     return gauge(name, help_text, labels)
@@ -72,7 +72,7 @@ def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gaug
 def histogram(
     name: str, help_text: str, labels: Sequence[str] = (), *, buckets: Iterable[float]
 ) -> Histogram:
-    """Declare a histogram with the given upper borders (+Inf is added)."""
+    """Declare a histogram with the given upper bounds; +Inf is added."""
     return Histogram(name, help_text, labels, registry=REGISTRY, buckets=tuple(buckets))
 
 

@@ -1,7 +1,7 @@
-"""Truth values, whole numbers and durations in text, read as Go reads them.
+"""Booleans, integers and durations in text, parsed as Go does.
 
 `str.isdigit` also accepts `²` and the digits of other scripts, and `int` raises for thousands of
-digits, so that the two together are no check.
+digits. The two together are therefore no sufficient check.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _WORDS = {
 
 
 def parse_bool(text: str) -> bool | None:
-    """The truth value, or None for any other word; `tRUE`, `yes` and blanks are other words."""
+    """Return the boolean, or None for any other text, such as `tRUE`, `yes` or blanks."""
     return _WORDS.get(text)
 
 
 MOST = 2**63 - 1
-"""The largest number that Kubernetes, Go and the clouds' APIs agree on."""
+"""Largest number that Kubernetes, Go and the clouds' APIs have in common."""
 
 _LONGEST = len(str(MOST))
 
 
 def parse_digits(text: str, *, most: int = MOST) -> int | None:
-    """Return the number from 0 to `most` that a text of ASCII digits is; None for any other."""
+    """Return the number from 0 to `most` that ASCII digits stand for; None for other text."""
     if not (len(text) <= _LONGEST and text.isascii() and text.isdigit()):
         return None
-    found = int(text)
-    return found if found <= most else None
+    number = int(text)
+    return number if number <= most else None
 
 
 _UNITS_NS = {
@@ -47,16 +47,17 @@ _UNITS_NS = {
 }
 _PART = re.compile(r"(?=\.?[0-9])([0-9]{0,40})(?:\.([0-9]{0,40}))?(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST_NS = 2**63 - 1
-"""Go counts nanoseconds in 64 bits: about 292 years."""
+"""Maximum of Go, which counts nanoseconds in 64 bits: about 292 years."""
 
 
 def parse_duration(text: str) -> timedelta:
     """Parse a Go duration such as `1h2m3.5s`, `-300ms` or `0`.
 
-    Digits below a microsecond are cut off.
+    Digits below a microsecond are truncated.
 
     Raises:
-        ValueError: the text is no Go duration; the message shows it and an example.
+        ValueError: the text is no Go duration, or exceeds Go's maximum; the message quotes the
+            text.
     """
     body = text
     sign = 1
@@ -81,7 +82,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Write a duration as Go does: `5m0s`, `1h0m0s`, `1.5s`, `300ms`, `0s`."""
+    """Format a duration as Go does: `5m0s`, `1h0m0s`, `1.5s`, `300ms`, `0s`."""
     micros = value // timedelta(microseconds=1)
     if micros == 0:
         return "0s"
@@ -108,7 +109,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def parse_url(text: str) -> str:
-    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
+    """Return the URL of an HTTP server without trailing slashes; ValueError: it is none."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(text)

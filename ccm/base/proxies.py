@@ -1,7 +1,7 @@
-"""HTTP proxies that the environment names: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, by Go's rules.
+"""HTTP proxies of the environment: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, by Go's rules.
 
-aiohttp's own way, `trust_env`, also sends what `.netrc` holds. Calls to the API server use no
-proxy: they do not come here.
+aiohttp's `trust_env` is not used, because it also sends the credentials in `.netrc`. Calls to the
+API server use no proxy and do not pass through this module.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ccm.base import redact
 from ccm.base.parsing import parse_digits
 
 NEVER = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
-"""Hosts for which no proxy is used, as NO_PROXY spells them: loopback, link-local, metadata.
+"""Hosts without a proxy, in NO_PROXY syntax: loopback, link-local and metadata services.
 
-A metadata service tells a machine's credentials to whoever asks from that machine's address.
+A metadata service returns the credentials of the machine that sends the request.
 """
 
 _PORTS = {"http": 80, "https": 443}
@@ -29,12 +29,12 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Proxies:
-    """The proxies of an environment.
+    """Proxy settings of an environment.
 
     Attributes:
-        http: proxy for URLs with `http`, with its credentials; empty: none.
-        https: the same for `https`.
-        excluded: hosts that are reached directly, as NO_PROXY lists them.
+        http: proxy for `http` URLs, with its credentials; empty = none.
+        https: proxy for `https` URLs, with its credentials; empty = none.
+        excluded: hosts without a proxy, in NO_PROXY syntax.
     """
 
     http: str
@@ -43,7 +43,7 @@ class Proxies:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> Proxies:
-        """Read the variables; of two spellings the upper-case one counts."""
+        """Read the environment variables; upper-case names take precedence."""
 
         def read(name: str) -> str:
             return (environ.get(name.upper()) or environ.get(name) or "").strip()
@@ -51,10 +51,10 @@ class Proxies:
         return cls(http=read("http_proxy"), https=read("https_proxy"), excluded=read("no_proxy"))
 
     def proxy_for(self, url: str) -> str:
-        """Return the URL of the proxy for requests to a server; empty: ask it directly.
+        """Return the URL of the proxy for requests to a server; empty = no proxy.
 
         Raises:
-            ValueError: the variable names no HTTP proxy.
+            ValueError: the variable holds no URL of an HTTP proxy, or its password is too long.
         """
         parts = urlsplit(url)
         given = {"http": self.http, "https": self.https}.get(parts.scheme, "")
@@ -62,8 +62,8 @@ class Proxies:
             return ""
         proxy = given if "://" in given else f"http://{given}"
         try:
-            found = urlsplit(proxy)
-            is_usable = found.scheme in _PORTS and bool(found.hostname) and found.port != 0
+            parsed = urlsplit(proxy)
+            is_usable = parsed.scheme in _PORTS and bool(parsed.hostname) and parsed.port != 0
         except ValueError:
             is_usable = False
         if not is_usable:
@@ -73,7 +73,7 @@ class Proxies:
                 "http://proxy.example:3128, or unset it"
             )
         try:
-            redact.know(unquote(found.password or ""))
+            redact.know(unquote(parsed.password or ""))
         except ValueError as problem:
             raise ValueError(f"{parts.scheme.upper()}_PROXY: its password {problem}") from None
         return proxy
@@ -86,13 +86,13 @@ class Proxies:
 
 
 def shown(proxy: str) -> str:
-    """Return a proxy's URL without user and password."""
+    """Return a proxy's URL without user and password, for messages."""
     scheme, separator, rest = proxy.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _matches(entry: str, host: str, port: int, address: _Address | None) -> bool:
-    """Whether an entry of NO_PROXY is about a host: `*`, an address, a range or a domain."""
+    """Return whether an entry of NO_PROXY (`*`, address, range or domain) matches a host."""
     if entry == "*":
         return True
     network = _network(entry)
@@ -112,10 +112,10 @@ def _matches(entry: str, host: str, port: int, address: _Address | None) -> bool
 
 def _address(host: str) -> _Address | None:
     try:
-        found = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

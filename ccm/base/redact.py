@@ -1,7 +1,7 @@
-"""Masks secrets in everything that leaves the process: log, events, statuses, HTTP answers.
+"""Masking of secrets in everything that leaves the process: log, events, statuses, HTTP answers.
 
-Values that are told to `know` or `hold` are found by literal search: as they are, in JSON, in
-Python's `repr`, and in base64. Others are found by their form:
+Secrets that are registered with `know` or `hold` are found by literal search: as they are, in JSON,
+in Python's `repr`, and in base64. Other secrets are found by their form:
 
 1. headers `Authorization` and `Cookie`, and `Bearer x` or `Basic x` anywhere
 2. user and password in a URL
@@ -10,16 +10,16 @@ Python's `repr`, and in base64. Others are found by their form:
 5. private keys in PEM
 6. bootstrap tokens
 
-A plain word after a name is left alone where it belongs to a sentence (`token: expired at noon`)
-or follows the name of an object (`m-nosecret: Running`). Names are in the singular:
-`tokens: 5` is a count.
+A plain word after a name is not masked where it belongs to a sentence (`token: expired at noon`) or
+follows the name of an object (`m-nosecret: Running`). Names are in the singular: `tokens: 5` is a
+count.
 
-Text may be quoted in text, so a quote may have backslashes before it. In a line of the log
-(`encoded`) a quote without one ends a string, and no value goes beyond it. Repetitions are bounded
-or possessive: the time is linear in the length of the text.
+Text may be quoted in text, so a quote may have backslashes before it. In a log line (`encoded`) a
+quote without a backslash ends a string, and no value extends beyond it. Repetitions are bounded or
+possessive, so the time is linear in the length of the text.
 
-`line` is for the log, `words` for other texts, and `public` for texts that go to the API server,
-where many can read them.
+`line` is for the log, `words` for other texts, and `public` for texts that are sent to the API
+server, where many users can read them.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ import msgspec
 from ccm.base import credentials
 
 MASK = "[redacted]"
-"""What stands in a secret's place."""
+"""Replacement for a secret."""
 
 SHORTEST = 6
-"""Characters that a secret must have to be looked for; a shorter one would also mask words."""
+"""Minimum characters of a registered secret; a shorter one would also mask ordinary words."""
 
 PUBLIC_BYTES = 1024
-"""Longest text that goes to the API server, which takes no longer one in an Event."""
+"""Maximum bytes of a text for the API server: its limit for the message of an Event."""
 
 LONGEST = 16 << 10
-"""Characters of a text that are looked at, as each costs time; what follows them is left out."""
+"""Maximum characters of a text that are searched, because each costs time; the rest is dropped."""
 
 HALF = 512
-"""Characters that are left out with it: among them may be half a secret, which has no form."""
+"""Characters dropped before a cut: they may hold part of a secret, which has no known form."""
 
 LASTING, TRANSIENT = 256, 8
-"""How many secrets of either kind are known: the newest. Each costs time in every line."""
+"""Maximum number of secrets of either kind; the newest stay. Each costs time in every line."""
 
 _MASK = MASK.encode()
 _CUT = "..."
@@ -61,10 +61,10 @@ _PROBE = 16
 """Bytes by which the beginning of a secret is recognised where the text was cut."""
 
 _ROW = 16
-"""Characters that a line of a secret of several lines must have to be looked for alone."""
+"""Minimum characters for which a line of a multi-line secret is searched for on its own."""
 
 _RARE = "QZXJYVKWUHBGOFLPMDRSANTCEIzqxjkvwybgupf98h7m65dl4c3s2a1r0oniet"
-"""Letters and digits, those first that are rare in lines of the log."""
+"""Letters and digits, ordered from rare to frequent in log lines."""
 
 _SETTING = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret(?:[-_]?id)?|authorization"
@@ -76,19 +76,19 @@ _transient: deque[str] = deque(maxlen=TRANSIENT)
 _held: dict[Hashable, tuple[str, ...]] = {}
 _spelled: dict[str, frozenset[str]] = {}
 _needles: dict[str, list[str]] | None = {}
-"""All spellings of all secrets, by their rarest letter; None: they have changed."""
+"""All spellings of all secrets, by their rarest letter; None = to be rebuilt."""
 
 
 def know(secret: str, *, lasting: bool = True) -> None:
-    """Mask a text from now on; short ones are ignored.
+    """Mask a text from now on; texts below `SHORTEST` are ignored.
 
     Args:
-        secret: the text, at most `credentials.MOST_BYTES` long.
-        lasting: False for a token that is replaced from time to time; of those the newest
-            `TRANSIENT` are looked for.
+        secret: text of at most `credentials.MOST_BYTES`.
+        lasting: False for a token that is replaced from time to time; only the newest `TRANSIENT`
+            of those are masked.
 
     Raises:
-        ValueError: it is longer.
+        ValueError: the text is longer.
     """
     credentials.checked(secret)
     if lasting:
@@ -102,12 +102,12 @@ def know(secret: str, *, lasting: bool = True) -> None:
 
 
 def hold(owner: Hashable, *secrets: str) -> None:
-    """Mask texts until `release`, in place of those that were held for the owner before.
+    """Mask texts until `release`, in place of those held for the owner before.
 
-    Whoever holds has to bound the number of owners.
+    The caller must bound the number of owners.
 
     Raises:
-        ValueError: one is longer than `credentials.MOST_BYTES`.
+        ValueError: a text is longer than `credentials.MOST_BYTES`.
     """
     for secret in secrets:
         credentials.checked(secret)
@@ -117,7 +117,7 @@ def hold(owner: Hashable, *secrets: str) -> None:
 
 
 def release(owner: Hashable) -> None:
-    """Stop looking for the texts that are held for an owner."""
+    """Stop masking the texts that are held for an owner."""
     if _held.pop(owner, None) is not None:
         _change()
 
@@ -134,7 +134,7 @@ def held(*secrets: str) -> Iterator[None]:
 
 
 def forget(secret: str) -> None:
-    """Stop looking for a text that was told to `know`."""
+    """Stop masking a text that was registered with `know`."""
     _lasting.pop(secret, None)
     if secret in _transient:
         _transient.remove(secret)
@@ -142,12 +142,12 @@ def forget(secret: str) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of this name holds a secret, to judge by the name's end."""
+    """Return whether a setting holds a secret, judged by the end of its name."""
     return _SETTING.search(name) is not None
 
 
 def line(text: bytes) -> bytes:
-    """Return a line of the log without secrets; JSON stays JSON."""
+    """Return a log line without secrets; JSON stays JSON."""
     masked = _masked(text, encoded=True)
     if masked == text or not text.startswith(b"{") or _decoded(masked) is not None:
         return masked
@@ -156,17 +156,16 @@ def line(text: bytes) -> bytes:
 
 
 def words(text: str, longest: int = LONGEST) -> str:
-    """Return a text without secrets, for messages that go another way than through the log.
+    """Return a text without secrets, for output other than the log.
 
     Args:
-        text: the text.
-        longest: characters of it that are looked at; of a longer one the end is left out.
+        longest: maximum characters that are searched; the end of a longer text is dropped.
     """
     masked = _masked(text[:longest].encode(errors="replace"), encoded=False)
     if len(text) <= longest:
         return masked.decode(errors="replace")
-    for needle in (one for each in _known().values() for one in each):
-        # Whole secrets are gone: this one was cut.
+    for needle in (spelling for group in _known().values() for spelling in group):
+        # Complete secrets are masked already: a remaining beginning was cut.
         probe = needle[:_PROBE].encode("latin-1")
         start = masked.find(probe, max(0, len(masked) - len(needle)))
         masked = masked if start < 0 else masked[:start]
@@ -174,9 +173,9 @@ def words(text: str, longest: int = LONGEST) -> str:
 
 
 def public(text: str) -> str:
-    """Return a text of others for the API server: without secrets, at most `PUBLIC_BYTES`.
+    """Return a foreign text for the API server: without secrets, at most `PUBLIC_BYTES`.
 
-    Secrets go first: half of one would not be recognised.
+    Secrets are masked before the text is cut: half of one would not be recognised.
     """
     masked = words(text)
     if len(masked) * 4 <= PUBLIC_BYTES or len(raw := masked.encode()) <= PUBLIC_BYTES:
@@ -187,21 +186,21 @@ def public(text: str) -> str:
 def _masked(text: bytes, *, encoded: bool) -> bytes:
     # Substrings of a str are found several times faster than those of bytes.
     searched = text.decode("latin-1")
-    found = [
+    matching = [
         needle
         for letter, needles in _known().items()
         if letter in searched
         for needle in needles
         if needle in searched
     ]
-    # The longest first: one may be a part of another.
-    for needle in sorted(found, key=len, reverse=True):
+    # Longest first: one secret may be part of another.
+    for needle in sorted(matching, key=len, reverse=True):
         text = text.replace(needle.encode("latin-1"), _MASK)
     return without_forms(text, _MASK, encoded=encoded)
 
 
 def _decoded(line: bytes) -> Any:
-    """Return the content of a line of JSON; None: it is none."""
+    """Return the content of a JSON line, or None if it is no JSON."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -209,14 +208,14 @@ def _decoded(line: bytes) -> Any:
 
 
 def _each(value: Any, *, is_hidden: bool) -> Any:
-    """Mask each text in a decoded value, or all of them below a secret's name."""
+    """Mask secrets in a decoded value; below the name of a secret, mask every value."""
     if isinstance(value, dict):
         return {
-            words(name): _each(one, is_hidden=is_hidden or is_secret(name))
-            for name, one in value.items()
+            words(name): _each(item, is_hidden=is_hidden or is_secret(name))
+            for name, item in value.items()
         }
     if isinstance(value, list):
-        return [_each(one, is_hidden=is_hidden) for one in value]
+        return [_each(item, is_hidden=is_hidden) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if is_hidden and value != "":
@@ -231,12 +230,16 @@ def _known() -> dict[str, list[str]]:
     global _needles, _spelled  # noqa: PLW0603 - the list is the process's, as its secrets are
     needles = _needles
     if needles is None:
-        secrets = {*_lasting, *_transient, *(one for each in list(_held.values()) for one in each)}
+        secrets = {
+            *_lasting,
+            *_transient,
+            *(item for group in list(_held.values()) for item in group),
+        }
         known = [secret for secret in secrets if len(secret) >= SHORTEST]
         _spelled = {secret: _spelled.get(secret) or _spellings(secret) for secret in known}
         needles = {}
         for needle in frozenset[str]().union(*_spelled.values()):
-            letter = next((one for one in _RARE if one in needle), needle[0])
+            letter = next((item for item in _RARE if item in needle), needle[0])
             needles.setdefault(letter, []).append(needle)
         _needles = needles
     return needles
@@ -248,18 +251,18 @@ def _change() -> None:
 
 
 def _spellings(secret: str) -> frozenset[str]:
-    """Return all texts that are searched for a secret, as the latin-1 of their UTF-8.
+    """Return all texts to search for a secret, as the latin-1 of their UTF-8.
 
-    Of most secrets these are the secret and three texts in base64.
+    For most secrets these are the secret itself and three texts in base64.
     """
     rows = [row.strip() for row in secret.splitlines()] if "\n" in secret else []
-    # Tracebacks indent the lines of a message, so each is searched for alone.
-    found = {secret, *(row for row in rows if len(row) >= _ROW)}
-    # Quoted by others; then by Python, as an item of a list; then by the log.
+    # Tracebacks indent the lines of a message, so each line is searched for on its own.
+    spellings = {secret, *(row for row in rows if len(row) >= _ROW)}
+    # Quoted by other programs, then by Python as an item of a list, then by the log.
     for quotes in ((json.dumps, _json, _go_json, repr), (repr,), (_json,)):
-        found |= {quote(text)[1:-1] for text in found for quote in quotes}
+        spellings |= {quote(text)[1:-1] for text in spellings for quote in quotes}
     raw = secret.encode(errors="replace")
-    needles = {one.encode(errors="replace") for one in found} | set(_base64(raw))
+    needles = {spelling.encode(errors="replace") for spelling in spellings} | set(_base64(raw))
     return frozenset(needle.decode("latin-1") for needle in needles)
 
 
@@ -273,7 +276,7 @@ def _go_json(text: str) -> str:
 
 def _base64(raw: bytes) -> Iterator[bytes]:
     for skipped in range(3):
-        # The bytes before a secret shift it by 0, 2 or 4 bits; whole digits are searched for.
+        # Bytes before a secret shift it by 0, 2 or 4 bits; only complete digits are searched for.
         first, last = -(-8 * skipped // 6), 8 * (skipped + len(raw)) // 6
         digits = base64.b64encode(bytes(skipped) + raw)[first:last]
         yield digits
@@ -286,13 +289,13 @@ _SEPARATOR = (
     rb"(?:\\{0,15}+[\"'])?(?>[ \t]{0,8}+(?>=>|:=|==?|:(?!//)|%(?:25){0,3}3[ad])[ \t]{0,8}+|>)"
     rb"(?:\[(?!redacted\]))?+"
 )
-"""Between a name and its value."""
+"""Separator between a name and its value."""
 
-_UNMASKED = rb"(?!\[redacted\]|\|)"  # nor the head of a block of YAML
+_UNMASKED = rb"(?!\[redacted\]|\|)"  # also not the head of a YAML block
 _PLAIN = rb"[^\s\0\"'\\&,;<>)\]}]++"
 _LITERAL = rb"(?!(?:true|false|null|nil|none)(?![\w-]))"
 _PROSE = rb"(?<=[ ])[a-z][a-z./-]{0,40}+(?:[ ][\w(/<\[\"'-]|:(?:\s|\Z))"
-"""A word of letters and the next one, or a colon: a sentence."""
+"""Word of letters, followed by another word or a colon: part of a sentence."""
 
 # --- headers ----------------------------------------------------------------------------------
 
@@ -301,17 +304,17 @@ _SCHEME = (
     rb"|[a-z0-9]{1,9}-hmac-[a-z0-9]{1,9})[ ]{1,8}+"
 )
 _PARTS = rb"[^\s\0\"'\\]++(?:(?<=[,;])[ ][^\s\0\"'\\]++)*+"
-"""`a=b; c=d`: a word, and the next one after a comma or a semicolon."""
+"""`a=b; c=d`: a word, and further words after a comma or a semicolon."""
 
 _AUTHENTICATION = re.compile(
-    # Not sentences such as "basic authentication" and "bearer tokens".
+    # Do not match sentences such as "basic authentication" and "bearer tokens".
     rb"(\b(?i:bearer|basic)[ ]{1,8}+)(?=[\w.~+/=-]{0,80}?[\d.+/=A-Z_-])[\w.~+/=-]{6,}+"
 )
 
 # --- URLs -------------------------------------------------------------------------------------
 
 _USER_INFO = re.compile(
-    # The password may have slashes, but it may not look like a port.
+    # The password may contain slashes, but must not look like a port.
     rb"(://)"
     rb"(?:(?![^\s/@:?#\[\"'\\]{0,255}+:\d{1,5}(?:[/?#\s]|$))"
     rb"[^\s/@:?#\[\"'\\]{0,255}+:(?:(?!://)[^\s@\"'\\])*+|[^\s/@:?#\[\"'\\]{1,512}+)"
@@ -340,22 +343,22 @@ _PRIVATE_KEY = re.compile(
 )
 
 _BOOTSTRAP_TOKEN = re.compile(
-    # A host name such as `worker.examplehostname1` has this form too. In a random token a digit
-    # stands before a letter, but for one in 500; in names digits come last.
+    # Host names such as `worker.examplehostname1` have this form too. In 499 of 500 random tokens a
+    # digit precedes a letter; in names digits come last.
     rb"(?:(?<![\w.-])|(?<=\\[nrt]))(?=[a-z0-9.]{0,21}[0-9][a-z])"
     rb"[a-z0-9]{6}\.[a-z0-9]{16}(?![\w-]|\.\w)"
 )
 _ITS_SECRET = re.compile(rb"\.[a-z0-9]{16}(?![\w-])")
-"""Begins with a literal, so that most lines are looked through fast."""
+"""Second half of a bootstrap token; begins with a literal, which rules out most lines fast."""
 
 
 def without_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
     """Return a text without secrets that have a known form.
 
     Args:
-        text: a line of the log, or any other text.
-        mask: stands in a secret's place.
-        encoded: a quote without a backslash begins or ends a string of the line.
+        mask: replacement for a secret.
+        encoded: whether the text is a log line: a quote without a backslash begins or ends a
+            string.
     """
     after = rb"\g<1>" + mask
     # Substrings of a str are found several times faster than those of bytes.
@@ -382,28 +385,28 @@ def without_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
         or "pwd" in folded
     ):
 
-        def shown(found: re.Match[bytes]) -> bytes:
-            return found[0] if _follows_object(text, found) else found[1] + mask
+        def shown(match: re.Match[bytes]) -> bytes:
+            return match[0] if _follows_object(text, match) else match[1] + mask
 
         text = _pair(encoded).sub(shown, text)
     return text
 
 
-def _follows_object(text: bytes, found: re.Match[bytes]) -> bool:
-    """Whether a plain word stands after the name of an object, such as `m-nosecret: Running`.
+def _follows_object(text: bytes, match: re.Match[bytes]) -> bool:
+    """Return whether a plain word follows the name of an object, such as `m-nosecret: Running`.
 
-    Names of objects have lower-case letters and dashes; `x-` begins the name of a header.
+    Object names have lower-case letters and dashes; `x-` begins the name of a header.
     """
-    name, value = found[1], found[0][len(found[1]) :]
+    name, value = match[1], match[0][len(match[1]) :]
     if not (_COLON.search(name) and _WORD.match(value)):
         return False
-    before = _BEFORE.search(text[max(0, found.start() - 127) : found.start()])
+    before = _BEFORE.search(text[max(0, match.start() - 127) : match.start()])
     whole = (before[0] if before else b"") + name
     return b"-" in whole and whole.islower() and not whole.startswith(b"x-")
 
 
 def _inner(encoded: bool) -> bytes:
-    """The rest of a quoted text; its quote is the group `q`."""
+    """Return the pattern of the rest of a quoted text; its quote is the group `q`."""
     other = rb"(?:(?:\\\\){0,7}+(?:\\[\"']|'))" if encoded else rb"\\{0,15}+[\"']"
     return rb"(?:[^\"'\\]|\\{1,31}+(?![\"'\\])|(?!(?P=q))%b)++" % other
 

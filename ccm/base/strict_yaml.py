@@ -1,6 +1,7 @@
-"""YAML as Kubernetes reads it: a name that occurs twice in one mapping is a fault.
+"""YAML as Kubernetes reads it: a duplicate name in a mapping is an error.
 
-Import it where a document is read: a daemon that is started by flags alone needs no reader.
+Import this module only where a document is read: a daemon that is configured by flags alone needs
+no YAML parser.
 """
 
 from __future__ import annotations
@@ -15,32 +16,33 @@ __all__ = ["FAULTS", "YAMLError", "load", "load_all", "reason"]
 
 _QUOTED = re.compile(r"'(.+)'")
 _HARMLESS = re.compile(r"<[a-z ]+>|\\.|.")
-"""What of a document may be quoted: a kind of token, or one character."""
+"""Quoted parts of an error message that may be shown: a kind of token, or one character."""
 
 
 class _DuplicateName(ValueError):
-    """A name is given twice; the message says which, and where."""
+    """A name occurs twice; the message has the name and its line."""
 
 
 FAULTS = (YAMLError, ValueError, OverflowError, RecursionError)
-"""What `load` raises for a document that it cannot read."""
+"""Errors that `load` raises for an unreadable document."""
 
 
 def load(data: bytes | IO[str], *, any_case: bool = False) -> Any:
-    """What a document holds; raises one of `FAULTS`.
+    """Return the content of a document; raise one of `FAULTS`.
 
-    `any_case`: names that differ in case only are one.
+    Args:
+        any_case: whether names that differ only in case are duplicates.
     """
     return yaml.load(data, _AnyCase if any_case else _Strict)  # noqa: S506 - safe, only stricter
 
 
 def load_all(data: bytes | IO[str]) -> list[Any]:
-    """What the documents of a file hold; raises one of `FAULTS`."""
+    """Return the contents of all documents in a file; raise one of `FAULTS`."""
     return list(yaml.load_all(data, _Strict))
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with a document and where, without quoting it: it may hold a secret."""
+    """Return what is wrong with a document and where, without quotes: it may hold a secret."""
     if isinstance(error, _DuplicateName):
         return str(error)
     if isinstance(error, RecursionError):
@@ -52,16 +54,18 @@ def reason(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return "no readable text, or a value that is no date or number although it looks like one"
-    said = getattr(error, "problem", None) or "unreadable"
-    shown = _QUOTED.sub(lambda it: it[0] if _HARMLESS.fullmatch(it[1]) else "(not shown)", said)
+    problem = getattr(error, "problem", None) or "unreadable"
+    shown = _QUOTED.sub(
+        lambda match: match[0] if _HARMLESS.fullmatch(match[1]) else "(not shown)", problem
+    )
     return f"line {mark.line + 1}, column {mark.column + 1}: {shown}"
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses a name that occurs twice in one mapping."""
+    """Safe loader that rejects duplicate names in a mapping."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here, and not where values are made: what `<<` brings may be given once more.
+        # Check nodes rather than values: an explicit name may override one from `<<`.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
@@ -74,27 +78,26 @@ class _Strict(yaml.SafeLoader):
 
     @staticmethod
     def same(name: str) -> str:
-        """What is equal for names that are one."""
+        """Return a text that is equal for names that are duplicates."""
         return name
 
 
 def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    """Read an integer as the safe loader does, up to 64 bits."""
-    found: int = loader.construct_yaml_int(node)
-    if not -(2**63) <= found < 2**64:  # Python would not even print thousands of digits
+    """Construct an integer as the safe loader does, up to 64 bits."""
+    number: int = loader.construct_yaml_int(node)
+    if not -(2**63) <= number < 2**64:  # Python refuses to print thousands of digits
         raise yaml.constructor.ConstructorError(
             problem="a number of more than 64 bits", problem_mark=node.start_mark
         )
-    return found
+    return number
 
 
 _Strict.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 class _AnyCase(_Strict):
-    """Takes names that differ in case only for one."""
+    """Strict loader for which names that differ only in case are duplicates."""
 
     @staticmethod
     def same(name: str) -> str:
-        """What is equal for names that are one."""
         return name.lower()

@@ -1,9 +1,8 @@
-"""The only place where asyncio tasks are started: named, supervised and joined.
+"""The only module that starts asyncio tasks: named, supervised and joined.
 
-A `Group` owns its tasks: the first one that fails cancels the others, and leaving
-the group waits for all of them. `bounded` runs many small jobs with a limit.
-`cancel_and_join` ends a task and waits until it really ended. `within` and `wait_for` wait with a
-deadline.
+A `Group` owns its tasks: the first failure cancels the others, and leaving the group waits for all
+of them. `bounded` runs many small jobs with a limit. `cancel_and_join` ends a task and waits for
+its end. `within` and `wait_for` wait with a deadline.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ T = TypeVar("T")
 
 
 def spawn(coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """Start a named task whose owner promises to join it (see `cancel_and_join`)."""
+    """Start a named task, which the caller must join (see `cancel_and_join`)."""
     return asyncio.get_running_loop().create_task(coroutine, name=name)
 
 
 class Group(asyncio.TaskGroup):
-    """A task group whose tasks must have a name.
+    """Task group whose tasks must have a name.
 
-    Leaving it waits for every task. The first exception of a task cancels the rest
-    and is raised from the group as part of an `ExceptionGroup`.
+    Leaving the group waits for every task. The first exception of a task cancels the others and is
+    raised as part of an `ExceptionGroup`.
     """
 
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
@@ -34,7 +33,7 @@ class Group(asyncio.TaskGroup):
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """What really happened behind an exception of groups in groups, in its order."""
+    """Yield the exceptions inside nested exception groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -43,10 +42,10 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 async def cancel_and_join(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks and wait until each has ended; their outcome is dropped.
+    """Cancel tasks and wait until each has ended; their results are dropped.
 
-    Safe to call with finished tasks, with None, and twice. If the caller itself is
-    cancelled meanwhile, the tasks stay cancelled and the cancellation is passed on.
+    Finished tasks and None are allowed, and so are repeated calls. If the caller is cancelled
+    meanwhile, the tasks stay cancelled and the cancellation propagates.
     """
     living = [task for task in tasks if task is not None]
     for task in living:
@@ -64,8 +63,8 @@ async def bounded(
 ) -> None:
     """Run `work` for every item, at most `limit` at once, and wait for all.
 
-    `work` must handle its own errors: the first exception cancels the other jobs.
-    A limit below one runs nothing.
+    `work` must handle its own errors: the first exception cancels the other jobs. A limit below one
+    runs nothing.
 
     Raises:
         ExceptionGroup: a job failed.
@@ -73,6 +72,7 @@ async def bounded(
     queue = iter(items)
 
     async def worker() -> None:
+        # The workers share one iterator, so each item is taken once.
         for item in queue:
             await work(item)
 
@@ -85,7 +85,7 @@ async def first_of(*waits: Coroutine[Any, Any, Any], name: str) -> None:
     """Wait until one of several coroutines ends, cancel and join the others.
 
     Raises:
-        Exception: whatever the first finished coroutine raised.
+        Exception: the exception of the coroutine that ended first.
     """
     tasks = [spawn(wait, name=f"{name}-{number}") for number, wait in enumerate(waits)]
     try:
@@ -97,13 +97,13 @@ async def first_of(*waits: Coroutine[Any, Any, Any], name: str) -> None:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> T:
-    """Run a coroutine for at most that long and return its result.
+    """Run a coroutine with a time limit and return its result.
 
-    When time is up the coroutine is cancelled and has ended before this returns.
+    After the limit the coroutine is cancelled and has ended before this function returns.
 
     Raises:
-        TimeoutError: time was up.
-        Exception: whatever the coroutine raised.
+        TimeoutError: the limit was exceeded.
+        Exception: the exception of the coroutine.
     """
     deadline = asyncio.timeout(seconds)
     try:
@@ -116,13 +116,13 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], *, name: str) -> 
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until an event is set, at most that long; say whether it is set."""
+    """Wait at most some seconds until an event is set; return whether it is set."""
     if event.is_set() or seconds <= 0:
         await asyncio.sleep(0)
     else:
         with suppress(TimeoutError):
-            # Not asyncio's wait_for: before Python 3.12 a cancellation that comes together with
-            # the event gets lost in it, and what was to stop goes on for ever.
+            # Not asyncio's wait_for: before Python 3.12 it loses a cancellation that coincides with
+            # the event, and the cancelled task would continue forever.
             async with asyncio.timeout(seconds):
                 await event.wait()
     return event.is_set()

@@ -1,7 +1,7 @@
-"""The door to rich, which draws on terminals: an extra that is not installed everywhere.
+"""Access to rich, which draws on terminals; rich is an optional dependency.
 
-Only commands draw. structlog loads rich too where it is installed: 0.1 s of CPU and 3 MiB, which
-the image saves.
+Only commands draw. structlog also loads rich where it is installed, which costs 0.1 s of CPU and 3
+MiB. The image does not contain rich.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 def console(out: TextIO, environ: Mapping[str, str]) -> Console | None:
-    """What draws on `out`; None where plain lines have to do.
+    """Return a rich console for `out`, or None if only plain lines are possible.
 
-    That is where `out` is no terminal or one that cannot be drawn on, and where rich is not
-    installed. Texts are shown as they are: brackets in them mean nothing.
+    The result is None if `out` is no terminal or a dumb one, or if rich is not installed. The
+    console prints texts literally: brackets are no markup.
 
     Args:
-        out: where it is drawn.
-        environ: the environment: `TERM`, and `NO_COLOR`, with which there is no style at all.
+        environ: environment; `TERM` names the terminal, `NO_COLOR` switches styles off.
     """
     if not out.isatty() or environ.get("TERM", "dumb") == "dumb":
         return None

@@ -1,7 +1,7 @@
 """Rate limiters with one interface: `await limiter.acquire()` returns the seconds waited.
 
-`Bucket` is the arithmetic of Go's x/time/rate and never waits. `TokenBucket` is the limiter of the
-API server's client: it serves waiters in the order of their arrival, as client-go does.
+`Bucket` has the arithmetic of Go's x/time/rate and never waits. `TokenBucket` is the rate limiter
+of the API server's client: it serves waiters in the order of their arrival, as client-go does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ccm.base import clock
 
 
 class Bucket:
-    """Tokens that refill steadily, as Go's x/time/rate counts them; it starts full.
+    """Token bucket that refills steadily, as in Go's x/time/rate; it starts full.
 
     Args:
-        qps: tokens per second, may be fractional; above zero.
-        burst: size of the bucket, at least one; may be fractional too.
+        qps: tokens per second, above zero; may be fractional.
+        burst: size of the bucket, at least one; may be fractional.
 
     Raises:
-        ValueError: one of them is out of its range.
+        ValueError: `qps` or `burst` is out of range.
     """
 
     def __init__(self, *, qps: float, burst: float) -> None:
@@ -35,22 +35,22 @@ class Bucket:
         self._updated: float | None = None
 
     def reserve(self, now: float) -> float:
-        """Take a token, of those to come if need be; the seconds until it is there."""
+        """Take a token, if need be a future one; return the seconds until it is available."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self._qps)
 
     def take(self, now: float) -> bool:
-        """Take a token if a whole one is there."""
+        """Take a token if a whole one is available; return whether it was."""
         if self.missing_s(now):
             return False
         self._tokens -= 1
         return True
 
     def missing_s(self, now: float) -> float:
-        """Seconds until a whole token is there; zero when it is."""
+        """Return the seconds until a whole token is available; 0 = it is."""
         self._refill(now)
-        # A token short by rounding error counts as whole, else a waiter could spin.
+        # A token that lacks a rounding error counts as whole, or a waiter could spin.
         return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
 
     def _refill(self, now: float) -> None:
@@ -60,15 +60,15 @@ class Bucket:
 
 
 class Limiter(Protocol):
-    """Something that makes callers wait for their turn."""
+    """Rate limiter: makes callers wait."""
 
     async def acquire(self) -> float:
-        """Wait for a turn and return the seconds waited."""
+        """Wait for a token and return the seconds waited."""
         ...
 
 
 class Unlimited:
-    """A limiter that never waits."""
+    """Rate limiter without a limit."""
 
     async def acquire(self) -> float:
         """Return at once."""
@@ -76,14 +76,14 @@ class Unlimited:
 
 
 class TokenBucket:
-    """A `Bucket` with a line before it, served first come, first served.
+    """`Bucket` with a queue of waiters, served first come, first served.
 
     Args:
-        qps: tokens per second, may be fractional; above zero.
-        burst: size of the bucket, at least one. It starts full.
+        qps: tokens per second, above zero; may be fractional.
+        burst: size of the bucket, at least one. The bucket starts full.
 
     Raises:
-        ValueError: one of them is out of its range.
+        ValueError: `qps` or `burst` is out of range.
     """
 
     def __init__(self, *, qps: float, burst: int) -> None:
@@ -91,26 +91,26 @@ class TokenBucket:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def try_acquire(self) -> bool:
-        """Take a token if one is there and nobody waits; never waits itself."""
+        """Take a token if one is available and no caller waits for one; never waits."""
         if self._waiters:
             return False
         return self._bucket.take(clock.monotonic())
 
     async def acquire(self) -> float:
-        """Wait for a token, in order of arrival; a cancelled waiter takes none."""
+        """Wait for a token in order of arrival; a cancelled waiter takes none."""
         if self.try_acquire():
             return 0.0
         started = clock.monotonic()
         await self._queue_up()
         try:
-            while not self._bucket.take(now := clock.monotonic()):  # noqa: ASYNC110 - time brings them
+            while not self._bucket.take(now := clock.monotonic()):  # noqa: ASYNC110 - time refills it
                 await asyncio.sleep(self._bucket.missing_s(now))
         finally:
             self._hand_over()
         return clock.monotonic() - started
 
     async def _queue_up(self) -> None:
-        """Wait to be the head of the line; only the head sleeps, the rest wait for it."""
+        """Wait to become the head of the queue; only the head sleeps until a token is available."""
         ticket = asyncio.get_running_loop().create_future()
         self._waiters.append(ticket)
         if self._waiters[0] is ticket:
@@ -125,9 +125,9 @@ class TokenBucket:
             raise
 
     def _hand_over(self) -> None:
-        """Leave the head of the line to the next waiter.
+        """Pass the head of the queue to the next waiter.
 
-        One that was cancelled but has not run since hands over itself when it does.
+        A waiter that was cancelled but has not run since passes it on when it runs.
         """
         self._waiters.popleft()
         if self._waiters and not self._waiters[0].done():
@@ -135,9 +135,9 @@ class TokenBucket:
 
 
 def bucket(qps: float, burst: int) -> Limiter:
-    """The limiter for a qps/burst pair as client-go reads it: negative qps = no limit.
+    """Return the limiter for a qps/burst pair as in client-go: negative qps = no limit.
 
-    Zero takes client-go's defaults of 5 (qps) and 10 (burst).
+    Zero stands for client-go's defaults of 5 (qps) and 10 (burst).
     """
     if qps < 0:
         return Unlimited()

@@ -1,8 +1,8 @@
-"""aiohttp, imported without reading the machine's certificate authorities.
+"""aiohttp, imported without loading the system's certificate authorities.
 
-On import aiohttp makes two TLS contexts for clients that bring none, and each reads some
-140 authorities: a tenth of the CPU of a start, for contexts that a client of the API server
-never uses. Here the authorities are read when such a context is first used.
+On import aiohttp creates two TLS contexts for clients without their own, and each loads some 140
+authorities. Loading costs a tenth of the CPU of a start, but the API server's client never uses
+those contexts. This module defers the loading to the first use of such a context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class TrustOnUse(ssl.SSLContext):
-    """A client context that trusts the machine's authorities, read at the first connection."""
+    """Client context that loads the system's certificate authorities at the first connection."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begin a connection, as `ssl.SSLContext.wrap_bio` does."""
@@ -27,7 +27,7 @@ class TrustOnUse(ssl.SSLContext):
 
 @contextmanager
 def _without_authorities() -> Iterator[None]:
-    """Inside, contexts are made empty: this is where all ways of loading defaults end."""
+    """Create contexts without authorities: all ways to load defaults end in this method."""
     ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
     try:
         yield
@@ -39,7 +39,7 @@ _create = ssl.create_default_context
 
 
 def _context(*args: Any, **options: Any) -> ssl.SSLContext:
-    """Make the context of `ssl.create_default_context`, still without authorities."""
+    """Create the context of `ssl.create_default_context`, without authorities for now."""
     with _without_authorities():
         context = _create(*args, **options)
     context.__class__ = TrustOnUse
@@ -56,7 +56,7 @@ from aiohttp.http_exceptions import HttpProcessingError  # noqa: E402 - after th
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong on the wire, for people: aiohttp's words tell of TLS where there is none."""
+    """Return why a connection failed; aiohttp's messages mention TLS even where there is none."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -64,25 +64,25 @@ def reason(error: BaseException) -> str:
     elif isinstance(error, aiohttp.ClientHttpProxyError):
         return f"HTTP {error.status} {error.message}"
     elif isinstance(error, HttpProcessingError):
-        # A picture of the place in several lines, with a status that nobody answered.
+        # The message shows the position in several lines, with a status that no server sent.
         return " ".join(error.message.split()).rstrip(" ^")
     if is_no_tls(error):
         return "what answers there speaks no TLS"
     number = getattr(error, "errno", None) or 0
-    said = getattr(error, "strerror", None) or str(error)
-    # Numbers below 0 are the resolver's, and those of the TLS library are its own.
+    text = getattr(error, "strerror", None) or str(error)
+    # Negative numbers are the resolver's, and the TLS library has numbers of its own.
     if number > 0 and not isinstance(error, ssl.SSLError):
-        said = os.strerror(number)
-    return _NUMBERS.sub("", said) or type(error).__name__
+        text = os.strerror(number)
+    return _NUMBERS.sub("", text) or type(error).__name__
 
 
 def is_no_tls(error: BaseException) -> bool:
-    """Whether the other side spoke something else where TLS was begun, such as plain HTTP."""
+    """Return whether the peer spoke another protocol than TLS, such as plain HTTP."""
     return isinstance(error, ssl.SSLError) and getattr(error, "reason", "") in _NO_TLS
 
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
-"""What the TLS library makes of bytes that are none of its own, by its version."""
+"""Reasons that versions of the TLS library give for bytes that are not TLS."""
 
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
 
