@@ -1,16 +1,20 @@
 """The state of the daemon: the checks behind `/healthz`, `/livez` and `/readyz`, and `/explain`.
 
-`/livez` and `/healthz` fail only on what a restart cures: an event loop that is always late,
-a controller that ended, a worker or all threads of a synchronous library that never come back,
-a lease held without renewing it. `/readyz` also fails while the API server or the cloud cannot
-be reached, none of those threads is free, the caches are not complete, or nothing is heard of
-the cluster, and says why. A controller for which the provider lacks something, or that refuses
-its flags, is reported there and fails nothing: neither a restart nor patience changes that. A
-standby is ready when it reaches the API server.
+`/livez` and `/healthz` fail only for faults that a restart repairs:
 
-`/explain?kind=node&name=NAME` shows what this daemon knows about one object, for
+* an event loop that is always late,
+* a controller that ended,
+* a worker that hangs, or all threads of a synchronous library that hang,
+* a lease that is held but not renewed.
+
+`/readyz` fails for these too. It also fails while the API server or the cloud is unreachable, no
+such thread is free, a cache is not synced, or a watch is silent. A controller that is
+skipped, because the provider lacks a feature or its flags are invalid, never fails the check:
+neither a restart nor waiting repairs that. A standby is ready when it reaches the API server.
+
+`/explain?kind=node&name=NAME` returns the daemon's knowledge of one object, for
 `kube-ccm explain`. A Service or Machine is named `NAMESPACE/NAME`. The caller needs the right to
-`get` the path. Neither the cluster nor the cloud is asked for it, and nothing changes by it.
+`get` the path. The page calls neither the API server nor the cloud, and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,43 +44,43 @@ from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
 
 LATE_BEATS = 5
-"""The event loop is ill if so many beats in a row were late: one burst of work is no illness,
-and a loop that stands still answers no probe at all."""
+"""Late beats in a row after which the event loop is unhealthy. One burst of work is tolerated, and
+a blocked loop answers no probe at all."""
 
 STUCK_S = 3600.0
-"""A worker that holds one key for so long will not come back: each call it makes ends by
-itself, the longest after a quarter of an hour."""
+"""Time on one key after which a worker counts as hanging. Each of its calls has a time-out, of 15
+minutes at most."""
 
 NO_THREAD_S = 300.0
-"""If no thread became free for so long, their calls hang, and nothing else ends a thread."""
+"""Time without a free thread after which all their calls hang; only a restart ends a thread."""
 
 SILENT_S = 900.0
-"""A cache that heard nothing for so long; a watch is opened anew after ten minutes at most."""
+"""Silence after which a watch is unhealthy; every watch is renewed within ten minutes."""
 
 LOST_S = 10.0
-"""How long the cluster may not be followed before it counts."""
+"""Time for which a failing watch is tolerated."""
 
 REFUSED_CALLS = 3
-"""So many calls in a row that the cloud did not answer are no accident."""
+"""Failed cloud calls in a row after which the cloud is unhealthy."""
 
 ASKED_S = 2.0
-"""How long an answer of the API server about its own health is good for."""
+"""Time for which the API server's answer about its own health is cached."""
 
 NO_OTHERS: Mapping[str, Raw] = MappingProxyType({})
 
 
 class Checks:
-    """The checks of now.
+    """The current health checks.
 
     Args:
-        vitals: what they read.
-        api: asks the API server.
-        others: ask those of other clusters, by what these are to controllers.
+        vitals: state that the checks read.
+        api: client of the API server.
+        others: clients of the API servers of other clusters, by cluster role.
     """
 
     def __init__(self, vitals: Vitals, api: Raw, others: Mapping[str, Raw] = NO_OTHERS) -> None:
         self._vitals = vitals
-        self._asked: TTLCache[str, Finding] = TTLCache(lambda _found: ASKED_S, name="health")
+        self._asked: TTLCache[str, Finding] = TTLCache(lambda _finding: ASKED_S, name="health")
         self._alive = (
             PING,
             Check(name="event-loop", look=self._loop),
@@ -94,26 +98,26 @@ class Checks:
             Check(name="cloud", look=self._cloud),
             Check(name="cloud-threads", look=partial(_threads, 0.0)),
             Check(name="caches", look=self._caches),
-            # Callers are refused meanwhile, which does not keep the daemon from its work.
+            # Informational: unauthenticated callers do not keep the daemon from its work.
             Check(name="authentication", look=lambda: Finding(detail=vitals.waiting())),
         )
 
     def healthz(self) -> Sequence[Check]:
-        """Behind `/healthz`: the names the reference has, and what `/livez` has."""
+        """Return the checks of `/healthz`: those of `/livez`, with the reference's names first."""
         return (*self._elections(), *self._alive, self._threads_alive, *self._controllers())
 
     def livez(self) -> Sequence[Check]:
-        """Behind `/livez`: what a restart cures."""
+        """Return the checks of `/livez`: faults that a restart repairs."""
         return (*self._alive, self._threads_alive, *self._elections(), *self._controllers())
 
     def readyz(self) -> Sequence[Check]:
-        """Behind `/readyz`: whether we can do our work."""
+        """Return the checks of `/readyz`: whether the daemon can work."""
         persistence = self._vitals.persistence
         stored = () if persistence is None else (Check(name="persistence", look=persistence),)
         return (*self._alive, *self._elections(), *self._able, *stored, *self._controllers())
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel running requests to the API servers."""
         await self._asked.close()
 
     def _elections(self) -> Sequence[Check]:
@@ -122,11 +126,11 @@ class Checks:
         return (Check(name="leaderElection", look=self._election),)
 
     def _controllers(self) -> Sequence[Check]:
-        found = self._vitals.controllers
+        findings = self._vitals.controllers
         return [
-            # One that goes while the others are looked at is well.
-            Check(name=name, look=lambda name=name: found.get(name, WELL))  # type: ignore[misc]
-            for name in found
+            # A controller that was removed since this list was made passes.
+            Check(name=name, look=lambda name=name: findings.get(name, WELL))  # type: ignore[misc]
+            for name in findings
         ]
 
     def _loop(self) -> Finding:
@@ -151,23 +155,25 @@ class Checks:
         informers = self._vitals.informers
         if informers is None:
             return Finding(detail="none, standing by")
-        every = {"": informers, **self._vitals.others}
+        by_role = {"": informers, **self._vitals.others}
         return _together(
-            self._cache(informer, role) for role, each in every.items() for informer in each.all
+            self._cache(informer, role)
+            for role, informers_of_role in by_role.items()
+            for informer in informers_of_role.all
         )
 
     def _cache(self, informer: Informer[Any], role: str) -> str:
-        now, what = clock.monotonic(), informer.resource
+        now, resource = clock.monotonic(), informer.resource
         if role:
-            what = f"{what} of the {role} cluster"
+            resource = f"{resource} of the {role} cluster"
         since = informer.trouble_since
         if since is not None and now - since > LOST_S:
-            return f"{what} cannot be followed for {now - since:.0f}s"
+            return f"{resource} cannot be followed for {now - since:.0f}s"
         if not informer.has_synced:
-            return f"{what} are not complete yet"
+            return f"{resource} are not complete yet"
         contact = informer.last_contact
         if contact is not None and now - contact > SILENT_S:
-            return f"nothing is heard of {what} for {now - contact:.0f}s"
+            return f"nothing is heard of {resource} for {now - contact:.0f}s"
         return ""
 
 
@@ -175,7 +181,7 @@ async def _asked(api: Raw) -> Finding:
     try:
         await api.raw("GET", "/readyz", retry=False)
     except (errors.Forbidden, errors.NotFound):
-        return Finding(detail="reached")  # it answers, and that is all we asked for
+        return Finding(detail="reached")  # any answer proves that the server is reachable
     except errors.KubeError as error:
         return wrong(str(error))
     return WELL
@@ -196,32 +202,31 @@ def _workers() -> Finding:
 
 
 def _together(troubles: Iterable[str]) -> Finding:
-    found = [trouble for trouble in troubles if trouble]
-    return wrong("; ".join(found)) if found else WELL
+    messages = [trouble for trouble in troubles if trouble]
+    return wrong("; ".join(messages)) if messages else WELL
 
 
 BEAT_S = 1.0
 LATE_S = 2.0
-"""An event loop that comes so much later than it was asked to is late."""
+"""Interval of the beats of the event loop, and the delay from which a beat is late."""
 
 
 class Vitals:
-    """What the daemon knows about itself.
+    """State of the daemon, for health checks and `/explain`.
 
     Attributes:
-        opening: why the provider is not open yet; empty once it is.
-        handle: the handle to the cloud, once the provider is open.
-        informers: the caches, while we lead.
-        others: those of other clusters, by what these are to controllers.
-        waiting: what the HTTPS server still waits for, in words.
-        stopping: whether the process was told to stop.
-        late_beats: how often in a row the event loop was late.
-        electors: who competes, by the name of the lease.
-        at_work: the controllers that run, by name.
-        deletions: what the brakes hold back, while we lead.
-        controllers: those that were started, or left out, since we lead, and what is to be
-            said of them.
-        persistence: how storage is; None: none is configured.
+        opening: reason why the provider is not open yet; empty once it is.
+        handle: handle to the cloud, once the provider is open.
+        informers: shared caches, while this replica leads.
+        others: shared caches of other clusters, by cluster role.
+        waiting: returns which settings the HTTPS server still waits for; empty if none.
+        stopping: returns whether the process is stopping.
+        late_beats: number of late beats of the event loop in a row.
+        electors: leader electors, by lease name.
+        at_work: running controllers, by name.
+        deletions: record of blocked deletions, while this replica leads.
+        controllers: health of each controller that was started or skipped as leader, by name.
+        persistence: health check of storage; None if none is configured.
     """
 
     def __init__(self) -> None:
@@ -239,7 +244,7 @@ class Vitals:
         self.persistence: Callable[[], Awaitable[Finding]] | None = None
 
     async def beat(self) -> None:
-        """Measure how late the event loop is, until cancelled."""
+        """Count late beats of the event loop, until cancelled."""
         while True:
             due = clock.monotonic() + BEAT_S
             await asyncio.sleep(BEAT_S)
@@ -247,23 +252,23 @@ class Vitals:
             self.late_beats = self.late_beats + 1 if late else 0
 
     def opened(self, handle: Handle) -> None:
-        """The provider is open."""
+        """Record that the provider is open."""
         self.opening = ""
         self.handle = handle
 
     def not_opened(self, error: Exception) -> None:
-        """An attempt to open the provider failed."""
+        """Record a failed attempt to open the provider."""
         self.opening = f"the provider cannot be opened: {error}"
 
     def stand_by(self) -> None:
-        """We lead no more: there are no caches, and no controller runs."""
+        """Forget caches and controllers, because this replica no longer leads."""
         self.informers = self.deletions = None
         self.others = {}
         self.controllers.clear()
 
     @contextmanager
     def running(self, name: str, controller: Runnable) -> Iterator[None]:
-        """A controller runs inside the block; it is cancelled, or something is wrong."""
+        """Report a controller as running inside the block, and as failed if it returns."""
         self.controllers[name] = WELL
         self.at_work[name] = controller
         try:
@@ -273,14 +278,14 @@ class Vitals:
         self.controllers[name] = wrong("it ended unexpectedly")
 
     def left_out(self, name: str, why: str) -> None:
-        """A controller does not run, and that is in order."""
+        """Record a controller that is skipped; this fails no check."""
         self.controllers[name] = Finding(detail=f"not running: {why}")
 
 
 KINDS = ("node", "service", "machine", "machineset", "machinedeployment")
 
 _HELD_OF = {"node": ("Node", "Route"), "service": ("Service",)}
-"""Kind of object -> kinds of deletions that have to do with it, as the record names them."""
+"""Kind of `/explain` -> related kinds in the deletion record."""
 
 _USAGE = (
     "say which object: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
@@ -289,20 +294,20 @@ _USAGE = (
 
 
 def page(options: Options, vitals: Vitals) -> Handler:
-    """The page that tells about one object."""
+    """Return the handler of `/explain`."""
 
     async def answer(request: Request) -> Response:
         kind, name = request.query.get("kind", ""), request.query.get("name", "")
         if kind not in KINDS or not name:
             return text(_USAGE, 400)
-        found = about(kind, name, options, vitals)
-        return Response(body=msgspec.json.encode(found), content_type=JSON)
+        knowledge = about(kind, name, options, vitals)
+        return Response(body=msgspec.json.encode(knowledge), content_type=JSON)
 
     return answer
 
 
 def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
-    """All that is known about an object."""
+    """Return the daemon's knowledge of an object; makes no calls."""
     electors = vitals.electors.values()
     accounts = [
         msgspec.structs.replace(account, controller=controller)
@@ -314,8 +319,10 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         kind=kind,
         name=name,
         provider=options.cloud_provider,
-        # Without an election the daemon leads as soon as it has caches.
-        leads=any(one.is_leader for one in electors) if electors else vitals.informers is not None,
+        # Without an election the daemon leads from the moment that it has caches.
+        leads=any(candidate.is_leader for candidate in electors)
+        if electors
+        else vitals.informers is not None,
         lease="; ".join(elector.trouble for elector in electors if elector.trouble),
         opening=redact.words(vitals.opening),
         api="; ".join(_unfollowed(vitals)),
@@ -326,16 +333,16 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
             if finding.detail
         },
         held=[
-            each
-            for of in _HELD_OF.get(kind, ())
-            for each in (deletions.held(of) if deletions is not None else ())
-            if each.key == name
+            deletion
+            for deletion_kind in _HELD_OF.get(kind, ())
+            for deletion in (deletions.held(deletion_kind) if deletions is not None else ())
+            if deletion.key == name
         ],
     )
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:
-    """What of the cluster is not followed now."""
+    """Return a message for each failing watch."""
     if vitals.informers is None:
         return []
     now = clock.monotonic()

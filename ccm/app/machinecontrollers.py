@@ -1,6 +1,6 @@
-"""Manifests of the machine controllers: names and rights, and how each is made.
+"""Manifests of the machine controllers: names, RBAC rights and constructors.
 
-Here the controllers, which know hub types alone, meet the codec of the API group that is in use.
+The controllers know hub types only; this module connects them to the codec of the API group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKENS = "kube-system"
 
 
 def _acts(*rights: str) -> tuple[tuple[str, str], ...]:
-    """Return (verb, resource) of rights such as `get,patch nodes`."""
+    """Return the (verb, resource) pairs of rights such as `get,patch nodes`."""
     pairs = (right.split() for right in rights)
     return tuple((verb, resource) for verbs, resource in pairs for verb in verbs.split(","))
 
@@ -42,37 +42,37 @@ def _acts(*rights: str) -> tuple[tuple[str, str], ...]:
 def _local(
     *rights: str, follows: Iterable[str] = ("machines", "machineclasses", "secrets")
 ) -> Callable[[SharedFlags], Iterator[tuple[str, str, str]]]:
-    def found(given: SharedFlags) -> Iterator[tuple[str, str, str]]:
+    def rights_of(given: SharedFlags) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
             yield from ((verb, resource, given.namespace) for resource in follows)
         yield from ((verb, resource, given.namespace) for verb, resource in _acts(*rights))
         if given.target_kubeconfig == NO_TARGET:
-            # Its UID is the marker then.
+            # Without a target cluster the UID of the namespace marks the VMs.
             yield "get", "namespaces", given.namespace
 
-    return found
+    return rights_of
 
 
 def _roles(given: SharedFlags, resource: str, namespace: str) -> Collection[str]:
-    found = []
+    roles = []
     if namespace == given.namespace or resource == _CRDS:
-        found.append(CONTROL)
+        roles.append(CONTROL)
     is_theirs = resource.partition("/")[0] not in _GROUPS and namespace in ("", _TOKENS)
     if is_theirs and given.target_kubeconfig != NO_TARGET:
-        found.append(TARGET)
-    return found
+        roles.append(TARGET)
+    return roles
 
 
 def _reads_crd(plural: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the right of a controller that deletes objects of a kind."""
+    """Return the right to read the CRD of a kind, for the guard of its deletions."""
     return (("get", _CRDS, f"{plural}.{GROUP}"),)
 
 
-# --- how they are made --------------------------------------------------------------------------
+# --- constructors -------------------------------------------------------------------------------
 
 
 def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
-    """Return what the machine controllers share, made by the first that asks."""
+    """Return the state that machine controllers share; the first call makes it."""
     from ccm.gardener.codec import CODEC
     from ccm.machines.caches import Caches, Target
     from ccm.machines.driver import Shared
@@ -111,7 +111,7 @@ def _shared(context: ControllerContext, given: SharedFlags) -> Shared:
 
 
 class _Parts:
-    """What one machine controller is made of."""
+    """Inputs of one machine controller."""
 
     def __init__(self, context: ControllerContext, given: SharedFlags) -> None:
         self.shared = _shared(context, given)
@@ -128,16 +128,16 @@ class _Parts:
         return CRDGuard(kind, self._crds(CRDS), self.recorder(component), self._deletions)
 
     def facts(self, guard: CRDGuard, informer: Informer[Any], key: str) -> Facts:
-        """Return the facts of an object for `explain`."""
+        """Return the facts of an object for `/explain`."""
         return guard.facts(informer.store.get(key), key, namespace=self.caches.namespace)
 
 
 def _lazily(
     make: Callable[[_Parts, F], Runnable], *, fleet: bool
 ) -> Callable[[ControllerContext, F], Runnable]:
-    """Return `Manifest.build` of a controller that is made once its kinds are served.
+    """Return a `Manifest.build` whose controller is made once the API server serves its kinds.
 
-    `fleet`: it needs those of sets and deployments too.
+    `fleet`: the controller needs MachineSets and MachineDeployments too.
     """
 
     def build(context: ControllerContext, given: F) -> Runnable:
@@ -163,7 +163,7 @@ def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
         detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),
         reattach_timeout_s=given.machine_pv_reattach_timeout.total_seconds(),
     )
-    made = MachineController(
+    controller = MachineController(
         shared=parts.shared,
         guard=guard,
         drains=Drainer(shared=parts.shared, settings=settings, events=events),
@@ -175,11 +175,15 @@ def _machine(parts: _Parts, given: flags.MachineFlags) -> Runnable:
 
     def facts(key: str) -> Facts:
         obj = parts.caches.machines.store.get(key)
-        found = parts.facts(guard, parts.caches.machines, key)
-        return found if obj is None else replace(found, next_s=made.paused_s(obj) or None)
+        object_facts = parts.facts(guard, parts.caches.machines, key)
+        return (
+            object_facts
+            if obj is None
+            else replace(object_facts, next_s=controller.paused_s(obj) or None)
+        )
 
-    made.controller.explains["machine"] = facts
-    return made.controller
+    controller.controller.explains["machine"] = facts
+    return controller.controller
 
 
 def _machine_class(parts: _Parts, _given: flags.MachineClassFlags) -> Runnable:
@@ -204,14 +208,14 @@ def _machine_set(parts: _Parts, given: flags.MachineSetFlags) -> Runnable:
 
     caches, kind = parts.caches, parts.codec.machine_sets
     guard = parts.guard(kind, reasons.COMPONENT_SETS)
-    made = MachineSetController(
+    controller = MachineSetController(
         caches=caches,
         guard=guard,
         events=parts.recorder(reasons.COMPONENT_SETS),
         workers=given.machine_set_concurrent_syncs,
     ).controller
-    made.explains["machineset"] = lambda key: parts.facts(guard, caches.machine_sets, key)
-    return made
+    controller.explains["machineset"] = lambda key: parts.facts(guard, caches.machine_sets, key)
+    return controller
 
 
 def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> Runnable:
@@ -219,7 +223,7 @@ def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> R
 
     caches, kind = parts.caches, parts.codec.machine_deployments
     guard = parts.guard(kind, reasons.COMPONENT_MANAGER)
-    made = MachineDeploymentController(
+    controller = MachineDeploymentController(
         caches=caches,
         guard=guard,
         events=parts.recorder(reasons.COMPONENT_MANAGER),
@@ -228,10 +232,10 @@ def _machine_deployment(parts: _Parts, given: flags.MachineDeploymentFlags) -> R
         ),
         workers=given.machine_deployment_concurrent_syncs,
     ).controller
-    made.explains["machinedeployment"] = lambda key: parts.facts(
+    controller.explains["machinedeployment"] = lambda key: parts.facts(
         guard, caches.machine_deployments, key
     )
-    return made
+    return controller
 
 
 def _machine_overshoot(parts: _Parts, given: flags.MachineOvershootFlags) -> Runnable:
@@ -256,9 +260,9 @@ def _manifest(
     fleet: bool = False,
     **more: Any,
 ) -> Manifest[F]:
-    """`fleet`: it needs the kinds of sets and deployments, and no cloud."""
+    """Return a manifest; `fleet`: it needs MachineSets and MachineDeployments, but no cloud."""
     if fleet:
-        # Creating and deleting VMs is another controller's part: any provider will do.
+        # These controllers make no VMs, so they need nothing of the provider.
         more["lacks"] = lambda _cloud: ""
     common: dict[str, Any] = {
         "client": ACCOUNT,
@@ -266,7 +270,7 @@ def _manifest(
         "groups": _GROUPS,
         "roles": _roles,
         "acts": _acts("get namespaces"),
-        # Another program may see to the same objects already: two of them would fight.
+        # Another program may manage the same objects already; two managers would conflict.
         "off_by_default": True,
         "lacks": lambda cloud: (
             "" if cloud.machines is not None else "the provider offers no machines"
@@ -290,7 +294,7 @@ MACHINE = _manifest(
     },
     acts=_acts(
         "get namespaces",
-        # A drain watches the volumes of its node itself.
+        # A drain watches the attached volumes in the status of its node.
         "get,list,watch,patch nodes",
         "patch nodes/status",
         "delete nodes",
@@ -303,7 +307,7 @@ MACHINE = _manifest(
     ),
     named=_reads_crd("machines"),
     local=_local("get,patch machines", "patch machines/status", "delete machines"),
-    # Some classes want bootstrap tokens.
+    # Only some classes need bootstrap tokens.
     optional=tuple((verb, "secrets", _TOKENS) for verb in ("create", "patch", "delete")),
     faults=flags.machine_faults,
 )
@@ -334,7 +338,7 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
             "get,patch machinesets",
             "patch machinesets/status",
             "get,create,patch,delete machines",
-            # A change of a class, a Secret or a deployment ends the pause of a set.
+            # A change of a class, a Secret or a deployment ends the pause of a machine set.
             follows=("machines", "machinesets", "machinedeployments", "machineclasses", "secrets"),
         ),
     ),
@@ -368,4 +372,4 @@ MANIFESTS: Mapping[type, Manifest[Any]] = {
         ),
     ),
 }
-"""Manifests by the class of their flags."""
+"""Manifests by their flag class."""

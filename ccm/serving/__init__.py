@@ -1,11 +1,15 @@
-"""L2: what the daemon serves over HTTPS, and who may ask for it.
+"""L2: the daemon's HTTPS servers, with authentication and authorization of callers.
 
-From the bottom up: `minting` makes certificates (in a process of its own; the only door to
-cryptography), `tls` where a server's certificates come from and which versions, cipher suites and
-authorities it accepts, `acceptor` opens the port and takes callers in as far as there are
-connections left, `http` turns bytes into requests. Above them lie `authentication`,
-`handler_chain` (who may have which page) and `health`.
+From the bottom up:
 
-What may enter: HTTP, TLS, callers and their rights. What must never: the client of the API
-server or a word of any cloud; the application passes such things in behind protocols.
+* `minting` makes certificates, in a process of its own; the only module that imports
+  `cryptography`.
+* `policy` defines the accepted TLS versions, cipher suites and groups.
+* `tls` loads and reloads certificates and builds TLS contexts.
+* `acceptor` opens the port and limits the connections.
+* `http` parses requests.
+* `authentication`, `handler_chain` (authorization), `health` and `admission` handle requests.
+
+This package knows HTTP, TLS, callers and their rights. It never imports the client of the API
+server or any cloud; the application passes such parts in behind protocols.
 """

@@ -1,7 +1,7 @@
-"""Makes certificates, and reads the names in them; the only door to cryptography.
+"""Makes certificates, and reads the names in them; the only module that imports `cryptography`.
 
-Run as `python -m ccm.serving.minting`, a process of its own: the package takes 14 MiB of memory,
-which the daemon would hold for the rest of its life for the sake of its first second.
+It runs in a process of its own, `python -m ccm.serving.minting`. The daemon needs the package only
+at its start, but would keep its 14 MiB of memory for ever.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _BACKDATED = datetime.timedelta(hours=1)
-"""A peer's clock may be behind ours (client-go, util/cert)."""
+"""Start of validity before now: a peer's clock may be behind (client-go, util/cert)."""
 
 
 def self_signed(
     now: datetime.datetime, lifetime: datetime.timedelta, hosts: Sequence[str]
 ) -> bytes:
-    """Return a certificate that vouches for itself, then its key; both PEM.
+    """Return a self-signed certificate, followed by its key; both PEM.
 
     Args:
-        now: the time of day, UTC.
-        lifetime: how long from now it is valid.
-        hosts: DNS names and IP addresses it is for; the first is its common name.
+        now: the current time, UTC.
+        lifetime: validity from now on.
+        hosts: DNS names and IP addresses; the common name is made of the first.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    # Two certificates of one name must not look like one to a peer that stores them.
+    # Random: two certificates with one name must differ for a peer that stores them.
     serial = x509.random_serial_number()
     common = f"{hosts[0]}@{int(now.timestamp())}"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
@@ -55,7 +55,7 @@ def self_signed(
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
-        # Its own authority, so that a caller may trust it by this very file.
+        # A CA of its own, so that a caller can use this file as its trust bundle.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -77,25 +77,27 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def names(chain: bytes) -> list[str]:
-    """Return the host names and addresses a PEM chain's first certificate is for.
+    """Return the subject alternative names of the first certificate in a PEM chain.
 
-    Those of its extension; without one the common name.
+    Without that extension, return the common name.
 
     Raises:
-        ValueError: it is no certificate.
+        ValueError: the chain has no valid certificate.
     """
     certificate = x509.load_pem_x509_certificate(chain)
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        return [str(each.value) for each in common]
-    addresses = [str(each) for each in found.get_values_for_type(x509.IPAddress)]
-    return [*found.get_values_for_type(x509.DNSName), *addresses]
+        return [str(name.value) for name in common]
+    addresses = [str(name) for name in alternatives.get_values_for_type(x509.IPAddress)]
+    return [*alternatives.get_values_for_type(x509.DNSName), *addresses]
 
 
 def main(task: str, *words: str) -> None:
-    """Do a task: `mint NOW LIFETIME_S HOST...`, or `names` of the PEM chain on standard input."""
+    """Run `mint NOW LIFETIME_S HOST...`, or `names` with a PEM chain on standard input."""
     if task == "mint":
         now, lifetime_s, *hosts = words
         lifetime = datetime.timedelta(seconds=float(lifetime_s))

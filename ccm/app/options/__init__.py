@@ -1,9 +1,9 @@
-"""The daemon's settings: its flags, its configuration file, and the faults in them.
+"""The daemon's settings: its flags, its configuration file, and their validation.
 
-Pure: text in, settings or sentences out; no clock, no event loop, no wire. Flags of controllers
-are declared in their manifests. `parse` reads a command line, `answer` serves `--help` and
-`--version`, `config` reads and writes the configuration file, `check` refuses settings that make
-no sense, and `reference` writes `FLAGS.md`.
+Pure: maps text to settings or error messages; no clock, no event loop, no network. Manifests
+declare the flags of controllers. `parse` reads a command line, `answer` returns the text of
+`--help` and `--version`, and `config` reads and writes the configuration file. `check` rejects
+invalid combinations, and `reference` writes `FLAGS.md`.
 """
 
 from ccm.app.options.argv import UsageError

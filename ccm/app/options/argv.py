@@ -1,8 +1,8 @@
 """Command lines: their syntax, and the help of the flags in an option table.
 
 `--name=value` and `--name value`; a boolean takes its value after `=` only; `-v4`, `-v=4` and
-`-v 4` mean the same; `_` in a name means `-`; `--` ends the flags. All faults of a command line
-are reported together, which argparse cannot do, nor take a value that begins with a dash.
+`-v 4` mean the same; `_` in a name means `-`; `--` ends the flags. Unlike argparse, this parser
+reports all faults together, and accepts values that begin with a dash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_IDLE: Mapping[str, bool] = MappingProxyType({})
 
 
 class UsageError(ValueError):
-    """A command line that cannot be used; `faults` holds one sentence for each fault."""
+    """An invalid command line; `faults` holds one message for each fault."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = tuple(faults)
@@ -33,12 +33,12 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """The content of a command line.
+    """A parsed command line.
 
     Attributes:
-        values: flag name to value, for the flags that were given.
-        arguments: the words that belong to no flag, empty ones left out.
-        idle: names of the flags without effect that were given.
+        values: flag name -> value, for the given flags.
+        arguments: words that belong to no flag, without empty ones.
+        idle: names of the given flags without effect.
     """
 
     values: Mapping[str, Any]
@@ -49,15 +49,15 @@ class Parsed:
 def parse(
     flags: Mapping[str, Flag], argv: Sequence[str], idle: Mapping[str, bool] = NO_IDLE
 ) -> Parsed:
-    """Read a command line, the program's name left out.
+    """Parse a command line, without the program's name.
 
     Args:
         flags: the option table.
-        argv: the words.
-        idle: names of flags that are accepted without effect; whether a value follows each.
+        argv: the words of the command line.
+        idle: flags that are accepted without effect -> whether they take a value.
 
     Raises:
-        UsageError: an unknown flag, a missing value or a wrong one; all are named.
+        UsageError: unknown flags, missing or invalid values; lists all of them.
     """
     values: dict[str, Any] = {}
     arguments: list[str] = []
@@ -87,7 +87,7 @@ def parse(
 
 
 def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
-    """Return the name and the value behind it, None for a name alone."""
+    """Return the flag name and the value in the same word; None without a value."""
     if not word.startswith("--"):
         name = next((flag.name for flag in flags.values() if flag.short == word[1]), None)
         if name is None:

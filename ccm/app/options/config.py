@@ -1,9 +1,9 @@
 """The configuration file: `CloudControllerManagerConfiguration` v1alpha1, read and written.
 
-The file says what flags say, under the names of the reference's API; a flag of the command
-line overrides it. As everywhere in Kubernetes a zero value means the default. What the API
-has no field for, and a zero that shall be one, stands under `Flags`, an addition of ours:
-names of flags with their values.
+The file sets the same values as flags, under the field names of the reference's API. The command
+line has precedence. As everywhere in Kubernetes, a zero value means the default. Our extension
+`Flags` maps flag names to values. It holds settings without a field in the API, and explicit
+zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KIND = "CloudControllerManagerConfiguration"
 FIELDS: Mapping[str, str] = MappingProxyType(
     dict(sorted((flag.path, name) for name, flag in FLAGS.items() if flag.path))
 )
-"""Path of a field in the document -> the flag that says the same."""
+"""Path of a field in the document -> name of its flag."""
 
 UNUSED = (
     "Generic.Address",
@@ -53,7 +53,7 @@ UNUSED = (
     "KubeCloudShared.ExternalCloudVolumePlugin",
     "KubeCloudShared.NodeSyncPeriod",
 )
-"""Fields of the API that are accepted without effect."""
+"""Fields of the API that are accepted but have no effect."""
 
 MIGRATION = "Generic.LeaderMigration"
 EXTRA = "Flags"
@@ -61,10 +61,10 @@ _ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
 
 
 def effective(given: Options) -> Options:
-    """The command line's settings, and where it says nothing those of its `--config`.
+    """Return the settings of the command line, completed by its `--config` file.
 
     Raises:
-        UsageError: the file cannot be used.
+        UsageError: the file is invalid.
     """
     if not given.config:
         return given
@@ -72,9 +72,9 @@ def effective(given: Options) -> Options:
 
 
 def reread(current: Options) -> Options:
-    """The settings with those of the file as it is now, where the command line says nothing.
+    """Return the settings with the current content of the file; the command line has precedence.
 
-    `current` is what `effective` once made of the file. Raises UsageError.
+    `current` is the result of `effective` or of an earlier call. Raises UsageError.
     """
     command_line = current.explicit - current.from_file
     defaults = fields({name: FLAGS[name].default for name in current.from_file})
@@ -84,25 +84,25 @@ def reread(current: Options) -> Options:
 
 def _merged(given: Options, explicit: frozenset[str]) -> Options:
     try:
-        found = load(given.config)
+        file_settings = load(given.config)
     except documents.DocumentError as error:
         raise UsageError(error.faults) from error
-    news = fields({name: value for name, value in found.items() if name not in explicit})
-    added = (found.keys() & FLAGS.keys()) - explicit
-    return replace(given, **news, explicit=explicit | added, from_file=frozenset(added))
+    merged = fields({name: value for name, value in file_settings.items() if name not in explicit})
+    added = (file_settings.keys() & FLAGS.keys()) - explicit
+    return replace(given, **merged, explicit=explicit | added, from_file=frozenset(added))
 
 
 def load(file: str) -> dict[str, Any]:
-    """What a file sets: flag name -> value, and `leader-migration` -> plan.
+    """Return the settings of a file: flag name -> value, and `leader-migration` -> plan.
 
     Raises:
-        DocumentError: every fault of the file, with its place.
+        DocumentError: the file is invalid; lists every fault with its path.
     """
     return documents.load(file, "--config", _take, kind=KIND, versions=(GROUP_VERSION,))
 
 
 def write(options: Options) -> str:
-    """The document, as YAML, that makes a daemon start with exactly these settings."""
+    """Return the YAML document that reproduces exactly these settings."""
     document: dict[str, Any] = {"apiVersion": GROUP_VERSION, "kind": KIND}
     extra = {}
     for flag in sorted(FLAGS.values(), key=lambda flag: flag.path):
@@ -122,25 +122,25 @@ def write(options: Options) -> str:
 
 def _take(top: documents.Section) -> dict[str, Any]:
     sections = {"": top}
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for path in (*FIELDS, *UNUSED):
         section, name = _section(sections, path)
         value = section.take(name)
         if path in FIELDS and value is not None:
-            found.update(_read(section, name, FLAGS[FIELDS[path]], value))
+            settings.update(_read(section, name, FLAGS[FIELDS[path]], value))
     generic, name = _section(sections, MIGRATION)
     if generic.take(name):
         plan = generic.section(name)
-        found["leader-migration"] = migration.take(plan)
+        settings["leader-migration"] = migration.take(plan)
         plan.done()
-    found.update(_extra(top, found))
+    settings.update(_extra(top, settings))
     for section in [*sections.values()][1:]:
         section.done()
-    return found
+    return settings
 
 
 def _section(sections: dict[str, documents.Section], path: str) -> tuple[documents.Section, str]:
-    """The section a field is in, which is remembered, and the field's last name."""
+    """Return the section of a field, cached in `sections`, and the last part of its path."""
     parent, _, name = path.rpartition(".")
     if parent not in sections:
         above, last = _section(sections, parent)
@@ -148,7 +148,7 @@ def _section(sections: dict[str, documents.Section], path: str) -> tuple[documen
     return sections[parent], name
 
 
-def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _extra(top: documents.Section, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     section = top.section(EXTRA)
     for written, value in section.rest().items():
         name = written.replace("_", "-")
@@ -156,7 +156,7 @@ def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[s
             continue
         if name not in FLAGS or name in _ONLY_FLAGS:
             section.fault(written, "is unknown; it must be the name of a flag, without dashes")
-        elif name in found:
+        elif name in settings:
             section.fault(written, f"is given twice, as {FLAGS[name].path} too")
         else:
             yield from _read(section, written, FLAGS[name], value, zero_counts=True).items()
@@ -170,7 +170,7 @@ def _read(
     *,
     zero_counts: bool = False,
 ) -> dict[str, Any]:
-    """The flag's value, or nothing if the field is wrong or says what the default is."""
+    """Return {flag: value}; empty if the field is invalid, or zero, which means the default."""
     try:
         parsed = _value(flag.kind, value, lenient=zero_counts)
     except (TypeError, ValueError):
@@ -183,9 +183,9 @@ def _read(
 
 
 def _value(kind: Kind[Any], value: Any, *, lenient: bool) -> Any:
-    """The value of a flag; TypeError or ValueError for what it cannot be.
+    """Parse the value of a flag; TypeError or ValueError if it is invalid.
 
-    `lenient` also takes what stands on a command line where YAML has lists and mappings.
+    `lenient` also accepts command-line text in place of a YAML list or mapping.
     """
     if kind.join is not None:
         if isinstance(value, list) and kind is not GATES:
@@ -209,18 +209,18 @@ _TYPES: Mapping[Kind[Any], tuple[type, ...]] = {
     FLOAT: (int, float),
     **dict.fromkeys((INT, INT32, LEVEL, QUANTITY, NUMBERS), (int,)),
 }
-"""What YAML has for a kind of value; text for all others."""
+"""YAML types of a kind of flag; text for all other kinds."""
 
 
 def _text(kind: Kind[Any], value: Any) -> str:
-    """What would stand on a command line; TypeError for a value of a wrong type."""
+    """Return the value as command-line text; TypeError for a wrong type."""
     if type(value) not in _TYPES.get(kind, (str,)):
         raise TypeError
     return value if isinstance(value, str) else str(value).lower()
 
 
 def _plain(flag: Flag, value: Any) -> Any:
-    """The value as YAML has it."""
+    """Return the value as YAML data."""
     if flag.kind is CERTIFICATES:
         return [flag.kind.write((entry,))[1:-1] for entry in value]
     if isinstance(value, tuple) and flag.kind.join is not None:
@@ -235,7 +235,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set the field with a path, and make the sections it is in."""
+    """Set the field at a path; create the sections that contain it."""
     *parents, name = path.split(".")
     for parent in parents:
         document = document.setdefault(parent, {})

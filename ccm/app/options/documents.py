@@ -1,8 +1,7 @@
-"""Reads a configuration document: YAML or JSON into a tree, every fault with its path.
+"""Strict reader of configuration documents in YAML or JSON; every fault has its path.
 
-As strict as Kubernetes is: no field may be unknown or given twice, also not in two spellings
-that differ in case only. Values are never quoted in a complaint about their form, because
-somebody may have put a secret into the wrong place.
+Like Kubernetes, it rejects unknown fields and duplicate fields, including two spellings that differ
+only in case. Errors about the type of a value never quote it: it may be a misplaced secret.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, TypeVar
 from ccm.base import files
 
 _LARGEST = 1 << 20
-"""Bytes of a configuration file; a larger one is no configuration."""
+"""Maximum size of a configuration file in bytes."""
 
 
 class DocumentError(Exception):
-    """A document that cannot be used; `faults` holds one sentence for each fault."""
+    """An invalid document; `faults` holds one message for each fault."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n  ".join(faults))
@@ -27,12 +26,12 @@ class DocumentError(Exception):
 
 
 class Section:
-    """A mapping of the document: hands out its fields and collects what is wrong.
+    """A mapping in the document, which returns its fields and collects faults.
 
     Args:
         values: the mapping.
-        path: its place in the document, empty at the top.
-        faults: where complaints go; shared by the whole document.
+        path: path of the mapping in the document; empty at the top.
+        faults: receives the faults; shared by the whole document.
     """
 
     def __init__(self, values: Mapping[Any, Any], path: str, faults: list[str]) -> None:
@@ -43,28 +42,28 @@ class Section:
         self.faults = faults
 
     def where(self, name: str) -> str:
-        """The path of a field."""
+        """Return the path of a field."""
         return f"{self._path}.{name}" if self._path else name
 
     def take(self, name: str) -> Any:
-        """The value of a field, whatever the case of its name; None if there is none."""
+        """Return the value of a field, ignoring case; None if it is missing. Marks it as known."""
         self._taken[name.lower()] = name
         return self._values.get(name.lower())
 
     def fault(self, name: str, words: str) -> None:
-        """Complain about a field."""
+        """Add a fault of a field."""
         self.faults.append(f"{self.where(name)} {words}")
 
     def section(self, name: str) -> Section:
-        """A field that is a mapping; an empty one if it is missing."""
+        """Return a mapping field as a section; an empty one if it is missing or of another type."""
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
             self.fault(name, f"must be a mapping, not {_kind_of(value)}")
-        found = value if isinstance(value, dict) else {}
-        return Section(found, self.where(name), self.faults)
+        values = value if isinstance(value, dict) else {}
+        return Section(values, self.where(name), self.faults)
 
     def sections(self, name: str) -> Iterator[Section]:
-        """A field that is a list of mappings."""
+        """Yield a section for each item of a field that is a list of mappings."""
         value = self.take(name)
         if value is not None and not isinstance(value, list):
             self.fault(name, f"must be a list, not {_kind_of(value)}")
@@ -76,19 +75,19 @@ class Section:
                 self.fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
 
     def text(self, name: str) -> str:
-        """A field that is text; empty if it is missing."""
+        """Return a text field; empty if it is missing or of another type."""
         value = self.take(name)
         if value is not None and not isinstance(value, str):
             self.fault(name, f"must be text, not {_kind_of(value)}")
         return value if isinstance(value, str) else ""
 
     def rest(self) -> Mapping[str, Any]:
-        """All fields, as written, for a mapping whose names are free."""
+        """Return all fields by name, for a mapping with arbitrary names; marks all as known."""
         self._taken.update(self._names)
         return {self._names[key]: value for key, value in self._values.items()}
 
     def done(self) -> None:
-        """Complain about the fields that nobody took."""
+        """Add a fault for each field that was not read."""
         for key, name in self._names.items():
             if key not in self._taken:
                 self.fault(name, f"is unknown{_hint(key, self._taken)}")
@@ -100,18 +99,18 @@ T = TypeVar("T")
 def load(
     file: str, what: str, take: Callable[[Section], T], *, kind: str, versions: Collection[str]
 ) -> T:
-    """What `take` makes of a document of one kind.
+    """Return the result of `take` for a document of one kind.
 
     Args:
-        file: its path.
-        what: the flag that names it, for messages.
-        take: reads its top section.
-        kind: of the document.
-        versions: those that are read.
+        file: path of the document.
+        what: flag that names the file, for messages.
+        take: parses the top section and adds faults to it.
+        kind: required `kind`.
+        versions: accepted values of `apiVersion`.
 
     Raises:
-        DocumentError: it cannot be read, is no mapping or of another kind or version, or
-            whatever `take` complained about.
+        DocumentError: the file is unreadable, no mapping, or of another kind or version; or
+            `take` added faults.
     """
     source = f"{what}={file}"
     faults: list[str] = []
@@ -141,20 +140,22 @@ def _content(file: str, source: str) -> bytes:
 
 
 def _parse(data: bytes, source: str) -> dict[Any, Any]:
-    # A daemon that is started by flags alone needs no reader of YAML.
+    # Imported here: a daemon without a configuration file needs no YAML parser.
     from ccm.base import strict_yaml
 
     try:
-        found = strict_yaml.load(data, any_case=True)
+        document = strict_yaml.load(data, any_case=True)
     except strict_yaml.FAULTS as error:
         raise DocumentError(f"{source} is not valid YAML: {strict_yaml.reason(error)}") from error
-    if not isinstance(found, dict):
-        raise DocumentError(f"{source} must be a mapping of names to values, not {_kind_of(found)}")
-    return found
+    if not isinstance(document, dict):
+        raise DocumentError(
+            f"{source} must be a mapping of names to values, not {_kind_of(document)}"
+        )
+    return document
 
 
 def _kind_of(value: object) -> str:
-    """What a value of a document is, in words."""
+    """Return the type of a value in words."""
     words = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     if value is None:
         return "empty"

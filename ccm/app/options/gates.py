@@ -1,9 +1,8 @@
-"""The feature gates of the daemon: the names `--feature-gates` accepts.
+"""The feature gates of the daemon: the names that `--feature-gates` accepts.
 
-Names, stages and defaults, but for the routes' gate, are those of the Go reference
-between Kubernetes 1.36 and 1.37, as far as a cloud-controller-manager has a use for them.
-Most are known only so that a command line written for the reference is understood;
-`notices` says so.
+Names, stages and defaults, except those of the routes' gate, are those of the Go reference
+between Kubernetes 1.36 and 1.37, as far as they concern a cloud-controller-manager. Most have
+no effect and exist for compatibility with the reference's command lines; `notices` reports them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _IDLE = (
     _gate("LoggingBetaOptions", "BETA", "No logging flag is beta."),
     _gate("NativeHistograms", "ALPHA", "Histograms have classic buckets."),
 )
-"""Known for compatibility."""
+"""Gates without effect, accepted for compatibility."""
 
 KNOWN = tuple(sorted((*_EFFECTIVE, *_IDLE), key=lambda gate: gate.name.lower()))
 
@@ -46,9 +45,9 @@ _GROUPS = frozenset({"AllAlpha", "AllBeta"})
 
 
 def values(settings: Mapping[str, bool]) -> dict[str, bool]:
-    """Return the value of every gate under the settings of `--feature-gates`.
+    """Return the value of every gate for a setting of `--feature-gates`.
 
-    Settings that are refused anyway turn all on: one fault is enough.
+    An invalid setting enables every gate, so that it causes no further faults.
     """
     try:
         return flags.gate_values(KNOWN, settings)
@@ -57,7 +56,7 @@ def values(settings: Mapping[str, bool]) -> dict[str, bool]:
 
 
 def wrong(settings: Mapping[str, bool]) -> str:
-    """What would be right in place of settings that cannot be; empty if they can."""
+    """Return why a setting of `--feature-gates` is invalid; empty if it is valid."""
     try:
         flags.gate_values(KNOWN, settings)
     except ValueError as error:
@@ -67,7 +66,7 @@ def wrong(settings: Mapping[str, bool]) -> str:
 
 
 def notices(settings: Mapping[str, bool]) -> list[str]:
-    """A sentence for each gate that was set by name and has no effect in this version."""
+    """Return a message for each gate that is set by name but has no effect in this version."""
     effective = {gate.name for gate in _EFFECTIVE}
     return [
         f"feature gate {name} has no effect in this version"

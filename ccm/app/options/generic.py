@@ -1,4 +1,4 @@
-"""The flags of the daemon as a whole: generic ones, leader election, the log."""
+"""The flags of the whole daemon: generic ones, leader election, logging."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FILE = Section("configuration file", ours=True)
 GLOBAL = Section("global")
 
 _CLIENT_GO_RATE = (5.0, 10)
-"""Requests per second and burst when a flag says 0; from client-go's REST client."""
+"""Requests per second and burst for a flag of 0; from client-go's REST client."""
 
 LEASE = "cloud-controller-manager"
-"""Name of the lease, unless a flag says otherwise."""
+"""Default name of the lease."""
 
 GUARDED = 0.95
-"""Part of a lease that a leader counts on. The rest is for clocks that do not run alike, and for
-what is on its way."""
+"""Fraction of the lease duration that a leader relies on. The rest allows for clock drift and for
+requests in flight."""
 
 _RENEW_FACTOR = 1.2
 """The renew deadline must leave room for a jittered retry; from client-go's leader election."""
@@ -54,7 +54,7 @@ def _finite(value: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GenericFlags:
-    """What the daemon runs, as whom, and how it speaks to the API server and the cloud."""
+    """Controllers to run, credentials, and access to the API server and the cloud."""
 
     enable_leader_migration: bool = LEADER_MIGRATION.flag(
         False,
@@ -200,7 +200,7 @@ class GenericFlags:
 
     @property
     def api_rate(self) -> tuple[float, int] | None:
-        """Requests per second and burst of one API client; None = no limit."""
+        """Requests per second and burst of one API client; None means no limit."""
         if self.kube_api_qps < 0:
             return None
         qps, burst = _CLIENT_GO_RATE
@@ -208,7 +208,7 @@ class GenericFlags:
 
     @property
     def cloud_rate(self) -> tuple[float, int] | None:
-        """Calls per second and burst towards the cloud; None = no limit."""
+        """Calls per second and burst of the cloud's rate limiter; None means no limit."""
         if self.cloud_api_qps == 0:
             return None
         return self.cloud_api_qps, self.cloud_api_burst or math.ceil(self.cloud_api_qps)
@@ -216,7 +216,7 @@ class GenericFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ElectionFlags:
-    """How one of several replicas comes to lead."""
+    """Leader election among the replicas."""
 
     leader_elect: bool = GENERIC.flag(
         True,
@@ -253,7 +253,7 @@ class ElectionFlags:
 
 
 def election_faults(flags: ElectionFlags) -> Iterator[Fault]:
-    """Yield settings of the election that make no sense together; none counts without election."""
+    """Yield the faults of the election flags; none if the election is off."""
     if not flags.leader_elect:
         return
     if flags.leader_elect_resource_lock != "leases":
@@ -282,7 +282,7 @@ def _times(flags: ElectionFlags) -> Iterator[Fault]:
         why = "because a lease counts whole seconds"
         yield "leader-elect-lease-duration", f"must be 1s or longer, {why}"
     if GUARDED * lease <= renew:
-        # Before it gave up it would be ended by force.
+        # The watchdog would end the leader before it gives up renewing.
         right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED}"
         yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED:g}s"
     if renew <= _RENEW_FACTOR * retry:
@@ -293,7 +293,7 @@ def _times(flags: ElectionFlags) -> Iterator[Fault]:
 
 @dataclass(frozen=True, kw_only=True)
 class LogFlags:
-    """What is logged, and how."""
+    """Verbosity, format and streams of the log."""
 
     logging_format: str = GLOBAL.flag(
         "text",
@@ -342,7 +342,7 @@ class LogFlags:
 
 
 def log_faults(flags: LogFlags, *, alpha: bool) -> Iterator[Fault]:
-    """Yield settings of the log that make no sense together; `alpha`: alpha ones are allowed."""
+    """Yield the faults of the log flags; `alpha`: whether alpha flags are allowed."""
     if flags.logging_format in ("json", "dev") and flags.vmodule:
         yield "vmodule", "works with --logging-format=text only"
     for form in ("text", "json"):

@@ -1,9 +1,12 @@
 """Leader migration: which controllers run under the second lease, and which do not run here.
 
-While a cluster moves controllers from one manager to another, both read the same plan. What
-the plan does not mention runs under a manager's own lease; what it gives to us, or to
-everybody (`*`), runs under a lease that the managers share; what it gives to another does
-not run here. The names of before the split, such as `route-controller`, are understood too.
+While a cluster moves controllers from one manager to another, both managers read the same plan:
+
+* A controller that the plan does not mention runs under the manager's own lease.
+* A controller of this program or of any (`*`) runs under the lease that the managers share.
+* A controller of another program does not run here.
+
+Names from before the split of the managers, such as `route-controller`, are accepted too.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 from ccm.app.options import documents, names
 
 COMPONENT = "cloud-controller-manager"
-"""How a plan names this program."""
+"""Name of this program in a plan."""
 
 GROUP = "controllermanager.config.k8s.io"
 KIND = "LeaderMigrationConfiguration"
@@ -25,7 +28,7 @@ _LEASES = "leases"
 
 
 class Runs(enum.Enum):
-    """Where a controller runs."""
+    """Lease under which a controller runs, if it runs in this program."""
 
     MAIN = "under our own lease"
     MIGRATED = "under the shared lease"
@@ -37,8 +40,8 @@ class Leader:
     """An entry of the plan.
 
     Attributes:
-        name: a controller, as the plan names it.
-        component: the program that runs it; `*` = any, under the shared lease.
+        name: name of a controller, canonical or not.
+        component: program that runs the controller; `*` means any, under the shared lease.
     """
 
     name: str
@@ -47,18 +50,18 @@ class Leader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a leader migration configuration says.
+    """Content of a LeaderMigrationConfiguration.
 
     Attributes:
         leader_name: name of the shared lease.
-        leaders: its entries; the first that names a controller counts.
+        leaders: the entries; the first one for a controller wins.
     """
 
     leader_name: str
     leaders: tuple[Leader, ...] = ()
 
     def of(self, controller: str) -> Runs:
-        """Where a controller, given by its canonical name, runs."""
+        """Return where a controller runs; `controller` is its canonical name."""
         for leader in self.leaders:
             if names.canonical(leader.name) == controller:
                 ours = leader.component in (COMPONENT, names.ALL)
@@ -73,14 +76,14 @@ DEFAULT = Plan(
         for name in ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
     ),
 )
-"""The plan without a file (Kubernetes, controller-manager configuration, built-in default)."""
+"""The built-in plan (Kubernetes, controller-manager configuration)."""
 
 
 def load(file: str) -> Plan:
-    """The plan in a file of any of the three versions.
+    """Read the plan from a file in any of the three API versions.
 
     Raises:
-        DocumentError: every fault of the file, with its place.
+        DocumentError: the file is invalid; lists every fault with its path.
     """
     return documents.load(
         file,
@@ -92,11 +95,11 @@ def load(file: str) -> Plan:
 
 
 def take(section: documents.Section, *, with_lock: bool = True) -> Plan:
-    """The plan in a section; faults are left with it.
+    """Read the plan from a section, and add faults to the section.
 
     Args:
-        section: the mapping that holds leaderName and so on.
-        with_lock: whether `resourceLock` may be given.
+        section: mapping with `leaderName`, `controllerLeaders` and so on.
+        with_lock: whether the version has the field `resourceLock`, which is then required.
     """
     lease = section.text("leaderName")
     if not lease:
@@ -104,7 +107,7 @@ def take(section: documents.Section, *, with_lock: bool = True) -> Plan:
     if with_lock:
         lock = section.text("resourceLock")
         if lock != _LEASES:
-            # Deviation: the reference lets `endpoints` pass here, and dies of it later.
+            # Deviation: the reference accepts `endpoints` here and crashes later.
             section.fault("resourceLock", f"is {lock!r}; it must be {_LEASES!r}")
     return Plan(
         leader_name=lease,
@@ -113,7 +116,7 @@ def take(section: documents.Section, *, with_lock: bool = True) -> Plan:
 
 
 def write(plan: Plan) -> dict[str, Any]:
-    """The plan as `take` reads it."""
+    """Return the plan as data that `take` can read."""
     return {
         "leaderName": plan.leader_name,
         "resourceLock": _LEASES,

@@ -1,10 +1,10 @@
-"""The controllers and webhooks of the daemon, and what a list of their names means.
+"""The controllers and webhooks of the daemon, and the meaning of lists of their names.
 
-A further controller is a folder in `ccm.controllers`, and here an import and a base: the flags stay
-known to the type checker.
+To add a controller, add a folder in `ccm.controllers`, and here an import and a base of
+`ControllerFlags`. The bases are listed by hand so that the type checker knows all flags.
 
-An alias is accepted wherever a controller is named, and so is a former name; a client name
-is the service account that the API server's built-in roles know, and it is no alias.
+An alias or a former name is accepted wherever a controller is named. A client name is no alias:
+it is the service account that the API server's built-in roles refer to.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class ControllerFlags(
     MachineDeploymentFlags,
     MachineOvershootFlags,
 ):
-    """The flags of all controllers, which start in the order of these bases."""
+    """The flags of all controllers; the order of the bases is the start order."""
 
 
 MANIFESTS: tuple[Manifest[Any], ...] = tuple(
     MACHINES.get(base) or sys.modules[base.__module__].MANIFEST
     for base in ControllerFlags.__bases__
 )
-"""Each of the others stands in the module of its flags."""
+"""Manifests in start order. Those not in `MACHINES` are in the module of their flags."""
 
 FLAGS_OF: Mapping[str, type] = {
     manifest.alias: base
     for manifest, base in zip(MANIFESTS, ControllerFlags.__bases__, strict=True)
 }
-"""The flags of each controller, by its short name."""
+"""Alias of a controller -> the class of its flags."""
 
-ALIASES: Mapping[str, str] = {one.alias: one.name for one in MANIFESTS} | {
-    one.former: one.name for one in MANIFESTS if one.former
+ALIASES: Mapping[str, str] = {manifest.alias: manifest.name for manifest in MANIFESTS} | {
+    manifest.former: manifest.name for manifest in MANIFESTS if manifest.former
 }
-"""Short and former names, by what they stand for now."""
+"""Alias or former name -> canonical name."""
 
 ALL = "*"
 
@@ -69,16 +69,16 @@ SERVICE_ANNOTATIONS = "service-annotations"
 """The webhook that checks the annotations of Services."""
 
 WEBHOOKS = (SERVICE_ANNOTATIONS,)
-"""What `--webhooks` can name. A promise too: it is part of the URL that people register."""
+"""Names that `--webhooks` accepts. Never change one: it is part of a registered URL."""
 
 
 def canonical(name: str) -> str:
-    """The canonical name of a controller that is given by any of its names."""
+    """Return the canonical name for any name of a controller."""
     return ALIASES.get(name, name)
 
 
 def resolve(requested: Iterable[str]) -> tuple[str, ...]:
-    """The list with every alias, also one after `-`, replaced by its canonical name."""
+    """Replace every alias of a list, also after `-`, with its canonical name."""
     return tuple(
         f"-{canonical(entry[1:])}" if entry.startswith("-") else canonical(entry)
         for entry in requested
@@ -88,10 +88,10 @@ def resolve(requested: Iterable[str]) -> tuple[str, ...]:
 def is_enabled(
     name: str, requested: Iterable[str], *, off_by_default: Collection[str] = ()
 ) -> bool:
-    """Whether a resolved list turns a controller on.
+    """Return whether a resolved list enables a controller.
 
-    The first entry that names it decides; if none does, `*` anywhere in the list turns
-    it on unless it is off by default. So a list without `*` turns off all it leaves out.
+    The first entry with its name decides. Without one, `*` anywhere in the list enables it unless
+    it is off by default. So a list without `*` disables every controller that it omits.
     """
     entries = list(requested)
     for entry in entries:
@@ -103,30 +103,34 @@ def is_enabled(
 
 
 def unknown(requested: Iterable[str], known: Collection[str]) -> list[str]:
-    """The entries of a list, without their `-`, that are neither `*` nor a known name."""
+    """Return the entries, without their `-`, that are neither `*` nor a known name."""
     bare = (entry.removeprefix("-") for entry in requested if entry != ALL)
     return [name for name in bare if name not in known]
 
 
 def known_names() -> list[str]:
-    """Every word that `--controllers` accepts besides `*`: canonical names, then aliases."""
-    return [one.name for one in MANIFESTS] + list(ALIASES)
+    """Return all names that `--controllers` accepts besides `*`: canonical ones, then aliases."""
+    return [manifest.name for manifest in MANIFESTS] + list(ALIASES)
 
 
 def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
-    """The controllers that a raw `--controllers` list turns on."""
+    """Return the controllers that a value of `--controllers` enables, in start order."""
     resolved = resolve(requested)
-    off = {one.name for one in MANIFESTS if one.off_by_default}
-    return tuple(one for one in MANIFESTS if is_enabled(one.name, resolved, off_by_default=off))
+    off = {manifest.name for manifest in MANIFESTS if manifest.off_by_default}
+    return tuple(
+        manifest
+        for manifest in MANIFESTS
+        if is_enabled(manifest.name, resolved, off_by_default=off)
+    )
 
 
 def strangers(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:
-    """A check of a flag that lists names of a kind."""
+    """Return the check of a flag whose value lists names; `kind` appears in its message."""
 
     def check(requested: Iterable[str]) -> str:
-        found = ", ".join(f'"{name}"' for name in unknown(requested, known))
-        are = "are" if ", " in found else "is"
-        listed = f"{are} not in the list of known {kind}; known: {', '.join(known)}"
-        return f"{found} {listed}" if found else ""
+        unknown_names = ", ".join(f'"{name}"' for name in unknown(requested, known))
+        are = "are" if ", " in unknown_names else "is"
+        cause = f"{are} not in the list of known {kind}; known: {', '.join(known)}"
+        return f"{unknown_names} {cause}" if unknown_names else ""
 
     return check

@@ -1,6 +1,6 @@
-"""The reference of all flags, written from their declarations.
+"""Reference of all flags, generated from their declarations.
 
-`python -m ccm.app.options.reference` prints what stands in `FLAGS.md` beside this package; a test
+`python -m ccm.app.options.reference` prints the content of `FLAGS.md`, beside this package; a test
 compares the two.
 """
 
@@ -24,7 +24,7 @@ it has not.
 
 
 def markdown() -> str:
-    """The whole reference."""
+    """Return the whole reference as Markdown."""
     return "\n".join([_HEAD, *map(_section, SECTIONS), _idle()])
 
 

@@ -1,4 +1,4 @@
-"""The flags of the HTTPS servers and of who may call them."""
+"""The flags of the HTTPS servers, and of their authentication and authorization."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -33,25 +33,22 @@ AUTHENTICATION = Section("authentication")
 AUTHORIZATION = Section("authorization")
 
 PREFIXES = ("", "webhook-")
-"""Of the flags of our two servers."""
+"""Prefixes of the flags of the two servers."""
 
 _ANY = IPv4Address("0.0.0.0")  # noqa: S104 - the reference's default
 _CACHE = timedelta(seconds=10)
 
 
 def _version(value: str) -> str:
-    """A name of a version, or nothing."""
     known = value in ("", *policy.VERSIONS)
     return "" if known else f"must be one of {', '.join(policy.VERSIONS)}"
 
 
 def _suites(value: Sequence[str]) -> str:
-    """Names of cipher suites."""
     return _unknown(lambda: policy.policy("", value))
 
 
 def _groups(value: Sequence[int]) -> str:
-    """Numbers of key exchange groups."""
     return _unknown(lambda: policy.policy("", (), value))
 
 
@@ -65,7 +62,7 @@ def _unknown(read: Callable[[], object]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingFlags:
-    """What the servers listen on, present and ask of callers; one field a flag."""
+    """Ports, certificates, authentication and authorization of the servers."""
 
     webhooks: tuple[str, ...] = WEBHOOK.flag(
         (),
@@ -245,7 +242,7 @@ class ServingFlags:
 
 
 def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[Fault]:
-    """Settings that make no sense together; `uid_headers`: whether a proxy may give UIDs."""
+    """Yield the faults of the flags; `uid_headers`: whether the gate for UID headers is on."""
     if flags.webhook_secure_port == flags.secure_port != 0:
         right = "--webhook-secure-port cannot be the same value as --secure-port"
         yield "webhook-secure-port", right
@@ -260,7 +257,7 @@ def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[Fault]:
 
 
 def notices(flags: ServingFlags) -> Iterator[str]:
-    """What to say once at start about what is asked for and does not happen."""
+    """Yield notices for the start about TLS settings that have no effect."""
     for prefix in PREFIXES:
         name = f"{prefix}tls".replace("-", "_")
         suites = getattr(flags, f"{name}_cipher_suites")

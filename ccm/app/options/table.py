@@ -1,9 +1,8 @@
-"""The settings that the daemon was started with, the table of its flags, and its command line.
+"""The daemon's settings, the table of its flags, and its command line.
 
-Each base of `Options` declares flags as its fields: the field's name is the flag's; section,
-kind, default, meaning and check stand beside it. Names and defaults are those of the Go
-reference, so that its command lines start this daemon; where a default differs, or a flag is
-ours, the help says so.
+Each base of `Options` declares flags as its fields, with section, kind, default, meaning and
+check. A field has the name of its flag. Names and defaults are those of the Go reference, so that
+its command lines work unchanged. The help marks own flags and other defaults.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ SECTIONS = (
     MISC,
     GLOBAL,
 )
-"""The sections in the order of help."""
+"""The sections in the order of `--help`."""
 
 IDLE: Mapping[str, bool] = MappingProxyType(
     {
@@ -72,20 +71,20 @@ IDLE: Mapping[str, bool] = MappingProxyType(
         "webhook-disable-http2-serving": False,
     }
 )
-"""Flags of the Go reference that are accepted without effect -> whether a value follows."""
+"""Flags of the Go reference without effect -> whether they take a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFlags):
-    """Every setting of the daemon, read and typed; `Options()` is all defaults.
+    """All settings of the daemon; `Options()` has every default.
 
     Attributes:
-        explicit: names of the flags that were given, also with their default, on the command
-            line or in the configuration file.
-        from_file: those of them that only the file gave.
-        idle: names of the flags without effect that the command line gave.
-        leader_migration: the plan that stands in the configuration file; None = none there.
-        program: the program's name in user agents, events and metrics.
+        explicit: names of flags set on the command line or in the configuration file, even to
+            their default.
+        from_file: names in `explicit` that only the file sets.
+        idle: names of flags without effect on the command line.
+        leader_migration: plan in the configuration file; None if it has none.
+        program: name of the program in user agents, events and metrics.
     """
 
     explicit: frozenset[str] = frozenset()
@@ -96,11 +95,11 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
     @classmethod
     def given(cls, values: Mapping[str, Any], idle: tuple[str, ...] = ()) -> Options:
-        """Return the settings that a command line gives."""
+        """Return the settings for the parsed flags of a command line."""
         return cls(**fields(values), explicit=frozenset(values), idle=idle)
 
     def notices(self) -> list[str]:
-        """Return the log lines at start about given settings that are old or without effect."""
+        """Return messages about settings that are deprecated or have no effect."""
         lines = []
         if self.idle:
             named = ", ".join(f"--{name}" for name in self.idle)
@@ -130,7 +129,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
 
 def fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of flags by the fields of `Options` that hold them."""
+    """Return flag values by field of `Options` instead of by flag name."""
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 
@@ -139,10 +138,10 @@ FLAGS: Mapping[str, Flag] = MappingProxyType(table(Options))
 
 
 def parse(words: Sequence[str]) -> Options:
-    """Read a command line, the program's name left out.
+    """Parse a command line, without the program's name.
 
     Raises:
-        UsageError: unknown flags, wrong values, or words that belong to no flag.
+        UsageError: unknown flags, invalid values, or arguments.
     """
     parsed = argv.parse(FLAGS, words, IDLE)
     options = Options.given(parsed.values, parsed.idle)
@@ -152,13 +151,13 @@ def parse(words: Sequence[str]) -> Options:
 
 
 def stray(program: str, arguments: Sequence[str]) -> str:
-    """Return the fault for words that belong to no flag."""
+    """Return the fault of a command line with arguments."""
     listed = " ".join(map(argv.quote, arguments))
     return f'"{program}" does not take any arguments, got [{listed}]'
 
 
 def answer(options: Options) -> str | None:
-    """Return the text to print before exiting with 0, if help or the version was asked for."""
+    """Return the text of `--help` or `--version`, to print before exit 0; None without both."""
     if options.help:
         return f"{_INTRODUCTION}\n{argv.explain(FLAGS, SECTIONS)}"
     if options.version == "true":
@@ -173,24 +172,24 @@ def answer(options: Options) -> str | None:
 
 
 def check(options: Options) -> None:
-    """Refuse settings that make no sense.
+    """Reject invalid settings.
 
     Raises:
-        UsageError: with one sentence for each fault.
+        UsageError: has one message for each fault.
     """
-    if found := faults(options):
-        raise argv.UsageError(found)
+    if messages := faults(options):
+        raise argv.UsageError(messages)
 
 
 def faults(options: Options) -> list[str]:
-    """Return one sentence for each setting that makes no sense: flag, value, what would be right.
+    """Return one message for each invalid setting: flag, value, and accepted values.
 
-    Values that cannot even be read are found earlier, by `argv`.
+    Unparsable values are rejected earlier, by `argv`.
     """
-    found = [FLAGS[name].fault(options.get(name), right) for name, right in _faults(options)]
+    messages = [FLAGS[name].fault(options.get(name), right) for name, right in _faults(options)]
     if not options.cloud_provider:
-        found.append(NO_PROVIDER)
-    return found
+        messages.append(NO_PROVIDER)
+    return messages
 
 
 NO_PROVIDER = "--cloud-provider cannot be empty; give the name of an installed provider"
