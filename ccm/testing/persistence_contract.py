@@ -1,4 +1,4 @@
-"""The persistence contract: what the daemon relies on, as a test class to subclass.
+"""The persistence contract: a test class that checks what the daemon relies on.
 
 ```python
 class TestAcme(PersistenceContract):
@@ -8,8 +8,9 @@ class TestAcme(PersistenceContract):
             yield AcmeHarness(fake)
 ```
 
-`PersistenceHarness` says what it needs. What cannot hold is declared: `exempt = {"PS-23": "it is
-gone with the process"}`; the report shows the reason. A case names its statements.
+Fill the hooks of `PersistenceHarness`. Declare each statement that cannot hold:
+`exempt = {"PS-23": "it is gone with the process"}`; the report shows the reason. The docstring of
+a case starts with the statements that it checks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ NEEDLE = "s3cr3t-needle-in-the-hay"
 
 
 def thing(name: str = "one", namespace: str = "default", **spec: Any) -> dict[str, Any]:
-    """An object."""
+    """Return an object for storage."""
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
     return {
         "apiVersion": KIND.api_version,
@@ -57,10 +58,10 @@ def thing(name: str = "one", namespace: str = "default", **spec: Any) -> dict[st
 
 
 class ObjectCases:
-    """Part of `PersistenceContract`."""
+    """Cases about objects; part of `PersistenceContract`."""
 
     async def test_round_trip(self, provider: Any, first: str) -> None:
-        """PS-14: What is read equals what was written."""
+        """PS-14: A stored object equals the object that was written."""
         obj = thing()
         before = copy.deepcopy(obj)
 
@@ -69,7 +70,7 @@ class ObjectCases:
         assert await provider.get_object(first, KIND, key) == before == obj
 
     async def test_key_is_the_same_everywhere(self, provider: Any) -> None:
-        """PS-15: It comes from namespace and name; a second put replaces."""
+        """PS-15: Namespace and name determine the key; a second put replaces the object."""
         first, second = provider.instances()
         key = await provider.put_object(first, thing(size=1))
 
@@ -78,7 +79,7 @@ class ObjectCases:
         assert await provider.get_all_objects(first, KIND) == [thing(size=3)]
 
     async def test_what_is_no_object_is_refused(self, provider: Any, first: str) -> None:
-        """PS-16: And nothing of it is written."""
+        """PS-16: An invalid or too large object is refused and nothing of it is written."""
         deep: Any = "end"
         for _ in range(DEEPEST + 1):
             deep = [deep]
@@ -101,7 +102,7 @@ class ObjectCases:
         await provider.put_object(first, thing(big="x" * (LARGEST - 1000)))
 
     async def test_scopes(self, provider: Any, first: str) -> None:
-        """PS-17: Namespace, group, version and kind tell objects apart."""
+        """PS-17: Namespace, group, version and kind distinguish objects."""
         others = [
             thing() | {"apiVersion": "journal.ccm/v1beta1"},
             thing() | {"apiVersion": "v1"},
@@ -117,7 +118,7 @@ class ObjectCases:
         assert len(await provider.get_all_objects(first, KIND)) == 3
 
     async def test_delete(self, provider: Any, first: str) -> None:
-        """PS-19: It is gone; once more is fine; it can be written again."""
+        """PS-19: A delete removes the object and can be repeated; a later put works."""
         key = await provider.put_object(first, thing())
 
         await provider.delete_object(first, KIND, key)
@@ -129,7 +130,7 @@ class ObjectCases:
         assert await provider.get_object(first, KIND, key) == thing()
 
     async def test_unknown_names_and_keys(self, provider: Any, first: str) -> None:
-        """PS-20: Refused before anything is asked."""
+        """PS-20: Unknown instances and malformed keys are refused without a storage request."""
         unknown, key = "nobody-0123456789abcdef", ObjectKey("default/one")
         for call in (
             provider.put_object(unknown, thing()),
@@ -145,7 +146,7 @@ class ObjectCases:
                     await refused(first, KIND, ObjectKey(bad))
 
     async def test_instances_are_isolated(self, provider: Any) -> None:
-        """PS-21: One does not see what the other has."""
+        """PS-21: An instance does not see the objects of another instance."""
         first, second = provider.instances()
         key = await provider.put_object(first, thing())
 
@@ -153,7 +154,7 @@ class ObjectCases:
         assert await provider.get_all_objects(second, KIND) == []
 
     async def test_odd_names(self, provider: Any, first: str) -> None:
-        """PS-22: None is lost, none taken for another."""
+        """PS-22: Unusual names do not get lost or collide."""
         keys = {name: await provider.put_object(first, thing(name, odd=name)) for name in ODD}
 
         assert len(set(keys.values())) == len(ODD)
@@ -164,22 +165,22 @@ class ObjectCases:
     async def test_list_beyond_a_page(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-18: All of them; changing what was returned changes nothing."""
+        """PS-18: A listing has all objects; changing the result changes nothing in storage."""
         count = harness.many
         await put_many(provider, first, count)
 
-        found = await provider.get_all_objects(first, KIND)
+        objects = await provider.get_all_objects(first, KIND)
 
-        assert sorted(each["metadata"]["name"] for each in found) == sorted(
+        assert sorted(obj["metadata"]["name"] for obj in objects) == sorted(
             f"n{at}" for at in range(count)
         )
-        found[0]["spec"]["size"] = "changed"
+        objects[0]["spec"]["size"] = "changed"
         again = await provider.get_all_objects(first, KIND)
-        assert all(each["spec"]["size"] == 3 for each in again)
+        assert all(obj["spec"]["size"] == 3 for obj in again)
 
 
 async def put_many(provider: Any, instance: str, count: int) -> None:
-    """Write so many objects, some at a time."""
+    """Write `count` objects, 16 at a time."""
     names = iter(range(count))
 
     async def work() -> None:
@@ -192,16 +193,16 @@ async def put_many(provider: Any, instance: str, count: int) -> None:
 
 
 WRITERS = 16
-"""That compete."""
+"""Number of competing writers."""
 
 
 class TrustCases:
-    """Part of `PersistenceContract`."""
+    """Cases about consistency and confidentiality; part of `PersistenceContract`."""
 
     async def test_readers_see_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-24: Never a mixture, never nothing; nor does another process, where one may read."""
+        """PS-24: Readers see the old or the new object, complete, also in another process."""
         reader = harness.make() if harness.several else provider
         await reader.initialize(HERE)
         key = await provider.put_object(first, thing(a=0, b="0" * 9000))
@@ -213,9 +214,9 @@ class TrustCases:
 
         writing = spawn(write(), name="write")
         while not writing.done():
-            found = await reader.get_object(first, KIND, key)
-            assert found["spec"]["b"] == str(found["spec"]["a"] % 10) * 9000
-            seen.add(found["spec"]["a"])
+            stored = await reader.get_object(first, KIND, key)
+            assert stored["spec"]["b"] == str(stored["spec"]["a"] % 10) * 9000
+            seen.add(stored["spec"]["a"])
         await writing
         assert seen
         await reader.close()
@@ -223,7 +224,7 @@ class TrustCases:
     async def test_failed_put_leaves_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-25, PS-26: In full; trying again is safe."""
+        """PS-25, PS-26: A failed put leaves the old or new object complete; retries are safe."""
         key = await provider.put_object(first, thing(size=1))
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
@@ -235,7 +236,7 @@ class TrustCases:
         assert await provider.get_object(first, KIND, key) == thing(size=2)
 
     async def test_cancelled_put_leaves_old_or_new(self, provider: Any, first: str) -> None:
-        """PS-27: At whatever point; nobody waits for it afterwards."""
+        """PS-27: A put can be cancelled at any point and blocks no later put."""
         key = await provider.put_object(first, thing(size=0))
         for at in range(1, 12):
             put = spawn(provider.put_object(first, thing(size=at)), name="put")
@@ -243,15 +244,15 @@ class TrustCases:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.0002 * at)
             await cancel_and_join(put)
-            found = await provider.get_object(first, KIND, key)
-            assert found["spec"]["size"] <= at
+            stored = await provider.get_object(first, KIND, key)
+            assert stored["spec"]["size"] <= at
 
         async with asyncio.timeout(PATIENCE_S):
             await provider.put_object(first, thing(size=99))
         assert await provider.get_object(first, KIND, key) == thing(size=99)
 
     async def test_survives_a_new_process(self, harness: PersistenceHarness) -> None:
-        """PS-23: What was acknowledged is there, what was deleted is not."""
+        """PS-23: After a restart, acknowledged objects exist and deleted ones do not."""
         before = harness.make()
         await before.initialize(HERE)
         (first, *_) = before.instances()
@@ -270,7 +271,7 @@ class TrustCases:
     async def test_damage_is_noticed(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-28: It is never returned, and hides nothing that is healthy."""
+        """PS-28: A damaged object is never returned and does not hide intact ones."""
         key = await provider.put_object(first, thing("bad"))
         await provider.put_object(first, thing("good"))
 
@@ -287,7 +288,7 @@ class TrustCases:
     async def test_one_of_many_creates(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-29: Of many writers that expect nothing there exactly one succeeds."""
+        """PS-29: Of many writers that expect absence, exactly one succeeds."""
         others = [harness.make() for _ in range(3)] if harness.several else []
         for other in others:
             await other.initialize(HERE)
@@ -311,39 +312,39 @@ class TrustCases:
             await other.close()
 
     async def test_versions(self, provider: Any, first: str) -> None:
-        """PS-30: A write that expects what is not there any more does nothing."""
-        key, one = await provider.put_versioned(first, thing(size=1), expect=ABSENT)
-        _, two = await provider.put_versioned(first, thing(size=2), expect=one)
+        """PS-30: A write that expects an outdated version changes nothing."""
+        key, first_version = await provider.put_versioned(first, thing(size=1), expect=ABSENT)
+        _, second_version = await provider.put_versioned(first, thing(size=2), expect=first_version)
 
-        assert one != two
-        assert await provider.get_versioned(first, KIND, key) == (thing(size=2), two)
-        for stale in (one, ABSENT, "never"):
+        assert first_version != second_version
+        assert await provider.get_versioned(first, KIND, key) == (thing(size=2), second_version)
+        for stale in (first_version, ABSENT, "never"):
             with pytest.raises(errors.VersionConflict):
                 await provider.put_versioned(first, thing(size=3), expect=stale)
-        found = [each async for each in provider.iter_objects(first, KIND)]
-        assert found == [(key, thing(size=2), two)]
+        items = [item async for item in provider.iter_objects(first, KIND)]
+        assert items == [(key, thing(size=2), second_version)]
         await provider.delete_object(first, KIND, key)
         with pytest.raises(errors.VersionConflict):
-            await provider.put_versioned(first, thing(size=4), expect=two)
+            await provider.put_versioned(first, thing(size=4), expect=second_version)
         assert await provider.get_versioned(first, KIND, key) is None
         await provider.put_versioned(first, thing(size=1), expect=ABSENT)
         with pytest.raises(errors.VersionConflict):
-            await provider.put_versioned(first, thing(size=5), expect=one)
+            await provider.put_versioned(first, thing(size=5), expect=first_version)
 
     async def test_capabilities(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-31: It has what it has to have; without conditions it does not pretend."""
-        found = provider.capabilities(first)
+        """PS-31: The provider has the required capabilities; without CAS, versioned puts fail."""
+        capabilities = provider.capabilities(first)
 
-        assert found >= harness.capabilities
-        if CAS not in found:
+        assert capabilities >= harness.capabilities
+        if CAS not in capabilities:
             with pytest.raises(errors.VersionConflict):
                 await provider.put_versioned(first, thing(), expect=ABSENT)
             assert await provider.get_all_objects(first, KIND) == []
 
     async def test_stale_leader_is_fenced(self, harness: PersistenceHarness) -> None:
-        """PS-32: Once a newer leader has opened it, the older one changes nothing, old or new."""
+        """PS-32: After a newer leader opened the storage, the older leader can change nothing."""
         if not harness.several:
             pytest.skip("only one process may have it open")
         old, new = harness.make(epoch=3), harness.make(epoch=4)
@@ -365,12 +366,12 @@ class TrustCases:
         await new.close()
 
     async def test_not_open_to_others(self, harness: PersistenceHarness) -> None:
-        """PS-33: What others could read, lying there or on its way, is not used."""
+        """PS-33: The provider refuses storage that others could read, at rest or in transit."""
         with pytest.raises(errors.BackendDead):
             await _opened(await harness.exposed())
 
     async def test_secrets_are_refused(self, provider: Any, first: str) -> None:
-        """PS-34: Where everybody may read them in the clear."""
+        """PS-34: Storage without encryption refuses objects with secrets."""
         for bad in (
             thing() | {"apiVersion": "v1", "kind": "Secret"},
             thing(cloudProviderSpec={"token": NEEDLE}),
@@ -386,7 +387,7 @@ class TrustCases:
     async def test_nothing_of_an_object_is_said(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-35: Neither in the log, nor in an error, a metric, nor by a `repr`."""
+        """PS-35: Logs, errors, metrics and `repr` have no content of objects."""
         with overheard() as logged:
             key = await provider.put_object(first, thing("needle", hay=NEEDLE))
             await harness.damage(provider, first, KIND, key)
@@ -397,15 +398,15 @@ class TrustCases:
                 await provider.put_object(first, thing(hay=NEEDLE))
             await harness.heal(first)
 
-        said = [logged(), repr(provider), repr(corrupt.value), repr(failed.value)]
-        assert NEEDLE not in "".join(said) + metrics.exposition().decode()
+        outputs = [logged(), repr(provider), repr(corrupt.value), repr(failed.value)]
+        assert NEEDLE not in "".join(outputs) + metrics.exposition().decode()
 
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:
-        """PS-36: A hundred, among them large ones; the event loop goes on.
+        """PS-36: A hundred concurrent writes, some of them large, do not block the event loop.
 
-        What blocks it does so every time, a busy machine does not.
+        Blocking code stalls the loop in every attempt, a busy machine only in some.
         """
-        large, found = "x" * 300_000, list[float]()
+        large, stalls_s = "x" * 300_000, list[float]()
         for _ in range(10):
             async with stalls() as longest, Group() as group:
                 for at in range(100):
@@ -413,13 +414,13 @@ class TrustCases:
                     group.start(provider.put_object(first, obj), name=f"put-{at}")
 
             assert len(await provider.get_all_objects(first, KIND)) == 100
-            found.append(longest())
-            if not 0.05 < found[-1] <= 1.0:  # no machine is so busy for a whole second
+            stalls_s.append(longest())
+            if not 0.05 < stalls_s[-1] <= 1.0:  # above 1 s, a busy machine is no excuse
                 break
-        assert min(found) <= 0.05
+        assert min(stalls_s) <= 0.05
 
     async def test_last_write_wins(self, provider: Any, first: str) -> None:
-        """PS-37: Writes to one object happen in the order they were asked for."""
+        """PS-37: Writes to one object take effect in the order of the calls."""
         writes = [
             spawn(provider.put_object(first, thing(size=at)), name=f"put-{at}") for at in range(20)
         ]
@@ -437,7 +438,10 @@ async def _opened(provider: Any) -> None:
 
 @pytest.mark.asyncio
 class PersistenceContract(ObjectCases, TrustCases):
-    """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
+    """Base class for the tests of a persistence provider.
+
+    Name the subclass `Test...` and give it a fixture `harness`.
+    """
 
     @pytest.fixture(autouse=True)
     def _exempt(self, request: pytest.FixtureRequest, harness: PersistenceHarness) -> None:
@@ -448,19 +452,19 @@ class PersistenceContract(ObjectCases, TrustCases):
 
     @pytest_asyncio.fixture
     async def provider(self, harness: PersistenceHarness) -> AsyncIterator[Any]:
-        """Initialized."""
-        made = harness.make()
-        await made.initialize(HERE)
-        yield made
-        await made.close()
+        """Open an initialized provider."""
+        opened = harness.make()
+        await opened.initialize(HERE)
+        yield opened
+        await opened.close()
 
     @pytest.fixture
     def first(self, provider: Any) -> str:
-        """Name of the first instance."""
+        """Return the name of the first instance."""
         return str(provider.instances()[0])
 
     async def test_dead_provider_says_so(self, harness: PersistenceHarness) -> None:
-        """PS-01: After `initialize` failed nothing is tried any more, and it shows."""
+        """PS-01: After a failed `initialize`, all calls fail and the status is down."""
         provider = harness.make()
         for name in provider.instances():
             await harness.fail(name)
@@ -478,7 +482,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await provider.close()
 
     async def test_life_cycle(self, harness: PersistenceHarness) -> None:
-        """PS-02: Not before, once, and never after."""
+        """PS-02: Calls fail before `initialize` and after `close`; both can be repeated."""
         provider = harness.make()
         (first, *_) = provider.instances()
         with pytest.raises(errors.NotInitialized):
@@ -498,7 +502,7 @@ class PersistenceContract(ObjectCases, TrustCases):
             await provider.put_object(first, thing())
 
     async def test_one_instance_is_enough(self, harness: PersistenceHarness) -> None:
-        """PS-03: The other is down, and comes back by itself."""
+        """PS-03: `initialize` succeeds with one instance down, which recovers by itself."""
         provider = harness.make()
         first, second = provider.instances()
         await harness.fail(second)
@@ -515,7 +519,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_clusters_do_not_see_each_other(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-04: Shared storage keeps them apart; storage of one cluster refuses another."""
+        """PS-04: Shared storage separates clusters; exclusive storage refuses another cluster."""
         key = await provider.put_object(first, thing())
         if not harness.several:
             await provider.close()
@@ -533,7 +537,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await other.close()
 
     async def test_names_of_instances(self, provider: Any) -> None:
-        """PS-05, PS-07: They are unique, and of one form."""
+        """PS-05, PS-07: Names of instances are unique and well-formed."""
         names = provider.instances()
 
         assert len(set(names)) == len(names) == 2
@@ -542,13 +546,13 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_names_are_the_same_in_another_process(
         self, harness: PersistenceHarness, provider: Any
     ) -> None:
-        """PS-06: They come from the configuration alone."""
+        """PS-06: Names of instances depend only on the configuration."""
         assert harness.make().instances() == provider.instances()
 
     async def test_instances_are_listed_down_or_not(
         self, harness: PersistenceHarness, provider: Any
     ) -> None:
-        """PS-08: Always all, always in the same order."""
+        """PS-08: `instances` always returns all instances in the same order."""
         before = list(provider.instances())
         await harness.fail(before[0])
         with pytest.raises(errors.BackendUnavailable):
@@ -558,7 +562,7 @@ class PersistenceContract(ObjectCases, TrustCases):
         await harness.heal(before[0])
 
     async def test_status_of_an_unknown_instance(self, provider: Any) -> None:
-        """PS-09, PS-13: It does not exist; that is no error."""
+        """PS-09, PS-13: The status of an unknown instance is "does not exist", without an error."""
         status = await provider.instance_status("nobody-0123456789abcdef")
 
         assert status.to_json() == {"exists": False}
@@ -568,7 +572,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_status_does_not_wait(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-10: However the storage hangs."""
+        """PS-10: A status call returns at once, also while the storage hangs."""
         await harness.hang(first)
         hanging = spawn(provider.put_object(first, thing()), name="hanging")
         await asyncio.sleep(0.01)
@@ -584,7 +588,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_failure_and_recovery_show(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-11: Down at once, up after the first success, be it a probe."""
+        """PS-11: The status is down after a failure and up after the first success or probe."""
         await harness.fail(first)
         with pytest.raises(errors.BackendUnavailable):
             await provider.put_object(first, thing())
@@ -601,7 +605,7 @@ class PersistenceContract(ObjectCases, TrustCases):
     async def test_mean_latency(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """PS-12: Of writes and deletes that succeeded, waiting included; of nothing else."""
+        """PS-12: The mean latency covers successful writes and deletes, with their waiting time."""
 
         async def mean() -> float:
             status = await provider.instance_status(first)
@@ -611,11 +615,11 @@ class PersistenceContract(ObjectCases, TrustCases):
         await harness.hang(first)
         began = clock.monotonic()
         put = spawn(provider.put_object(first, thing()), name="put")
-        await asyncio.sleep(0.4)  # a busy machine begins late
+        await asyncio.sleep(0.4)  # on a busy machine, the put starts late
         await harness.heal(first)
         key = await put
         waited = await mean()
-        # All of it, but for what is done before.
+        # The latency starts later than `began`.
         assert 0.05 <= waited <= clock.monotonic() - began
         await provider.get_object(first, KIND, key)
         await harness.fail(first)
@@ -641,4 +645,4 @@ ROWS = {
     for name in dir(PersistenceContract)
     for row in re.findall(r"PS-\d\d", getattr(PersistenceContract, name).__doc__ or "")
 }
-"""Statement -> case, as the docstrings of cases name them."""
+"""Statement -> name of its case, read from the docstrings of the cases."""

@@ -1,4 +1,4 @@
-"""What the persistence contract needs of a backend beyond its interface: hands behind it."""
+"""Hooks that the persistence contract needs beside the backend's interface, such as faults."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
 LOOK_S = 0.005
 
 PATIENCE_S = 60.0
-"""Limit for an answer that comes at once where nothing is broken; a busy machine is slow."""
+"""Time limit for answers that take no time without a fault; generous for a busy machine."""
 LOUDEST = 10
-"""Verbosity at which nothing is left out."""
+"""Verbosity at which everything is logged."""
 
 ELSEWHERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000002", name="two")
 
 
 class PersistenceHarness(ABC):
-    """One kind of storage with two instances, and ways to harm it.
+    """One kind of storage with two instances, and ways to inject faults.
 
     Attributes:
         exempt: number of a statement -> why it cannot hold here; the report shows it.
-        capabilities: that the storage has to have.
-        shares: data of several clusters lie beside each other; False: storage belongs to one.
-        several: two providers may have the same storage open.
-        many: objects beyond what one page of a listing holds.
+        capabilities: capabilities that the storage must have.
+        shares: whether clusters share storage; False = storage belongs to one cluster.
+        several: whether two providers can open the same storage.
+        many: number of objects that exceeds one page of a listing.
     """
 
     exempt: ClassVar[Mapping[str, str]] = {}
@@ -50,40 +50,42 @@ class PersistenceHarness(ABC):
 
     @abstractmethod
     def make(self, *, epoch: int = 0) -> Any:
-        """A new provider over the same storage, as another process would make it."""
+        """Return a new provider over the same storage, as another process would make it."""
 
     @abstractmethod
     async def exposed(self) -> Any:
-        """A provider whose storage others could read: files of a wider mode, a connection without
-        TLS or to somebody else's certificate. Where neither can be, exempt PS-33.
+        """Return a provider whose storage others could read.
+
+        Examples are files with a wider mode and a connection without TLS or with a foreign
+        certificate. If neither is possible, exempt PS-33.
 
         Raises:
-            BackendDead: it cannot even be made.
+            BackendDead: the provider cannot be created.
         """
 
     @abstractmethod
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
-        """Change a byte of what is stored, behind the back of the provider."""
+        """Change a stored byte of an object without the provider."""
 
     @abstractmethod
     async def fail(self, instance: str) -> None:
-        """From now on nothing works there."""
+        """Make all calls to an instance fail from now on."""
 
     @abstractmethod
     async def hang(self, instance: str) -> None:
-        """From now on nothing there comes to an end."""
+        """Make all calls to an instance hang from now on."""
 
     @abstractmethod
     async def heal(self, instance: str) -> None:
-        """All works again."""
+        """End the faults of an instance."""
 
 
 TROUBLED = ("open", "probe", "read", "write", "remove")
-"""Methods of a store that fail and hang on demand, beside `scan`."""
+"""Methods of a store, beside `scan`, that fail and hang on demand."""
 
 
 class Ill:
-    """What is wrong with an instance."""
+    """Faults of an instance."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -92,7 +94,7 @@ class Ill:
 
 
 class Troubled:
-    """A store that fails and hangs on demand, around a real one."""
+    """A store that wraps a real one and fails or hangs on demand."""
 
     def __init__(self, store: Store, ill: Ill) -> None:
         self._store = store
@@ -113,16 +115,15 @@ class Troubled:
             raise BackendUnavailable("it was told to fail")
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
-        """As `Store.scan`."""
         await self._trouble()
         async for page in self._store.scan(kind):
             yield page
 
 
 class StoreHarness(PersistenceHarness):
-    """For storage that is a `Store`: trouble is made around it.
+    """Harness for storage that implements `Store`: it wraps the stores with faults.
 
-    `stores` makes new stores over the same storage, by their instances' names.
+    `stores` returns new stores over the same storage, by instance name.
     """
 
     backend: ClassVar[str]
@@ -133,10 +134,9 @@ class StoreHarness(PersistenceHarness):
 
     @abstractmethod
     def stores(self) -> Mapping[str, Store]:
-        """Two."""
+        """Return two stores by instance name."""
 
     def make(self, *, epoch: int = 0) -> StoreProvider:
-        """As `PersistenceHarness.make`."""
         stores = {
             name: Troubled(store, self._ill.setdefault(name, Ill()))
             for name, store in self.stores().items()
@@ -145,22 +145,19 @@ class StoreHarness(PersistenceHarness):
         return self.provider(self.backend, stores, writer=lambda: writer, probe_s=0.05)
 
     async def fail(self, instance: str) -> None:
-        """As `PersistenceHarness.fail`."""
         self._ill.setdefault(instance, Ill()).fails = True
 
     async def hang(self, instance: str) -> None:
-        """As `PersistenceHarness.hang`."""
         self._ill.setdefault(instance, Ill()).well.clear()
 
     async def heal(self, instance: str) -> None:
-        """As `PersistenceHarness.heal`."""
         self._ill[instance].fails = False
         self._ill[instance].well.set()
 
 
 @contextmanager
 def overheard() -> Iterator[Callable[[], str]]:
-    """All that is logged in this block, by us and by libraries, as the daemon would write it."""
+    """Yield a function that returns the logs of this block, formatted as in the daemon."""
     root, stream = logging.getLogger(), io.BytesIO()
     handlers, level, verbosity = root.handlers, root.level, log.verbosity()
     log.setup(verbosity=LOUDEST, stream=stream)
@@ -174,11 +171,11 @@ def overheard() -> Iterator[Callable[[], str]]:
 
 @asynccontextmanager
 async def stalls() -> AsyncIterator[Callable[[], float]]:
-    """How long the event loop of this block stood still at most, in seconds.
+    """Yield a function that returns the longest stall of the event loop in this block, in seconds.
 
-    A thread counts its own looks between two signs of life of the loop. On a busy machine the
-    whole process waits, and that thread with it, which is not held against the loop. Neither is
-    the time for which the loop's thread could run and had no CPU.
+    A thread counts its iterations between two steps of the loop. On a busy machine the whole
+    process waits, the thread included, so that such a wait does not count as a stall. Time for
+    which the loop's thread was runnable without a CPU does not count either.
     """
     looks, longest_s, queued_s = 0, 0.0, _queued_s()
     over = threading.Event()
@@ -212,7 +209,7 @@ async def stalls() -> AsyncIterator[Callable[[], float]]:
 
 
 def _queued_s() -> float:
-    """Return how long this thread has waited for a CPU; 0 where the system does not tell."""
+    """Return how long this thread has waited for a CPU; 0 if the system does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:

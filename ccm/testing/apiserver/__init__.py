@@ -1,23 +1,23 @@
 """An in-memory Kubernetes API server: for the sandbox, for `kube-ccm plan` and for tests.
 
-It serves the kinds that a cloud-controller-manager meets, and custom resources, with the
+It serves custom resources and the built-in kinds that a cloud-controller-manager uses, with the
 semantics that clients rely on: optimistic locking, watches with history and expiry, bookmarks
 and watch-lists, the patch formats with their merge keys, status and scale subresources,
 finalizers, evictions, paging, selectors, discovery and tables. It has no managed fields, no
 authorization, no garbage collection by owner, no OpenAPI schemas and no CEL rules. Objects are
-checked by their schemas only, and refusals have words of their own.
+validated by their schemas only, and error messages differ from kube-apiserver's.
 
     kinds       served kinds, built-in and custom; kinds.toml has one row for each
-    schema      shapes of objects: types.txt, or the schema of a CustomResourceDefinition
+    schema      types of objects: types.txt, or the schema of a CustomResourceDefinition
     protobuf    reads the request bodies of Go's typed clients, kubectl among them
     patches     merge patch, strategic merge patch, JSON patch
     store       revisions, history, and the file on disk
     services    defaults, cluster IPs and node ports of Services
-    pods        how Pods end
+    pods        grace periods and evictions of Pods
     api         the verbs
     tables      cells of the tables of `kubectl get`
     listing     lists and watches, their options, selectors and renderers
     requests    paths, verbs and discovery: from a request to its response
-    transport   requests without a wire, for clients of the same process
+    transport   in-process requests, for clients of the same process
     server      HTTP
 """

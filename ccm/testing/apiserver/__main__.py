@@ -23,7 +23,7 @@ from ccm.testing.apiserver import server, services, store
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until a signal comes."""
+    """Serve until SIGTERM or SIGINT."""
     options = _parser().parse_args(arguments)
     options.data_dir.mkdir(parents=True, exist_ok=True)
     options.data_dir = options.data_dir.resolve()
@@ -46,17 +46,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ranges(text: str) -> tuple[services.Network, ...]:
-    found = tuple(ipaddress.ip_network(part) for part in text.split(","))
-    if len(found) != len({network.version for network in found}):
+    networks = tuple(ipaddress.ip_network(part) for part in text.split(","))
+    if len(networks) != len({network.version for network in networks}):
         raise argparse.ArgumentTypeError(f"{text} has two ranges of one IP family")
-    return found
+    return networks
 
 
 async def _serve(options: argparse.Namespace) -> None:
     data_dir: pathlib.Path = options.data_dir
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, ended.set)
     tls, ca_file = await _tls(data_dir) if options.tls else (None, None)
     async with server.serve(
         store.Store(path=data_dir / "objects.jsonl"),
@@ -74,7 +74,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 async def _tls(data_dir: pathlib.Path) -> tuple[ssl.SSLContext, pathlib.Path]:
-    """A context with a certificate of its own, and the file by which clients know it."""
+    """Return a context with a new self-signed certificate, and the CA file for clients."""
     pair = await tls.mint(tls.LOCAL, now=clock.now())
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     pair.load_into(context)

@@ -1,8 +1,8 @@
 """The verbs on objects, without HTTP: get, list, create, update, patch, delete, evict.
 
-Every call runs to its end without awaiting, so no two writes can interleave: reading,
-judging and storing are one step, and a conflict can only come from the client's own
-statement (a `resourceVersion` or a precondition).
+Every call completes without awaiting, so that no two writes can interleave: reading, validating
+and storing are one step. A conflict can only come from the client's own `resourceVersion` or
+precondition.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ Given = tuple[dict[str, Any], list[str]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request."""
-
     method: str
     path: str
     query: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -69,7 +67,7 @@ class Request:
         """Return the decoded body.
 
         Raises:
-            ApiError: the body is not of its content type.
+            ApiError: the body does not match its content type.
         """
         try:
             if self.content_type == protobuf.CONTENT_TYPE:
@@ -81,15 +79,15 @@ class Request:
 
 
 def read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
-    """Return options of that type.
+    """Convert query parameters to options of a type.
 
     Raises:
         ApiError: a parameter is malformed.
     """
-    # These two are no options of a request as it comes.
-    given = {key: text for key, text in query.items() if text and key not in ("selector", "page")}
+    # Fields of `ListOptions` that no query parameter may set.
+    params = {key: text for key, text in query.items() if text and key not in ("selector", "page")}
     try:
-        return msgspec.convert(given, wanted, strict=False)
+        return msgspec.convert(params, wanted, strict=False)
     except msgspec.ValidationError as error:
         raise errors.bad_request(str(error)) from error
 
@@ -104,7 +102,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """Preconditions of a deletion; empty ones always hold. `grace_s` is for Pods."""
+    """Preconditions of a deletion; empty ones always hold. `grace_s` applies to Pods only."""
 
     uid: str = ""
     resource_version: str = ""
@@ -117,7 +115,10 @@ _PLAIN = WriteOptions()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The object of a request; `name` is empty for a collection, `subresource` mostly."""
+    """Object or collection of a request.
+
+    `name` is empty for a collection; `subresource` is empty for the object itself.
+    """
 
     kind: kinds.Kind
     namespace: str = ""
@@ -126,13 +127,13 @@ class Target:
 
     @property
     def key(self) -> str:
-        """The object's key in the store."""
+        """Key of the object in the store."""
         return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The outcome of a write; `deleted` when the object is gone for good."""
+    """Result of a write. `deleted`: the object was removed from the store."""
 
     entry: stores.Entry
     created: bool = False
@@ -144,10 +145,9 @@ class Api:
     """The verbs on one store.
 
     Args:
-        store: the objects.
         cluster_ips: ranges of cluster IPs, one or two of different families.
-        token: the token that a TokenReview accepts; empty: any.
-        is_strict: whether objects are checked; False for a copy of another server's objects.
+        token: the token that a TokenReview accepts; empty = any.
+        is_strict: whether to validate objects; False for copies of another server's objects.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Api:
                 self._create(Target(kind=kinds.NAMESPACES), (body, []))
 
     def publish(self, port: int) -> None:
-        """Keep the Service that stands for this server, which listens on that port."""
+        """Create or update the Service `kubernetes`, for this server on the given port."""
         self._port = port
         target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
         labels = {"component": "apiserver", "provider": services.KUBERNETES}
@@ -188,10 +188,10 @@ class Api:
             self._store_update(target, given, old)
 
     def get(self, target: Target) -> stores.Entry:
-        """One object, or its scale.
+        """Return an object, or its scale.
 
         Raises:
-            ApiError: 404, it does not exist.
+            ApiError: 404, the object does not exist.
         """
         entry = self.store.get(target.kind, target.key)
         if entry is None:
@@ -202,7 +202,7 @@ class Api:
         """Store a new object.
 
         Raises:
-            ApiError: the object is refused or exists.
+            ApiError: the object is invalid or exists.
         """
         kind, options = target.kind, read(WriteOptions, request.query)
         given = new_object(kind, request.decoded(), options)
@@ -213,7 +213,7 @@ class Api:
         return self._create(target, given, options)
 
     def _reviewed(self, kind: kinds.Kind, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the answer to a review; None: the kind is none."""
+        """Return the status of a review; None if the kind is no review."""
         if kind.kind == "TokenReview":
             is_known = not self._token or spec.get("token") == self._token
             return {"authenticated": True, "user": _ADMIN} if is_known else {"error": "unknown"}
@@ -225,7 +225,7 @@ class Api:
         """Replace an object, its status or its scale.
 
         Raises:
-            ApiError: the object is refused, gone or not the one the client has seen.
+            ApiError: the object is invalid or absent, or its resource version is outdated.
         """
         decoded, options = request.decoded(), read(WriteOptions, request.query)
         if target.subresource == "scale":
@@ -244,13 +244,13 @@ class Api:
         return self._store_update(target, given, old, options)
 
     def patch(self, target: Target, request: Request) -> Written:
-        """Patch an object or a part of it; an apply patch creates what does not exist.
+        """Patch an object or a part of it; an apply patch creates a missing object.
 
-        Apply is a create or a strategic merge: who owns which field is not tracked, so
-        there are no ownership conflicts and nothing is removed by leaving it out.
+        Apply is a create or a strategic merge: field ownership is not tracked. There are no
+        conflicts of owners, and leaving a field out does not remove it.
 
         Raises:
-            ApiError: the patch or the patched object is refused, or the object is gone.
+            ApiError: the patch or the patched object is invalid, or the object is absent.
         """
         kind, content_type = target.kind, request.content_type
         if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
@@ -264,14 +264,14 @@ class Api:
             given = new_object(kind, patch, options)
             given[0]["metadata"].setdefault("name", target.name)
             return self._create(target, given, options)
-        found = _patched(kind, self.get(target).body(), patch, content_type)
+        patched = _patched(kind, self.get(target).body(), patch, content_type)
         if old is None or target.subresource == "scale":
-            return self._rescale(target, found, options)
+            return self._rescale(target, patched, options)
 
         def refuse(why: str) -> errors.ApiError:
             return errors.invalid(kind, target.name, [errors.Cause("patch", why)])
 
-        given = checked(kind, found, options, refuse, old.body())
+        given = checked(kind, patched, options, refuse, old.body())
         _check_name(target, given)
         return self._store_update(target, given, old, options)
 
@@ -279,7 +279,7 @@ class Api:
         """Delete an object; one with finalizers is only marked as being deleted.
 
         Raises:
-            ApiError: it does not exist, or a precondition does not hold.
+            ApiError: the object does not exist, or a precondition does not hold.
         """
         old = self.get(target)
         body = old.body()
@@ -307,43 +307,43 @@ class Api:
         return Written(entry=self.store.put(target.kind, target.key, body))
 
     def evict(self, target: Target, request: Request) -> None:
-        """Delete a Pod as far as its disruption budget allows it.
+        """Delete a Pod if its disruption budget allows it.
 
         Raises:
-            ApiError: it does not, or there is no such Pod.
+            ApiError: the budget does not allow it, or the Pod does not exist.
         """
-        given = request.decoded()
-        if (given.get("metadata") or {}).get("name") != target.name:
+        eviction = request.decoded()
+        if (eviction.get("metadata") or {}).get("name") != target.name:
             raise errors.bad_request("name in URL does not match name in Eviction object")
         pod = dataclasses.replace(target, subresource="")
-        options = delete_options(given.get("deleteOptions") or {}, {})
+        options = delete_options(eviction.get("deleteOptions") or {}, {})
         pods.take_from_budget(self.store, self.get(pod).body())
         self.delete(pod, options)
 
     def delete_all(self, target: Target, names: Iterator[str], options: DeleteOptions) -> None:
-        """Delete these objects of a collection, by their keys."""
+        """Delete objects of a collection by their keys; skip absent ones."""
         for key in names:
             namespace, _, name = key.rpartition("/")
-            one = dataclasses.replace(target, namespace=namespace, name=name)
-            if self.store.get(one.kind, one.key) is not None:
-                self.delete(one, options)
+            object_target = dataclasses.replace(target, namespace=namespace, name=name)
+            if self.store.get(object_target.kind, object_target.key) is not None:
+                self.delete(object_target, options)
 
     def _create(self, target: Target, given: Given, options: WriteOptions = _PLAIN) -> Written:
-        kind, (found, warnings) = target.kind, given
+        kind, (cleaned, warnings) = target.kind, given
         if kind.namespaced and self._is_strict:
-            self._check_alive(target, found["metadata"].get("name", ""))
+            self._check_alive(target, cleaned["metadata"].get("name", ""))
         if kind.is_custom:
             definition = self.store.get(kinds.DEFINITIONS, kind.qualified)
             if definition is not None and b'"deletionTimestamp"' in definition.raw:
                 raise errors.ApiError(405, "MethodNotAllowed", "the definition is terminating")
-        if found["metadata"].get("resourceVersion"):
+        if cleaned["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        body = self._new(kind, target.namespace, found)
+        body = self._new(kind, target.namespace, cleaned)
         name = body["metadata"]["name"]
         target = dataclasses.replace(target, name=name)
-        taken = self.store.get(kind, target.key)
-        if taken is not None:
-            ending = "deletionTimestamp" in taken.body()["metadata"]
+        existing = self.store.get(kind, target.key)
+        if existing is not None:
+            ending = "deletionTimestamp" in existing.body()["metadata"]
             raise errors.already_exists(kind, name, ending=ending)
         entry = self._keep(target, body, options)
         return Written(entry=entry, created=True, warnings=tuple(warnings))
@@ -362,11 +362,11 @@ class Api:
         old: stores.Entry,
         options: WriteOptions = _PLAIN,
     ) -> Written:
-        before, (found, warnings) = old.body(), given
-        stated = found["metadata"].get("resourceVersion")
+        before, (cleaned, warnings) = old.body(), given
+        stated = cleaned["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
             raise errors.conflict(target.kind, target.name)
-        body = self._changed(target, found, before)
+        body = self._changed(target, cleaned, before)
         ends = "deletionTimestamp" in before["metadata"] and not pods.has_grace(before, None)
         if ends and not body["metadata"].get("finalizers"):
             finish = self._delete_owner if target.kind in _OWNERS else self._remove
@@ -403,14 +403,14 @@ class Api:
         return Written(entry=entry, deleted=True)
 
     def _delete_owner(self, target: Target, body: dict[str, Any]) -> Written:
-        """Empty a namespace, or take away a definition's objects; then let it go."""
+        """Delete the contents of a namespace or definition, then the object itself."""
         body["metadata"].setdefault("deletionTimestamp", schema.now())
         if target.kind is kinds.NAMESPACES:
             body["status"]["phase"] = "Terminating"
         entry = self.store.put(target.kind, target.name, body)
         for inside in list(self._inside(target.kind, target.name)):
             prefix = f"{inside.namespace}/" if inside.namespace else ""
-            keys = [one.key for one in self.store.collection(inside.kind)]
+            keys = [stored.key for stored in self.store.collection(inside.kind)]
             within = (key for key in keys if key.startswith(prefix))
             self.delete_all(inside, within, DeleteOptions())
         self._finish_owner(target.kind, target.name)
@@ -429,7 +429,7 @@ class Api:
             self.store.remove(owner, name, body)
 
     def _inside(self, owner: kinds.Kind, name: str) -> Iterator[Target]:
-        """The collections that end with their owner."""
+        """Yield the collections that are deleted with their owner."""
         for kind in self.store.kinds:
             if owner is kinds.NAMESPACES and kind.namespaced:
                 yield Target(kind=kind, namespace=name)
@@ -439,7 +439,7 @@ class Api:
     # --- admission ---------------------------------------------------------------------------
 
     def _new(self, kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a new object as it will be stored, from a cleaned request body."""
+        """Return a new object in stored form, from a cleaned request body."""
         metadata = body["metadata"]
         _set_namespace(kind, namespace, metadata)
         if not metadata.get("name") and metadata.get("generateName"):
@@ -458,7 +458,7 @@ class Api:
         return self._finish(kind, body, None)
 
     def _changed(self, target: Target, body: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-        """Return an existing object as it will be stored, from a cleaned request body.
+        """Return a changed object in stored form, from a cleaned request body.
 
         A write to the status subresource keeps everything but metadata and status; any
         other write keeps the status.
@@ -504,18 +504,18 @@ class Api:
         if kind is kinds.DEFINITIONS:
             kinds.custom(body)
             kinds.establish(body)
-        found = kind.clean(body, known=old)
+        cleaned = kind.clean(body, known=old)
         rest = ("metadata", "status") if kind.status else ("metadata",)
-        if old is not None and kind.counts and _without(found, *rest) != _without(old, *rest):
-            found["metadata"]["generation"] = found["metadata"].get("generation", 0) + 1
-        return found
+        if old is not None and kind.counts and _without(cleaned, *rest) != _without(old, *rest):
+            cleaned["metadata"]["generation"] = cleaned["metadata"].get("generation", 0) + 1
+        return cleaned
 
 
 def new_object(kind: kinds.Kind, found: Any, options: WriteOptions) -> Given:
     """Return the whole object of a create or update, cleaned, and its warnings.
 
     Raises:
-        ApiError: the body cannot be such an object.
+        ApiError: the body is no object of this kind.
     """
     if not isinstance(found, dict):
         raise errors.bad_request(f"the object provided is no {kind.kind}")
@@ -536,8 +536,8 @@ def checked(
     """Return the object in stored form, and the warnings about unknown fields.
 
     Raises:
-        ApiError: a value has a wrong type, or the request wants strictness and there is
-            an unknown field; `refuse` makes it.
+        ApiError: a value has a wrong type, or there is an unknown field and the request
+            wants strict validation. `refuse` creates the error.
     """
     unknown: list[str] = []
     try:
@@ -618,21 +618,21 @@ def _patched(
 ) -> dict[str, Any]:
     try:
         if content_type == JSON_PATCH:
-            found = patches.json_patch(current, patch)
+            result = patches.json_patch(current, patch)
         elif not isinstance(patch, dict):
             raise patches.BadPatchError("the patch is not an object")
         elif content_type == MERGE_PATCH or kind.is_custom:
-            found = patches.merge(current, patch)
+            result = patches.merge(current, patch)
         else:
-            found = patches.strategic(kind.shape, current, patch)
-        if not isinstance(found, dict):
+            result = patches.strategic(kind.shape, current, patch)
+        if not isinstance(result, dict):
             raise patches.UnprocessablePatchError("it leaves no object")
     except patches.BadPatchError as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except patches.UnprocessablePatchError as error:
         text = "the server rejected our request due to an error in our request"
         raise errors.ApiError(422, "Invalid", text) from error
-    return found
+    return result
 
 
 def _check_name(target: Target, given: Given) -> None:
@@ -646,7 +646,7 @@ def _check_name(target: Target, given: Given) -> None:
 
 
 def _as_scale(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
-    """Return the Scale object of an object."""
+    """Return the Scale of an object."""
     assert kind.scale is not None
     body, places = entry.body(), kind.scale
     wanted, present = (
@@ -658,12 +658,12 @@ def _as_scale(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
         status["selector"] = next(iter(tables.find(body, places.selector)), "")
     metadata = {key: body["metadata"][key] for key in _SCALE_METADATA if key in body["metadata"]}
     head = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata}
-    found = {**head, "spec": {"replicas": wanted}, "status": status}
-    return dataclasses.replace(entry, raw=msgspec.json.encode(found))
+    scale = {**head, "spec": {"replicas": wanted}, "status": status}
+    return dataclasses.replace(entry, raw=msgspec.json.encode(scale))
 
 
 def _rescaled(kind: kinds.Kind, body: dict[str, Any], wanted: Any) -> dict[str, Any]:
-    """Return the object with the replicas, and the resource version, of a Scale object."""
+    """Return the object with the replicas and the resource version of a Scale."""
     spec, meta = (wanted.get(key) or {} for key in ("spec", "metadata"))
     replicas = spec.get("replicas", 0)
     if type(replicas) is not int or replicas < 0:

@@ -1,6 +1,6 @@
-"""Refusals: one exception with the wire shape of a `meta/v1` Status object.
+"""Errors: one exception with the wire format of a `meta/v1` Status object.
 
-Clients distinguish refusals by code and reason; the messages are this server's own.
+Clients distinguish errors by code and reason; the messages are this server's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """A refused request, with the code, reason, message and details that the client gets."""
+    """A refused request, with the code, reason, message and details of the response."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None
@@ -35,7 +35,7 @@ def status_object(outcome: str, **more: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resource:
-    """The names of a kind in messages."""
+    """Names of a kind, for messages."""
 
     group: str = ""
     plural: str
@@ -43,18 +43,18 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """`nodes`, or with its group `leases.coordination.k8s.io`."""
+        """Plural with its group, such as `leases.coordination.k8s.io`; core kinds have no group."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def details(self, name: str, *, as_kind: bool = False) -> dict[str, Any]:
-        """Return the `details` of a Status; its `kind` holds the plural, or the kind if asked."""
-        found = {"name": name, "group": self.group, "kind": self.kind if as_kind else self.plural}
-        return {key: value for key, value in found.items() if value}
+        """Return the `details` of a Status, with the kind or the plural as `kind`."""
+        fields = {"name": name, "group": self.group, "kind": self.kind if as_kind else self.plural}
+        return {key: value for key, value in fields.items() if value}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """One fault of an invalid object."""
+    """A fault of an invalid object."""
 
     field: str
     message: str
@@ -62,17 +62,17 @@ class Cause:
 
 
 def required(field: str) -> Cause:
-    """Return the cause for a field that is absent and must not be."""
+    """Return the cause for a missing required field."""
     return Cause(field, "Required value", "FieldValueRequired")
 
 
 def forbidden(field: str, detail: str) -> Cause:
-    """Return the cause for a field that may not be set or changed."""
+    """Return the cause for a field that must not be set or changed."""
     return Cause(field, f"Forbidden: {detail}", "FieldValueForbidden")
 
 
 def invalid(resource: Resource, name: str, causes: Iterable[Cause]) -> ApiError:
-    """422: all faults of the object at once."""
+    """Return the 422 error for all faults of an object."""
     listed = list(causes)
     joined = ", ".join(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in listed))
     details = resource.details(name, as_kind=True)
@@ -81,18 +81,18 @@ def invalid(resource: Resource, name: str, causes: Iterable[Cause]) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request cannot be understood."""
+    """Return the 400 error for a malformed request."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(resource: Resource, name: str) -> ApiError:
-    """404: no such object."""
+    """Return the 404 error for an absent object."""
     text = f'{resource.qualified} "{name}" not found'
     return ApiError(404, "NotFound", text, resource.details(name))
 
 
 def already_exists(resource: Resource, name: str, *, ending: bool = False) -> ApiError:
-    """409: create of a name that is taken, maybe by an object that is being deleted."""
+    """Return the 409 error for creating an existing object; `ending`: it is being deleted."""
     prefix = "object is being deleted: " if ending else ""
     text = f'{prefix}{resource.qualified} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, resource.details(name))
@@ -103,13 +103,13 @@ def conflict(
     name: str,
     why: str = "the object has been modified; please apply your changes to the latest version",
 ) -> ApiError:
-    """409: the object is not the one the client has seen."""
+    """Return the 409 error for an object that has changed since the client read it."""
     text = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", text, resource.details(name))
 
 
 def terminating(resource: Resource, name: str, namespace: str) -> ApiError:
-    """403: create in a namespace that is being deleted."""
+    """Return the 403 error for creating an object in a namespace that is being deleted."""
     why = f"the namespace {namespace} is being terminated"
     cause = Cause("metadata.namespace", why, "NamespaceTerminating")
     details = {**resource.details(name), "causes": [dataclasses.asdict(cause)]}

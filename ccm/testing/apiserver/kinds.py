@@ -1,8 +1,8 @@
-"""The kinds that this server serves: names, scope, verbs, shape, columns and defaults.
+"""The served kinds: names, scope, verbs, types, columns and defaults.
 
-The built-in ones are the rows of `kinds.toml`. A stored CustomResourceDefinition adds another:
-its stored version, with structural schema (pruning, defaults, choices and limits), status and
-scale subresources, printer columns, selectable fields and names.
+Built-in kinds are the rows of `kinds.toml`. A stored CustomResourceDefinition adds a kind with its
+stored version: structural schema (pruning, defaults, enums and limits), status and scale
+subresources, printer columns, selectable fields and names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ccm.testing.apiserver import errors, schema, tables
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PART_VERBS = ("get", "patch", "update")
-"""Verbs of a subresource that shows a part of the object."""
+"""Verbs of the status and scale subresources."""
 
 EVICTION = "eviction"
 
@@ -28,7 +28,7 @@ _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Dotted paths, such as `.spec.replicas`, of the fields that the scale subresource shows."""
+    """Dotted paths, such as `.spec.replicas`, of the fields that the scale subresource uses."""
 
     replicas: str
     status_replicas: str
@@ -37,11 +37,11 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kind(errors.Resource):
-    """One kind.
+    """A served kind.
 
-    `selectable` lists the fields that a field selector may name beside `metadata.name`
-    and `metadata.namespace`, each with the paths it is read from (the first that is
-    not empty) and its value when it is absent.
+    Attributes:
+        selectable: fields for field selectors beside `metadata.name` and `metadata.namespace`:
+            name, paths of the value (the first that is not empty counts), and default.
     """
 
     version: str = "v1"
@@ -68,17 +68,16 @@ class Kind(errors.Resource):
 
     @property
     def prefix(self) -> str:
-        """The start of the paths of the group version, such as `/api/v1`."""
+        """Path prefix of the group version, such as `/api/v1`."""
         return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
     @property
     def subresources(self) -> tuple[str, ...]:
-        """The parts of an object that have paths of their own."""
+        """Names of the subresources."""
         parts = {EVICTION: self.evictable, "status": self.status, "scale": self.scale is not None}
         return tuple(name for name, is_there in parts.items() if is_there)
 
     def part_verbs(self, part: str) -> tuple[str, ...]:
-        """Return the verbs of a subresource."""
         return ("create",) if part == EVICTION else PART_VERBS
 
     def clean(
@@ -98,14 +97,14 @@ class Kind(errors.Resource):
         return head | schema.clean(self.shape, rest, [] if unknown is None else unknown, known)
 
     def fields_of(self, body: Mapping[str, Any]) -> dict[str, str]:
-        """Return the values of selectable fields; an absent one is empty, not missing."""
+        """Return the values of selectable fields; absent fields have their default."""
         metadata = body["metadata"]
-        found = {f"metadata.{key}": metadata.get(key, "") for key in ("name", "namespace")}
+        fields = {f"metadata.{key}": metadata.get(key, "") for key in ("name", "namespace")}
         for name, places, default in self.selectable:
-            values = [each for place in places for each in tables.find(body, f".{place}")]
-            texts = (tables.as_text(each) for each in values if each is not None)
-            found[name] = next(filter(None, texts), default)
-        return found
+            values = [value for place in places for value in tables.find(body, f".{place}")]
+            texts = (tables.as_text(value) for value in values if value is not None)
+            fields[name] = next(filter(None, texts), default)
+        return fields
 
 
 def _built_in(
@@ -115,7 +114,7 @@ def _built_in(
     return Kind(
         kind=name,
         shape=schema.kubernetes()[name],
-        selectable=tuple(_selectable(one) for one in selectable),
+        selectable=tuple(_selectable(field_text) for field_text in selectable),
         columns=tables.parse(columns),
         **(rest | lists),
     )
@@ -141,16 +140,16 @@ def custom(definition: Mapping[str, Any]) -> Kind:
     """Return the kind that a CustomResourceDefinition describes.
 
     Raises:
-        ApiError: 422, the definition is incomplete or wrong.
+        ApiError: 422, the definition is incomplete or invalid.
     """
     spec = definition["spec"]
     try:
         words = spec["names"]
-        (version,) = [one for one in spec["versions"] if one.get("storage")]
+        (version,) = [item for item in spec["versions"] if item.get("storage")]
         parts = version.get("subresources") or {}
         paths = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
         scale = parts.get("scale")
-        fields = [one["jsonPath"].lstrip(".") for one in version.get("selectableFields", ())]
+        fields = [item["jsonPath"].lstrip(".") for item in version.get("selectableFields", ())]
         openapi = version["schema"]["openAPIV3Schema"]
         return Kind(
             kind=words["kind"],
@@ -164,7 +163,7 @@ def custom(definition: Mapping[str, Any]) -> Kind:
             scale=scale and Scale(*(scale.get(path, "") for path in paths)),
             short_names=tuple(words.get("shortNames", ())),
             categories=tuple(words.get("categories", ())),
-            selectable=tuple((one, (one,), "") for one in fields),
+            selectable=tuple((item, (item,), "") for item in fields),
             columns=tables.custom(version.get("additionalPrinterColumns") or ()),
             counts=True,
             is_custom=True,
@@ -175,7 +174,7 @@ def custom(definition: Mapping[str, Any]) -> Kind:
 
 
 def establish(definition: dict[str, Any]) -> None:
-    """Set the status that says that a definition is served."""
+    """Set the names and the status of a served definition."""
     spec, now = definition["spec"], schema.now()
     words = spec["names"]
     words.setdefault("singular", words["kind"].lower())
@@ -188,7 +187,9 @@ def establish(definition: dict[str, Any]) -> None:
     definition["status"] = {
         "conditions": (definition.get("status") or {}).get("conditions") or fresh,
         "acceptedNames": words,
-        "storedVersions": [one["name"] for one in spec["versions"] if one.get("storage")],
+        "storedVersions": [
+            version["name"] for version in spec["versions"] if version.get("storage")
+        ],
     }
 
 
@@ -196,7 +197,7 @@ def establish(definition: dict[str, Any]) -> None:
 
 
 def complete(kind: Kind, body: dict[str, Any]) -> None:
-    """Set the defaults of a built-in kind that depend on other fields; Services aside."""
+    """Set the defaults of a built-in kind that depend on other fields, except for Services."""
     if kind is NODES and (capacity := body["status"].get("capacity")):
         body["status"]["allocatable"] = {**capacity, **body["status"].get("allocatable", {})}
     elif kind is NAMESPACES:
@@ -208,9 +209,9 @@ def complete(kind: Kind, body: dict[str, Any]) -> None:
 
 
 def begin(kind: Kind, body: dict[str, Any]) -> None:
-    """Add what only a new object gets."""
+    """Set defaults that only new objects get."""
     if kind is NODES:
-        # Every new node starts unschedulable until a controller finds it ready.
+        # A new node starts with the not-ready taint until a controller finds it ready.
         taints = body["spec"].setdefault("taints", [])
         if not any(_NOT_READY.items() <= taint.items() for taint in taints):
             taints.append(dict(_NOT_READY))
@@ -219,30 +220,31 @@ def begin(kind: Kind, body: dict[str, Any]) -> None:
 
 
 class Registry:
-    """The kinds that one server serves now, by group, version and plural."""
+    """The currently served kinds, by group, version and plural."""
 
     def __init__(self) -> None:
-        self._by_path = {(one.group, one.version, one.plural): one for one in BUILTIN.values()}
+        self._by_path = {(kind.group, kind.version, kind.plural): kind for kind in BUILTIN.values()}
 
     def __iter__(self) -> Iterator[Kind]:
-        return iter(sorted(self._by_path.values(), key=lambda one: (one.api_version, one.plural)))
+        return iter(
+            sorted(self._by_path.values(), key=lambda kind: (kind.api_version, kind.plural))
+        )
 
     def get(self, group: str, version: str, plural: str) -> Kind | None:
-        """Return the kind that a request path names."""
         return self._by_path.get((group, version, plural))
 
     def named(self, qualified: str) -> Kind:
-        """Return the kind of that plural and group, such as `leases.coordination.k8s.io`."""
-        return next(one for one in self._by_path.values() if one.qualified == qualified)
+        """Return the kind with a qualified name, such as `leases.coordination.k8s.io`."""
+        return next(kind for kind in self._by_path.values() if kind.qualified == qualified)
 
     def has_version(self, group: str, version: str) -> bool:
-        """Return whether there are kinds of a group version."""
+        """Return whether a group version has kinds."""
         return any(key[:2] == (group, version) for key in self._by_path)
 
     def replace(self, group: str, plural: str, kind: Kind | None) -> None:
-        """Serve this custom kind, and no other, as that resource; None: no longer."""
-        for key, one in list(self._by_path.items()):
-            if one.is_custom and (one.group, one.plural) == (group, plural):
+        """Serve this custom kind as the only version of its resource; None removes the resource."""
+        for key, served in list(self._by_path.items()):
+            if served.is_custom and (served.group, served.plural) == (group, plural):
                 del self._by_path[key]
         if kind is not None:
             self._by_path[group, kind.version, plural] = kind

@@ -1,8 +1,7 @@
-"""Lists and watches: their options and selectors, and answers as objects or tables.
+r"""Lists and watches: options and selectors, and responses as objects or tables.
 
-A watch reads the collection's history at its own pace: a slow reader delays no other. When a
-reader has fallen behind so far that its place is forgotten, the stream ends as for any other
-too old revision.
+A watch reads the collection's history at its own pace, so that a slow reader delays no other. The
+stream ends when the reader's revision has expired, as for any other old revision.
 
 Label selectors are those of `ccm.model.selectors`. Field selectors: `path=value`, `path==value`,
 `path!=value`, joined by commas, with `\\,`, `\\=` and `\\\\` standing for the plain characters.
@@ -28,7 +27,7 @@ from ccm.testing.apiserver import api, errors, kinds
 from ccm.testing.apiserver import store as stores
 
 BOOKMARK_INTERVAL_S = 60.0
-"""Period of bookmarks, for watchers that want them (kube-apiserver)."""
+"""Interval of bookmarks, for watchers that request them (kube-apiserver)."""
 
 _MIN_TIMEOUT_S = 1800.0
 _CHUNK_FRAMES = 256
@@ -39,14 +38,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """A namespace, and requirements on labels and fields; without any it matches everything."""
+    """A namespace, and requirements on labels and fields; an empty one matches everything."""
 
     namespace: str = ""
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, entry: stores.Entry) -> bool:
-        """Return whether an object is selected."""
         return (
             (not self.namespace or entry.key.startswith(f"{self.namespace}/"))
             and all(term.matches(entry.labels) for term in self.labels)
@@ -55,16 +53,16 @@ class Selector:
 
 
 class _Continue(msgspec.Struct, frozen=True, kw_only=True):
-    """The start of the next page of a list: the revision of the list, and the first key."""
+    """Start of the next page of a list: the revision of the list, and the first key."""
 
     rv: int
     start: str
 
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Options of a list or watch; `limit` 0 means no limit.
+    """Options of a list or watch.
 
-    `timeout_s` None means that the client leaves it to the server.
+    `limit` 0 means no limit; `timeout_s` None means that the server chooses.
     """
 
     selector: Selector = Selector()
@@ -77,7 +75,7 @@ class ListOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def list_options(kind: kinds.Kind, namespace: str, query: Mapping[str, str]) -> ListOptions:
-    """Return the options of a list or watch of that kind, of all namespaces if none is given.
+    """Return the options of a list or watch; an empty namespace means all namespaces.
 
     Raises:
         ApiError: a parameter is malformed.
@@ -105,10 +103,10 @@ def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
     for part in re.split(r"(?<!\\),", text):
         if not part:
             continue
-        found = re.fullmatch(r"(.*?)(!=|==|=)(.*)", part, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(r"(.*?)(!=|==|=)(.*)", part, re.DOTALL)
+        if match is None:
             raise BadSelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
-        key, operator, value = found.groups()
+        key, operator, value = match.groups()
         if key not in known:
             raise BadSelectorError(f"field label not supported: {key}")
         plain = re.sub(r"\\([\\,=])", r"\1", value)
@@ -117,7 +115,7 @@ def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
 
 
 class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The metadata of a list or a page of one."""
+    """Metadata of a list or of one of its pages."""
 
     resource_version: str
     next_token: str = msgspec.field(name="continue", default="")
@@ -127,10 +125,10 @@ class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 def page(
     store: stores.Store, kind: kinds.Kind, options: ListOptions
 ) -> tuple[list[stores.Entry], ListMeta]:
-    """Return the selected objects of a kind, or a page.
+    """Return the selected objects of a kind, or a page of them.
 
-    A later page shows the objects as they are by then, at the revision of the first one: a
-    client that watches from that revision gets every change.
+    A later page shows the current objects at the revision of the first page: a client that watches
+    from that revision gets every change.
 
     Raises:
         HistoryExpiredError: the revision of the first page has expired.
@@ -142,7 +140,7 @@ def page(
         collection.changes(revision)
         start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
         entries = entries[start:]
-    entries = [one for one in entries if options.selector.matches(one)]
+    entries = [candidate for candidate in entries if options.selector.matches(candidate)]
     limit = options.limit if options.resource_version != 0 else 0
     if not 0 < limit < len(entries):
         return entries, ListMeta(str(revision))
@@ -155,7 +153,7 @@ def page(
 
 
 class Whole:
-    """Objects as they are stored; the items of a list lack kind and version."""
+    """Renders objects as stored; the items of a list lack kind and version."""
 
     def __init__(self, kind: kinds.Kind) -> None:
         head = f'"kind":"{kind.kind}List","apiVersion":"{kind.api_version}"'
@@ -173,7 +171,7 @@ class Whole:
 
 
 class Table(Whole):
-    """Rows of cells."""
+    """Renders objects as rows of a table."""
 
     def __init__(self, kind: kinds.Kind, *, include: str) -> None:
         self._columns = kind.columns
@@ -204,10 +202,10 @@ class Table(Whole):
 
 
 def renderer(kind: kinds.Kind, accept: str = "", include: str = "") -> Whole:
-    """Return the renderer for the first acceptable alternative of an Accept header.
+    """Return the renderer for the first supported media type of an Accept header.
 
     Raises:
-        ApiError: 406, none of them can be sent.
+        ApiError: 406, no media type is supported.
     """
     for part in (accept or "*/*").split(","):
         media, *rest = (piece.strip() for piece in part.split(";"))
@@ -227,11 +225,11 @@ async def stream(
 ) -> AsyncIterator[bytes]:
     """Yield chunks of newline-terminated JSON events.
 
-    The stream ends when its time is over, its place is forgotten or the store is closed. A start
-    in the future yields nothing until the store has passed it.
+    The stream ends at its time-out, when its revision has expired, or when the store is closed. A
+    watch from a future revision yields nothing until the store has passed it.
     """
     loop = asyncio.get_running_loop()
-    # Spread, so that watches that began together do not end together.
+    # Jitter, so that watches that began together do not end together.
     ends = loop.time() + (options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random()))
     place = options.resource_version or 0
     if options.send_initial_events or not place:
@@ -262,12 +260,12 @@ async def stream(
         if now >= ends or store.is_closed:
             return
         if changes:
-            # Sending may have taken time, in which more may have come.
+            # Sending takes time: look for further changes before waiting.
             place = changes[-1].entry.revision
             continue
         if options.allow_watch_bookmarks and now >= next_bookmark:
             next_bookmark = now + BOOKMARK_INTERVAL_S
-            # Everything up to the store's revision that concerns this kind was sent.
+            # All changes of this kind up to the store's revision were sent.
             place = max(place, store.revision)
             yield _bookmark(kind, place)
             continue
@@ -280,8 +278,8 @@ async def stream(
 def _frames(changes: Sequence[stores.Change], selector: Selector, renderer: Whole) -> list[bytes]:
     """Return the events of changes, as seen through the selector.
 
-    An object that begins to match is added, one that ceases to match is deleted: in
-    its last matching state, but at the revision of the change.
+    An object that begins to match is ADDED. One that no longer matches is DELETED, in its last
+    matching state and at the revision of the change.
     """
     frames = []
     for change in changes:
@@ -314,6 +312,6 @@ def _bookmark(kind: kinds.Kind, revision: int, **metadata: Mapping[str, str]) ->
 
 
 def _chunks(frames: list[bytes]) -> list[bytes]:
-    """Join frames into writes of a moderate size."""
+    """Join frames into chunks of `_CHUNK_FRAMES`."""
     places = range(0, len(frames), _CHUNK_FRAMES)
     return [b"".join(frames[place : place + _CHUNK_FRAMES]) for place in places]

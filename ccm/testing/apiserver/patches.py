@@ -1,12 +1,12 @@
-"""Merge patches, strategic merge patches and JSON patches, all pure.
+"""Merge patches, strategic merge patches and JSON patches, without side effects elsewhere.
 
 Each function takes the decoded current object and the decoded patch and returns the
-patched object. The current object may be changed on the way: hand in a fresh copy.
+patched object. It may change the current object: pass a fresh copy.
 
 A strategic merge patch merges lists by the merge keys of the schema and obeys the
 directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<list>` and
-`$deleteFromPrimitiveList/<list>`. Where elements of the current list share a merge key
-(two addresses of one type), the first is the one that is merged, as in Kubernetes.
+`$deleteFromPrimitiveList/<list>`. If elements of the current list share a merge key
+(two addresses of one type), the patch changes the first, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _WITH_VALUE = ("add", "replace", "test")
 
 
 class BadPatchError(Exception):
-    """A patch that is malformed (answered 400)."""
+    """A malformed patch (status 400)."""
 
 
 class UnprocessablePatchError(Exception):
-    """A well-formed patch that cannot be applied to this object (answered 422)."""
+    """A well-formed patch that does not fit this object (status 422)."""
 
 
 def merge(current: Any, patch: Any) -> Any:
-    """RFC 7396: objects merge, null removes, everything else replaces."""
+    """Apply a merge patch (RFC 7396): objects merge, null removes, other values replace."""
     if not isinstance(patch, dict):
         return patch
     merged = current if isinstance(current, dict) else {}
@@ -44,7 +44,7 @@ def merge(current: Any, patch: Any) -> Any:
 
 
 def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """A strategic merge patch of an object of that type.
+    """Apply a strategic merge patch to an object of that type.
 
     Raises:
         BadPatchError: a directive is malformed.
@@ -56,10 +56,10 @@ def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]
     if directive != "merge":
         raise BadPatchError(f"unknown directive {directive!r}")
     plain = {key: value for key, value in patch.items() if not key.startswith("$")}
-    if "$retainKeys" in patch:  # kubectl sends it with volumes and with a Deployment's strategy
+    if "$retainKeys" in patch:  # kubectl sends it for volumes and for a Deployment's strategy
         kept = patch["$retainKeys"]
-        given = [key for key, value in plain.items() if value is not None]
-        if not isinstance(kept, list) or any(key not in kept for key in given):
+        assigned = [key for key, value in plain.items() if value is not None]
+        if not isinstance(kept, list) or any(key not in kept for key in assigned):
             raise BadPatchError("the patch sets a key that $retainKeys does not list")
         current = {key: value for key, value in current.items() if key in kept}
     for name, dropped in _lists(patch, "$deleteFromPrimitiveList/"):
@@ -102,7 +102,7 @@ def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> li
     if not all(isinstance(item, dict) for item in patch):
         raise BadPatchError("an element of the list is not an object")
     if any(item.get("$patch") == "replace" for item in patch):
-        # As it stands: elements of the new list are not merged into each other.
+        # Elements of the new list are not merged with each other.
         return [item for item in patch if "$patch" not in item]
     item_type = (field.shape.item.type if field.shape.item else None) or _ANY
     merged = list(current)
@@ -122,20 +122,20 @@ def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> li
 
 
 def _ordered(items: list[Any], order: Sequence[Any], key: str) -> list[Any]:
-    """The items, those that `order` names in its order; the others keep their places."""
+    """Return the items; those that `order` names take its order, the others keep their places."""
     known = [item.get(key) if key else item for item in items]
     wanted = [item.get(key) if key else item for item in order]
-    places = [place for place, one in enumerate(known) if one in wanted]
+    places = [place for place, identity in enumerate(known) if identity in wanted]
     result = list(items)
     for place, source in zip(
-        places, sorted(places, key=lambda one: wanted.index(known[one])), strict=True
+        places, sorted(places, key=lambda identity: wanted.index(known[identity])), strict=True
     ):
         result[place] = items[source]
     return result
 
 
 def _plain(value: Any) -> Any:
-    """What is stored of a patch's value where nothing was: no directives, no nulls."""
+    """Return a new value without directives and nulls."""
     if isinstance(value, list):
         return [_plain(item) for item in value if not (isinstance(item, dict) and "$patch" in item)]
     if not isinstance(value, dict):
@@ -145,26 +145,30 @@ def _plain(value: Any) -> Any:
 
 
 def json_patch(current: Any, operations: Any) -> Any:
-    """The document after the operations of a JSON patch (RFC 6902), in their order.
+    """Apply the operations of a JSON patch (RFC 6902) in order.
 
     Raises:
         BadPatchError: an operation is malformed, or is `move` or `copy`.
-        UnprocessablePatchError: one names something that is not there, or a test fails.
+        UnprocessablePatchError: a path does not exist, or a test fails.
     """
     if not isinstance(operations, list):
         raise BadPatchError("a JSON patch is a list of operations")
-    # In a list of one, because an operation may replace the whole of it.
+    # Wrapped in a list, because an operation may replace the whole document.
     document = [current]
-    for one in operations:
-        kind, path = (one.get("op"), one.get("path")) if isinstance(one, dict) else (None, None)
-        is_whole = kind == "remove" or (kind in _WITH_VALUE and "value" in one)
+    for operation in operations:
+        kind, path = (
+            (operation.get("op"), operation.get("path"))
+            if isinstance(operation, dict)
+            else (None, None)
+        )
+        is_whole = kind == "remove" or (kind in _WITH_VALUE and "value" in operation)
         if not is_whole or not isinstance(path, str) or path[:1] not in ("", "/"):
-            raise BadPatchError(f"not an operation, or incomplete: {one}")
+            raise BadPatchError(f"not an operation, or incomplete: {operation}")
         steps = [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
         try:
-            _carry_out(document, kind, ["0", *steps], copy.deepcopy(one.get("value")))
+            _carry_out(document, kind, ["0", *steps], copy.deepcopy(operation.get("value")))
         except (AttributeError, KeyError, IndexError, TypeError) as error:
-            raise UnprocessablePatchError(f"cannot be carried out: {one}") from error
+            raise UnprocessablePatchError(f"cannot be carried out: {operation}") from error
     return document[0] if document else None
 
 
@@ -174,9 +178,9 @@ def _carry_out(document: list[Any], kind: Any, path: list[str], value: Any) -> N
         parent = parent[_key(parent, step)]
     key = _key(parent, path[-1])
     if kind == "test":
-        # What is absent counts as null here, as in the real server.
-        found = parent.get(key) if isinstance(parent, dict) else parent[key]
-        if found != value or type(found) is not type(value):
+        # A test treats an absent field as null, as kube-apiserver does.
+        actual = parent.get(key) if isinstance(parent, dict) else parent[key]
+        if actual != value or type(actual) is not type(value):
             raise KeyError("the test fails")
         return
     if kind != "add":

@@ -1,4 +1,4 @@
-"""How Pods end: with their grace, and by eviction as far as their disruption budget allows."""
+"""Ends of Pods: grace periods, and evictions within the limits of disruption budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ccm.testing.apiserver import store as stores
 
 BUDGET_CAUSE = "DisruptionBudget"
 NOT_SEEN_YET_S = 10
-"""Delay after which a client repeats an eviction whose budget was not counted yet."""
+"""Retry-After of an eviction whose budget has not yet been processed by its controller."""
 
 _TOO_MANY_BUDGETS = (
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
@@ -27,48 +27,52 @@ _TOO_MANY_BUDGETS = (
 
 
 def begin_grace(pod: dict[str, Any], stated: int | None) -> bool:
-    """Give a Pod its grace, or less than it was given before; False where nothing changes.
+    """Start or shorten the grace period of a Pod; return whether anything changed.
 
-    A Pod without node, or that is over, gets none and goes at once.
+    A Pod without a node, or a finished one, has no grace period and is removed at once.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     if not spec.get("nodeName") or pod["status"].get("phase") in ("Failed", "Succeeded"):
         return False
-    given = spec.get("terminationGracePeriodSeconds", 30) if stated is None else stated
-    given = max(1, given) if given < 0 else int(given)
+    grace = spec.get("terminationGracePeriodSeconds", 30) if stated is None else stated
+    grace = max(1, grace) if grace < 0 else int(grace)
     before = metadata.get("deletionGracePeriodSeconds")
-    if not given or (before is not None and given >= before):
+    if not grace or (before is not None and grace >= before):
         return False
-    ends = clock.now() + datetime.timedelta(seconds=given)
+    ends = clock.now() + datetime.timedelta(seconds=grace)
     metadata["deletionTimestamp"] = format_time(ends)
-    metadata["deletionGracePeriodSeconds"] = given
+    metadata["deletionGracePeriodSeconds"] = grace
     metadata["generation"] = metadata.get("generation", 0) + (before is None)
     return True
 
 
 def has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
-    """Return whether a Pod has its grace, and a deletion with this one ends it no sooner."""
+    """Return whether a grace period runs that a deletion with `grace_s` does not end sooner."""
     return bool(pod["metadata"].get("deletionGracePeriodSeconds")) and grace_s != 0
 
 
 def take_from_budget(store: stores.Store, pod: dict[str, Any]) -> None:
-    """Take the eviction of a Pod from its disruption budget.
+    """Count the eviction of a Pod against its disruption budget.
 
-    The budget's controller counts what it allows, as in every cluster. An eviction takes one
-    from it and notes the Pod, so that the next eviction does not count on that Pod.
+    The budget's controller sets the number of allowed disruptions. An eviction decrements it and
+    records the Pod, so that the next eviction does not count that Pod as healthy.
 
     Raises:
-        ApiError: the budget does not allow it now, or the Pod has several.
+        ApiError: the budget does not allow it now, or the Pod has several budgets.
     """
     metadata = pod["metadata"]
     if "deletionTimestamp" in metadata or pod["status"]["phase"] not in ("Running", "Unknown"):
         return
-    entries = [one for one in store.collection(kinds.BUDGETS) if _covers(one.body(), pod)]
+    entries = [
+        candidate for candidate in store.collection(kinds.BUDGETS) if _covers(candidate.body(), pod)
+    ]
     if len(entries) > 1:
         raise errors.ApiError(500, "", _TOO_MANY_BUDGETS)
     for entry in entries:
         budget = entry.body()
-        ready = [one for one in pod["status"].get("conditions") or () if _is_ready(one)]
+        ready = [
+            candidate for candidate in pod["status"].get("conditions") or () if _is_ready(candidate)
+        ]
         if ready or not _may_go_unready(budget):
             _decrement(budget, metadata["name"])
             store.put(kinds.BUDGETS, entry.key, budget)
@@ -88,7 +92,7 @@ def _is_ready(condition: Mapping[str, Any]) -> bool:
 
 
 def _may_go_unready(budget: Mapping[str, Any]) -> bool:
-    """Return whether a Pod that is not ready may go without being counted."""
+    """Return whether a Pod that is not ready may be evicted without counting."""
     status = budget["status"]
     is_healthy = 0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0)
     return bool(is_healthy or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow")

@@ -1,8 +1,8 @@
 """Request bodies in Kubernetes' protobuf encoding, decoded by the schema tables.
 
-Go's typed clients, parts of kubectl among them, send protobuf whether the server has
-offered it or not, and take JSON in return. So this server reads it and never
-writes it. A field that the tables do not know, or know as anything, is skipped.
+Go's typed clients, parts of kubectl among them, send protobuf even if the server does not offer
+it, and accept JSON. This server therefore reads protobuf and never writes it. A field that is
+not in the tables is skipped; a field of type `any` becomes null.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
 
 
 def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     by_number = {field.number: field for field in shape.fields.values()}
     for number, value in _fields(data):
         field = by_number.get(number)
@@ -49,13 +49,13 @@ def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
             continue
         item = field.shape.item
         if item is None:
-            found[field.name] = _value(field.shape, value)
+            fields[field.name] = _value(field.shape, value)
         elif field.shape.kind == "list":
-            found.setdefault(field.name, []).append(_value(item, value))
+            fields.setdefault(field.name, []).append(_value(item, value))
         else:
             pair = dict(_fields(value))
-            found.setdefault(field.name, {})[_text(pair[1])] = _value(item, pair.get(2, b""))
-    return found
+            fields.setdefault(field.name, {})[_text(pair[1])] = _value(item, pair.get(2, b""))
+    return fields
 
 
 def _value(shape: schema.Shape, value: Any) -> Any:
@@ -65,7 +65,7 @@ def _value(shape: schema.Shape, value: Any) -> Any:
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     stream = io.BytesIO(data)
     while (tag := _varint(stream)) is not None:
-        # Of a number it is the value, of bytes their length.
+        # A number's value, or the length of bytes.
         size: Any = _FIXED.get(tag & 7) or _varint(stream)
         value = size if tag & 7 == _VARINT else stream.read(size)
         if tag & 7 != _VARINT and len(value) < size:

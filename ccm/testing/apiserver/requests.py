@@ -1,6 +1,6 @@
-"""From a request to its response, without a wire: paths, verbs, discovery.
+"""Requests and responses without a wire: paths, verbs, discovery.
 
-`server` brings requests over HTTP, `transport` those of clients of the same process.
+`server` passes requests from HTTP, `transport` those of clients in the same process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = {
     "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none",
     "compiler": "none", "platform": "linux/amd64",
 }  # fmt: skip
-"""The Kubernetes version whose behaviour this server follows; no build of it."""
+"""The Kubernetes version whose behaviour this server follows."""
 
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -31,7 +31,7 @@ _CHECKED = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response that is no stream; always JSON."""
+    """A JSON response that is no stream."""
 
     body: bytes
     status: int = 200
@@ -45,10 +45,10 @@ class Front:
         self.verbs = verbs
 
     def watch(self, request: api.Request) -> AsyncIterator[bytes] | None:
-        """Return the stream of a watch; None: the request is none.
+        """Return the stream of a watch; None if the request is no watch.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         target = parse(self.verbs.store.kinds, request.path)
         if target is None or _verb(target, request) != "watch":
@@ -58,10 +58,10 @@ class Front:
         return listing.stream(self.verbs.store, target.kind, options, renderer)
 
     def answer(self, request: api.Request) -> Response:
-        """Carry out a request that is no watch.
+        """Process a request other than a watch.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         served = self.verbs.store.kinds
         target = parse(served, request.path)
@@ -86,8 +86,12 @@ class Front:
         if target.subresource == kinds.EVICTION:
             self.verbs.evict(target, request)
             return _success(201, code=201)
-        act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
-        written = act[verb](target, request)
+        verb_methods = {
+            "create": self.verbs.create,
+            "update": self.verbs.update,
+            "patch": self.verbs.patch,
+        }
+        written = verb_methods[verb](target, request)
         return Response(
             body=renderer.one(written.entry),
             status=201 if written.created else 200,
@@ -135,10 +139,10 @@ def _verb(target: api.Target, request: api.Request) -> str:
 
 
 def parse(served: kinds.Registry, path: str) -> api.Target | None:
-    """Return the target of an API path; None if it is not below a served group version.
+    """Return the target of an API path; None if the path is not below a served group version.
 
     Raises:
-        ApiError: 404, a served group version without such a resource.
+        ApiError: 404, the group version has no such resource.
     """
     root, *steps = path.strip("/").split("/")
     group = steps.pop(0) if root == "apis" and steps else ""
@@ -177,14 +181,16 @@ def _document(served: kinds.Registry, path: str) -> dict[str, Any] | None:
     if path == "/api":
         return {"kind": "APIVersions", "versions": core, "serverAddressByClientCIDRs": []}
     if path == "/apis":
-        found = [_group(group, versions) for group, versions in groups.items()]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+        entries = [_group(group, versions) for group, versions in groups.items()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": entries}
     group = path.removeprefix("/apis/")
     if group in groups:
         return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, groups[group])}
     if path.startswith(_OPENAPI):
         return _openapi(served, path.removeprefix(_OPENAPI))
-    resources = [one for kind in served if kind.prefix == path for one in _resources(kind)]
+    resources = [
+        resource for kind in served if kind.prefix == path for resource in _resources(kind)
+    ]
     version = path.removeprefix("/apis/").removeprefix("/api/")
     head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version}
     return {**head, "resources": resources} if resources else None
@@ -198,9 +204,9 @@ def _group(group: str, names: list[str]) -> dict[str, Any]:
 def _resources(kind: kinds.Kind) -> list[dict[str, Any]]:
     common = {"namespaced": kind.namespaced, "kind": kind.kind}
     words = {"shortNames": kind.short_names, "categories": kind.categories}
-    given = {key: value for key, value in words.items() if value}
+    optional = {key: value for key, value in words.items() if value}
     named = {"name": kind.plural, "singularName": kind.singular or kind.kind.lower(), **common}
-    resources = [{**named, "verbs": kind.verbs, **given}]
+    resources = [{**named, "verbs": kind.verbs, **optional}]
     for part in kind.subresources:
         named = {"name": f"{kind.plural}/{part}", "singularName": "", **common}
         if part == "scale":
@@ -212,10 +218,13 @@ def _resources(kind: kinds.Kind) -> list[dict[str, Any]]:
 
 
 def _openapi(served: kinds.Registry, prefix: str) -> dict[str, Any] | None:
-    """Return documents without schemas: they tell kubectl that the server checks fields."""
+    """Return documents without schemas, which tell kubectl that the server validates fields."""
     if not prefix:
         prefixes = dict.fromkeys(kind.prefix for kind in served)
-        urls = {one.lstrip("/"): {"serverRelativeURL": _OPENAPI + one} for one in prefixes}
+        urls = {
+            path_prefix.lstrip("/"): {"serverRelativeURL": _OPENAPI + path_prefix}
+            for path_prefix in prefixes
+        }
         return {"paths": urls}
     paths = {}
     for kind in served:

@@ -1,30 +1,29 @@
-"""Shapes of objects: one description for checking, completing, merging and decoding.
+"""Types of objects: one description for validation, defaults, merging and decoding.
 
-Built-in kinds stand in `types.txt` in a notation of one type per entry::
+`types.txt` describes built-in kinds in a notation of one type per entry::
 
     NodeSpec = podCIDRs#7:[s]@ providerID#3 taints#5:[Taint] unschedulable#4:b
 
     name#3          an optional string, field 3 in protobuf
     name#3:TYPE     i int32, l int64, f number, b boolean, s string, bytes, time, micro
-                    (time with microseconds), q quantity, ios (integer or string), any (taken
-                    as it comes); [T] a list, {T} a map from strings, Name another entry
-    s(A|B)          a string with these choices
+                    (time with microseconds), q quantity, ios (integer or string), any (not
+                    validated); [T] a list, {T} a map from strings, Name another entry
+    s(A|B)          a string enum
     i<1-9>          a number with these limits
-    name#3!         required, and always present in what the server stores
-    name#3=         optional, and always present all the same (as null, "" or {})
+    name#3!         required, and always present in the stored object
+    name#3=         optional, but always present in the stored object (as null, "" or {})
     name#3*         absent and zero differ: a zero is kept
     ...@key         strategic merge patches merge this list by the elements' `key`
     ...@            strategic merge patches merge this list of plain values as a set
     ...~value       the default, as YAML
-    ...             (three dots, for a field) fields that are not listed are kept
+    ...             (three dots in place of a field) unlisted fields are kept
 
-Custom resources bring an OpenAPI schema of their own, which `structural` reads into the
-same shapes.
+`structural` converts the OpenAPI schema of a custom resource to the same types.
 
-`clean` returns the one form in which an object is stored. Unknown fields and nulls are removed
-(unknown ones are reported), zero values are removed where Kubernetes' own encoding omits them, and
-always-present fields are added. Equal objects compare equal, so the store detects writes that
-change nothing. `fill` adds defaults, `faults` checks choices and limits.
+`clean` returns the canonical form in which an object is stored. It removes unknown fields (and
+reports them), nulls, and zero values that Kubernetes' own encoding omits, and adds always-present
+fields. Equal objects compare equal, so that the store detects writes that change nothing. `fill`
+adds defaults, `faults` validates enums and limits.
 """
 
 from __future__ import annotations
@@ -73,11 +72,11 @@ _LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 class WrongTypeError(Exception):
-    """A value whose JSON type is not the field's."""
+    """A value whose JSON type does not match its field."""
 
 
 def now() -> str:
-    """Return the present time as metadata has it: whole seconds, UTC."""
+    """Return the current time in the format of metadata: whole seconds, UTC."""
     return times.format_time(clock.now())
 
 
@@ -94,7 +93,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of a type; the module's docstring tells the marks."""
+    """A field of a type; the module's docstring explains the attributes."""
 
     name: str
     shape: Shape
@@ -110,7 +109,7 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Type:
-    """A named type and its fields; an open one keeps fields that are not listed."""
+    """A named type and its fields; `is_open` keeps unlisted fields."""
 
     name: str
     fields: Mapping[str, Field]
@@ -119,12 +118,12 @@ class Type:
     @functools.cached_property
     def always(self) -> list[Field]:
         """The fields that are always stored."""
-        return [each for each in self.fields.values() if each.always]
+        return [member for member in self.fields.values() if member.always]
 
     @functools.cached_property
     def defaulted(self) -> list[Field]:
-        """The fields with a default of their own."""
-        return [one for one in self.fields.values() if one.default is not _MISSING]
+        """The fields with a default."""
+        return [member for member in self.fields.values() if member.default is not _MISSING]
 
 
 def clean(
@@ -136,38 +135,43 @@ def clean(
 ) -> dict[str, Any]:
     """Return the stored form of an object.
 
-    Paths of unknown fields are added to `unknown`. Values that are equal in `known`, an object in
-    stored form, are taken as they are: a patch leaves most of an object unchanged.
+    Adds paths of unknown fields to `unknown`. Values equal to those in `known`, an object in
+    stored form, are reused without cleaning: a patch leaves most of an object unchanged.
 
     Raises:
-        WrongTypeError: a value is not of its field's type.
+        WrongTypeError: a value does not have its field's type.
     """
     cleaned: dict[str, Any] = {}
     for key, item in value.items():
-        one = shape.fields.get(key)
-        if one is None:
+        member = shape.fields.get(key)
+        if member is None:
             if shape.is_open:
                 cleaned[key] = item
             else:
                 unknown.append(path + key)
             continue
         if item is None:
-            if one.nullable:
+            if member.nullable:
                 cleaned[key] = None
             continue
         before = known.get(key) if known else None
         if before is not None and before == item and type(before) is type(item):
             cleaned[key] = before
             continue
-        if type(item) is str and one.shape.kind == "string":
-            found: Any = item
+        if type(item) is str and member.shape.kind == "string":
+            cleaned_value: Any = item
         else:
-            found = _clean_value(one.shape, item, unknown, before, path + key)
-        if found or one.always or one.keeps_zero or one.shape.kind in ("object", "any"):
-            cleaned[key] = found
-    for one in shape.always:
-        if one.name not in cleaned:
-            cleaned[one.name] = _zero(one.shape)
+            cleaned_value = _clean_value(member.shape, item, unknown, before, path + key)
+        if (
+            cleaned_value
+            or member.always
+            or member.keeps_zero
+            or member.shape.kind in ("object", "any")
+        ):
+            cleaned[key] = cleaned_value
+    for member in shape.always:
+        if member.name not in cleaned:
+            cleaned[member.name] = _zero(member.shape)
     return cleaned
 
 
@@ -179,11 +183,11 @@ def _clean_value(shape: Shape, value: Any, unknown: list[str], before: Any, path
     if shape.item is None:
         return _clean_scalar(shape.kind, value, path)
     item = shape.item
-    found = [
-        _zero(item) if each is None else _clean_value(item, each, unknown, None, place)
-        for place, each in _items(_expect(value, _HOLDERS[shape.kind], path), path)
+    items = [
+        _zero(item) if entry is None else _clean_value(item, entry, unknown, None, place)
+        for place, entry in _items(_expect(value, _HOLDERS[shape.kind], path), path)
     ]
-    return found if shape.kind == "list" else dict(zip(value, found, strict=True))
+    return items if shape.kind == "list" else dict(zip(value, items, strict=True))
 
 
 def _expect(value: Any, wanted: type | tuple[type, ...], path: str) -> Any:
@@ -218,39 +222,39 @@ def _zero(shape: Shape) -> Any:
 
 
 def fill(shape: Type, value: dict[str, Any]) -> None:
-    """Add the defaults of fields that are left out."""
-    for one in shape.defaulted:
-        is_null = one.nullable and one.name in value
-        if value.get(one.name) is None and not is_null:
-            value[one.name] = copy.deepcopy(one.default)
-    for key, found in value.items():
+    """Set the defaults of missing fields."""
+    for member in shape.defaulted:
+        is_null = member.nullable and member.name in value
+        if value.get(member.name) is None and not is_null:
+            value[member.name] = copy.deepcopy(member.default)
+    for key, child in value.items():
         if key in shape.fields:
-            _fill_below(shape.fields[key].shape, found)
+            _fill_below(shape.fields[key].shape, child)
 
 
 def _fill_below(shape: Shape, value: Any) -> None:
     if shape.type is not None and isinstance(value, dict):
         fill(shape.type, value)
     elif shape.item is not None and (shape.item.type or shape.item.item):
-        for _, each in _items(value, ""):
-            _fill_below(shape.item, each)
+        for _, entry in _items(value, ""):
+            _fill_below(shape.item, entry)
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, list):
-        return [(f"{path}[{number}]", each) for number, each in enumerate(value)]
-    return [(f"{path}.{key}", each) for key, each in (value or {}).items()]
+        return [(f"{path}[{number}]", entry) for number, entry in enumerate(value)]
+    return [(f"{path}.{key}", entry) for key, entry in (value or {}).items()]
 
 
 def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
-    """Yield missing fields, and values outside their choices and limits."""
-    for one in shape.fields.values():
-        # Where nothing was given, something stands for what is always present.
-        if one.required and not one.always and one.name not in value:
-            yield errors.required(path + one.name)
-    for key, found in value.items():
-        if key in shape.fields and found is not None:
-            yield from _value_faults(shape.fields[key].shape, found, path + key)
+    """Yield causes for missing required fields, and for values outside their enums and limits."""
+    for member in shape.fields.values():
+        # An always-present field has a zero value if the client omitted it.
+        if member.required and not member.always and member.name not in value:
+            yield errors.required(path + member.name)
+    for key, child in value.items():
+        if key in shape.fields and child is not None:
+            yield from _value_faults(shape.fields[key].shape, child, path + key)
 
 
 def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]:
@@ -264,18 +268,18 @@ def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]
     if shape.type is not None:
         yield from faults(shape.type, value, f"{path}.")
     elif shape.item is not None:
-        for place, each in _items(value, path):
-            yield from _value_faults(shape.item, each, place)
+        for place, entry in _items(value, path):
+            yield from _value_faults(shape.item, entry, place)
 
 
 @functools.cache
 def kubernetes() -> dict[str, Type]:
-    """Return every type of the tables by name."""
-    found: dict[str, Type] = {}
+    """Return the types of all tables by name."""
+    types: dict[str, Type] = {}
     for table in re.split(r"\n\n(?=\[)", _TABLE.read_text())[1:]:
         package, _, text = table.partition("]\n")
-        found.update(parse(text, package[1:], found))
-    return found
+        types.update(parse(text, package[1:], types))
+    return types
 
 
 def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]:
@@ -283,44 +287,44 @@ def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]
 
     Raises:
         ValueError: an entry does not follow the notation.
-        KeyError: it refers to a type that is not there.
+        KeyError: an entry refers to an unknown type.
     """
     lines = re.sub(r"\n +", " ", text.strip("\n")).splitlines()
     entries = dict(line.split(" = ", 1) for line in lines if line)
-    found: dict[str, Type] = {}
+    types: dict[str, Type] = {}
 
     def resolve(name: str) -> Type:
         if name in known:
             return known[name]
-        if name not in found:
+        if name not in types:
             words = entries[name].split()
             fields = [_parse_field(word, resolve) for word in words if word != "..."]
-            found[name] = Type(
+            types[name] = Type(
                 name=f"{package}.{name}",
-                fields={one.name: one for one in fields},
+                fields={member.name: member for member in fields},
                 is_open="..." in words,
             )
-        return found[name]
+        return types[name]
 
     for name in entries:
         resolve(name)
-    return found
+    return types
 
 
 def _parse_field(token: str, resolve: Any) -> Field:
-    found = _ENTRY.fullmatch(token)
-    if found is None:
+    match = _ENTRY.fullmatch(token)
+    if match is None:
         raise ValueError(f"not a field: {token!r}")
-    mark, default = found["mark"], found["default"]
+    mark, default = match["mark"], match["default"]
     return Field(
-        name=found["name"],
-        number=int(found["number"]),
-        shape=_parse_shape(found["shape"] or "s", resolve),
+        name=match["name"],
+        number=int(match["number"]),
+        shape=_parse_shape(match["shape"] or "s", resolve),
         required=mark == "!",
         always=mark in ("!", "="),
         keeps_zero=mark == "*",
-        merge=found["merge"] is not None,
-        merge_key=(found["merge"] or "@")[1:],
+        merge=match["merge"] is not None,
+        merge_key=(match["merge"] or "@")[1:],
         default=_MISSING if default is None else yaml.safe_load(default),
     )
 
@@ -341,19 +345,21 @@ def _parse_shape(text: str, resolve: Any) -> Shape:
 
 
 def structural(openapi: Mapping[str, Any], name: str) -> Type:
-    """Return the shape of a whole custom object: its OpenAPI schema, and metadata.
+    """Return the type of a whole custom object: its OpenAPI schema, and metadata.
 
     Raises:
         ValueError: the schema is not structural.
-        KeyError: a list says nothing of its items.
+        KeyError: an array has no `items`.
     """
-    found = _openapi_shape(openapi, name).type
-    if found is None:
+    root = _openapi_shape(openapi, name).type
+    if root is None:
         raise ValueError("openAPIV3Schema.type must be object")
-    fields = {key: one for key, one in found.fields.items() if key not in ("apiVersion", "kind")}
+    fields = {
+        key: member for key, member in root.fields.items() if key not in ("apiVersion", "kind")
+    }
     whole = Shape(kind="object", type=kubernetes()["ObjectMeta"])
     fields["metadata"] = Field(name="metadata", shape=whole, always=True)
-    return Type(name=name, fields=fields, is_open=found.is_open)
+    return Type(name=name, fields=fields, is_open=root.is_open)
 
 
 def _openapi_shape(openapi: Mapping[str, Any], path: str) -> Shape:
@@ -374,13 +380,13 @@ def _openapi_shape(openapi: Mapping[str, Any], path: str) -> Shape:
         fields = {
             key: Field(
                 name=key,
-                shape=_openapi_shape(one, f"{path}.{key}"),
+                shape=_openapi_shape(subschema, f"{path}.{key}"),
                 required=key in required,
                 keeps_zero=True,
-                nullable=bool(one.get("nullable")),
-                default=one.get("default", _MISSING),
+                nullable=bool(subschema.get("nullable")),
+                default=subschema.get("default", _MISSING),
             )
-            for key, one in (openapi.get("properties") or {}).items()
+            for key, subschema in (openapi.get("properties") or {}).items()
         }
         return Shape(kind="object", type=Type(name="", fields=fields, is_open=is_open))
     if kind == "integer":

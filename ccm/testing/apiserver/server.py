@@ -1,7 +1,6 @@
-"""The HTTP front: HTTP/1.1 on loopback, plain or over TLS.
+"""HTTP/1.1 server on loopback, with or without TLS.
 
-One handler takes every request, because API paths carry their meaning in their
-steps and a router would only be in the way.
+One handler takes every request: a router cannot express the nested API paths.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ccm.testing.apiserver import store as stores
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""The largest request body (kube-apiserver)."""
+"""Maximum size of a request body (kube-apiserver)."""
 
 _STALLED_WRITE_S = 30.0
 _KEEPALIVE_S = 3630.0
@@ -39,7 +38,7 @@ _CONTEXT = "ccm-sandbox"
 class _Server:
     front: requests.Front
     token: str
-    """Every request must bring it; empty: none is needed."""
+    """Bearer token that every request must carry; empty = none."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -51,7 +50,7 @@ class _Server:
             return response
         except ConnectionError:
             raise
-        except Exception as error:  # noqa: BLE001 - a bug must be an answer, not silence
+        except Exception as error:  # noqa: BLE001 - clients get a bug as status 500
             traceback.print_exc(file=sys.stderr)
             failure = errors.ApiError(500, "InternalError", f"Internal error: {error!r}")
             return _send(msgspec.json.encode(failure.status()), 500)
@@ -91,17 +90,19 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     cluster_ips: services.Networks = services.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
-    """Serve a store until the block ends; yields the URL. The store is closed at the end.
+    """Serve a store until the block ends; yield the URL. Closes the store at the end.
 
-    Port 0 takes a free one; with `tls` it is HTTPS. `cluster_ips` are one or two ranges of
-    different families.
+    Args:
+        port: 0 takes a free port.
+        tls: context for HTTPS; None = HTTP.
+        cluster_ips: one or two ranges of different families.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port is not available.
     """
     verbs = api.Api(store, cluster_ips=cluster_ips, token=token)
     front = requests.Front(verbs)
-    # A watcher that left must not keep a stream open until the next change.
+    # Cancel the handler of a disconnected watcher, which otherwise waits for the next change.
     http = web.Server(
         _Server(front, token).handle,
         access_log=None,
@@ -152,13 +153,12 @@ def _send(body: bytes, status: int = 200) -> web.Response:
 
 
 def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
-    """Write a kubeconfig with one context, that its owner only can read.
+    """Write a kubeconfig with one context, readable only by its owner.
 
     Args:
-        path: the file.
         url: base URL of the API server.
-        token: bearer token of the user; empty for a server that asks for none.
-        ca_file: certificates that prove the server; None for plain http.
+        token: bearer token of the user; empty for a server without authentication.
+        ca_file: CA certificates of the server; None for plain HTTP.
     """
     proof = {"certificate-authority": str(ca_file)} if ca_file else {}
     document = {

@@ -1,8 +1,8 @@
-"""Services: defaults that follow from other fields, cluster IPs and node ports.
+"""Services: defaults that depend on other fields, cluster IPs and node ports.
 
-The numbers follow the store: `Numbers` is told every Service that was written or removed, so no
-number is ever given back. As in kube-apiserver, numbers are picked at random and from the upper
-part of a range first: the lower part is left to clients that ask for a number of their own.
+The store is the source of allocations: `Numbers` records every written or removed Service, so that
+no explicit release is needed. As in kube-apiserver, allocation is random and starts in the upper
+part of a range; the lower part is left to clients that ask for a certain number.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Number = int | str
 """A node port, or a cluster IP as text."""
 
 NODE_PORTS = range(30000, 32768)
-"""The ports of every node that Services may have (kube-apiserver, --service-node-port-range)."""
+"""Range of node ports (kube-apiserver, --service-node-port-range)."""
 
 CLUSTER_IPS: tuple[Network, ...] = (ipaddress.ip_network("10.96.0.0/16"),)
-"""The default range of cluster IPs."""
+"""Default range of cluster IPs."""
 
 KUBERNETES = "kubernetes"
-"""The Service in the namespace `default` that stands for the API server itself."""
+"""Service of the API server itself, in the namespace `default`."""
 
 _NONE = "None"  # the cluster IP of a headless Service
 _LOAD_BALANCER, _EXTERNAL_NAME = "LoadBalancer", "ExternalName"
@@ -50,15 +50,17 @@ def _is_headless(spec: Spec) -> bool:
 
 
 def numbers(spec: Spec) -> Iterator[Number]:
-    """Yield every number that a Service holds."""
-    yield from (one for one in spec.get("clusterIPs") or () if one != _NONE)
-    yield from (one["nodePort"] for one in spec.get("ports") or () if one.get("nodePort"))
+    """Yield every node port and cluster IP that a Service holds."""
+    yield from (address for address in spec.get("clusterIPs") or () if address != _NONE)
+    yield from (
+        address["nodePort"] for address in spec.get("ports") or () if address.get("nodePort")
+    )
     if spec.get("healthCheckNodePort"):
         yield spec["healthCheckNodePort"]
 
 
 def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
-    """Set defaults; keep allocated numbers, and drop fields that the type does not have."""
+    """Set defaults, keep allocated numbers, and drop fields that the type does not have."""
     spec = body["spec"]
     if old is not None:
         _keep_numbers(spec, old["spec"])
@@ -84,7 +86,7 @@ def complete(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
 
 
 def _keep_numbers(spec: Spec, before: Spec) -> None:
-    """Keep what was allocated where a client sends back only the fields that it knows."""
+    """Keep allocated numbers if a client omits fields that it does not know."""
     if _EXTERNAL_NAME not in (spec["type"], before["type"]):
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             spec[key] = spec.get(key) or before[key]
@@ -123,7 +125,7 @@ def _drop_lost_fields(body: dict[str, Any], before: Spec) -> None:
 
 
 def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[errors.Cause]:
-    """Yield the faults that would let a client harm itself: changed addresses, stray statuses."""
+    """Yield faults such as changed cluster IPs and a status that does not fit the type."""
     spec: Spec = body["spec"]
     if spec["type"] != _LOAD_BALANCER and body["status"].get("loadBalancer", {}).get("ingress"):
         yield errors.forbidden("status.loadBalancer.ingress", "the type is not LoadBalancer")
@@ -145,10 +147,10 @@ def faults(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[e
 
 
 def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers) -> None:
-    """Give a Service the numbers that it lacks.
+    """Allocate the missing numbers of a Service.
 
     Raises:
-        RefusedError: a number is taken or out of range, or none is left.
+        RefusedError: a number is taken or out of range, or the range is full.
     """
     spec, before = body["spec"], old["spec"] if old else {}
     draft = _Draft(held, set(numbers(before)) if before else set())
@@ -161,23 +163,25 @@ def allocate(body: dict[str, Any], old: Mapping[str, Any] | None, held: Numbers)
             spec["clusterIP"] = spec["clusterIPs"][0]
     if _has_node_ports(spec):
         wants = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts", True)
-        given: dict[int, int] = {}  # ports of one number, such as TCP and UDP, share a node port
+        by_port: dict[
+            int, int
+        ] = {}  # ports with the same number, such as TCP and UDP, share a node port
         for port in spec.get("ports") or ():
-            wish = port.get("nodePort") or given.get(port["port"], 0)
+            wish = port.get("nodePort") or by_port.get(port["port"], 0)
             if wish or wants:
-                port["nodePort"] = given[port["port"]] = draft.port(wish)
+                port["nodePort"] = by_port[port["port"]] = draft.port(wish)
     if _has_health_check_port(spec):
         spec["healthCheckNodePort"] = draft.port(spec.get("healthCheckNodePort", 0))
 
 
 def _set_families(spec: Spec, families: Sequence[str]) -> None:
-    """Set the IP families and their policy from the rest and from the cluster's families."""
+    """Set the IP families and the policy from the other fields and the cluster's families."""
     selectorless = _is_headless(spec) and not spec.get("selector")
     usual = "RequireDualStack" if selectorless else "SingleStack"
     policy = spec.setdefault("ipFamilyPolicy", usual)
     stated = [] if _is_headless(spec) else spec.get("clusterIPs") or []
     wanted = list(spec.get("ipFamilies") or ())
-    wanted += ["IPv6" if ":" in one else "IPv4" for one in stated[len(wanted) :]]
+    wanted += ["IPv6" if ":" in address else "IPv4" for address in stated[len(wanted) :]]
     wanted = wanted or list(families[:1])
     if policy != "SingleStack" and len(wanted) == 1 and (selectorless or len(families) > 1):
         wanted.append("IPv4" if wanted[0] == "IPv6" else "IPv6")
@@ -187,14 +191,14 @@ def _set_families(spec: Spec, families: Sequence[str]) -> None:
 
 
 class RefusedError(Exception):
-    """A number that cannot be had."""
+    """A number that cannot be allocated."""
 
 
 class Numbers:
     """The numbers that stored Services hold.
 
     Args:
-        ranges: of cluster IPs, one or two of different families; the first is the default.
+        ranges: ranges of cluster IPs, one or two of different families; the first is the default.
     """
 
     def __init__(self, ranges: Networks = CLUSTER_IPS) -> None:
@@ -203,18 +207,18 @@ class Numbers:
         self._held: dict[str, frozenset[Number]] = {}
 
     def hold(self, key: str, held: Iterable[Number]) -> None:
-        """Note that the Service of that key holds these numbers and no others."""
+        """Set the numbers that a Service holds, by its key."""
         self.taken -= self._held.pop(key, frozenset())
         self._held[key] = frozenset(held)
         self.taken |= self._held[key]
 
 
 class _Draft:
-    """The numbers of one request; a request that comes to nothing leaves no trace."""
+    """Allocations of one request; a refused request has no effect on `Numbers`."""
 
     def __init__(self, held: Numbers, own: set[Number]) -> None:
         self._ranges = held.ranges
-        self._own = own  # held by this Service before, or taken by this request
+        self._own = own  # held by this Service before, or allocated in this request
         self._taken = held.taken - own
 
     def port(self, wish: int) -> int:
@@ -224,16 +228,16 @@ class _Draft:
 
     def address(self, family: str, wish: str) -> str:
         network = self._ranges[family]
-        # All but the first, which is the network, and for IPv4 the last, which is broadcast.
+        # Without the first address, the network, and for IPv4 the last one, the broadcast.
         size = network.num_addresses - (2 if network.version == 4 else 1)
         if not wish:
             band = min(_ADDRESS_BAND, size // 16)
             return str(self._pick(size, band, lambda place: str(network[place + 1])))
         try:
-            found = ipaddress.ip_address(wish)
+            ip = ipaddress.ip_address(wish)
         except ValueError as error:
             raise RefusedError(f"{wish} is no IP address") from error
-        return str(self._take(str(found), is_inside=found in network))
+        return str(self._take(str(ip), is_inside=ip in network))
 
     def _take(self, number: Number, *, is_inside: bool) -> Number:
         if not is_inside or number in self._taken:

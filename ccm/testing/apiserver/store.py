@@ -1,12 +1,12 @@
 """The versioned object store: one revision counter, sorted collections, bounded history.
 
-Every write takes the next revision of one store-wide counter, which is the object's
-`resourceVersion`. An object is encoded once, when it is written; reads, lists and
-watches send those bytes. The decoded form is not kept: each change starts from a fresh copy,
-so a stored object cannot be damaged.
+Every write takes the next revision of one store-wide counter, which becomes the object's
+`resourceVersion`. An object is encoded once, when it is written; reads, lists and watches send
+those bytes. The decoded form is not kept: each change starts from a fresh copy, so that callers
+cannot damage a stored object.
 
-A collection keeps its last changes for watches: a slow watcher holds nothing up, it only falls
-behind until its place is forgotten. Older revisions have expired.
+A collection keeps its latest changes for watches. A slow watcher delays nothing; it falls behind
+until its revision has expired.
 
 The store belongs to one event loop; no call blocks except for a short file write.
 """
@@ -27,20 +27,20 @@ from ccm.base.parsing import parse_digits
 from ccm.testing.apiserver import errors, kinds
 
 HISTORY = 4096
-"""Default number of changes of each kind that are kept."""
+"""Default number of changes kept per kind."""
 
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
-"""Type of a change, in the words of watch events."""
+"""Event type of a change, as in watch events."""
 
 
 class HistoryExpiredError(errors.ApiError):
-    """A revision that is older than the history."""
+    """A revision older than the history."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One stored object at one revision: its bytes, labels and selectable fields."""
+    """A stored object at one revision: its bytes, labels and selectable fields."""
 
     key: str
     revision: int
@@ -49,14 +49,14 @@ class Entry:
     fields: Mapping[str, str]
 
     def body(self) -> dict[str, Any]:
-        """Return a fresh decoded copy that the caller may change."""
-        found: dict[str, Any] = msgspec.json.decode(self.raw)
-        return found
+        """Return a decoded copy that the caller may change."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.raw)
+        return decoded
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step of a collection's history; `entry` of a deletion is the last state."""
+    """A change in a collection's history. A deletion has the last state as `entry`."""
 
     type: ChangeType
     entry: Entry
@@ -66,7 +66,7 @@ class Change:
 class Collection:
     """All objects of one kind, sorted by key, with their latest changes.
 
-    Changes below the `floor` are not available.
+    Changes at or below `floor` are not available.
     """
 
     def __init__(self, *, history: int) -> None:
@@ -78,7 +78,6 @@ class Collection:
         self._next = asyncio.Event()
 
     def get(self, key: str) -> Entry | None:
-        """Return the object of that key, if there is one."""
         return self._entries.get(key)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -86,15 +85,15 @@ class Collection:
 
     @property
     def oldest(self) -> int:
-        """The lowest revision from which changes are available."""
+        """The lowest revision after which all changes are available."""
         excess = len(self._changes) - self._limit
         return self._changes[excess - 1].entry.revision if excess > 0 else self.floor
 
     def changes(self, after: int) -> list[Change]:
-        """Return every change above a revision.
+        """Return every change after a revision.
 
         Raises:
-            HistoryExpiredError: some of them are no longer kept.
+            HistoryExpiredError: some of the changes have been dropped.
         """
         oldest = self.oldest
         if after < oldest:
@@ -104,21 +103,20 @@ class Collection:
         return self._changes[start:]
 
     async def changed(self) -> None:
-        """Wait for the next change; take the changes by `changes`."""
+        """Wait for the next change; then call `changes`."""
         await self._next.wait()
 
     def wake(self) -> None:
-        """Wake all waiters for a change."""
+        """Wake all tasks in `changed`."""
         self._next.set()
         self._next = asyncio.Event()
 
     def has_prefix(self, prefix: str) -> bool:
-        """Return whether any key starts with `prefix`."""
         place = bisect.bisect_left(self._keys, prefix)
         return place < len(self._keys) and self._keys[place].startswith(prefix)
 
     def record(self, change_type: ChangeType, entry: Entry) -> Change:
-        """Carry out one change."""
+        """Apply a change and add it to the history."""
         change = Change(type=change_type, entry=entry, previous=self._entries.get(entry.key))
         if change_type == "DELETED":
             del self._entries[entry.key]
@@ -126,6 +124,7 @@ class Collection:
         else:
             self.place(entry)
         self._changes.append(change)
+        # Trim at twice the limit, so that the cost of a trim spreads over many changes.
         if len(self._changes) >= 2 * self._limit:
             self.floor = self.oldest
             del self._changes[: -self._limit]
@@ -140,7 +139,7 @@ class Collection:
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """One line of the file on disk: a change of one object."""
+    """A line of the file on disk: one change of an object."""
 
     revision: int
     resource: str
@@ -150,19 +149,19 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """The collections of all kinds, the registry of these, and the counter they share.
+    """The collections and the registry of all kinds, and their common revision counter.
 
     A stored CustomResourceDefinition is served from its own revision on.
 
     Args:
-        history: changes of each kind that are kept for watches.
-        path: a file for all changes, one line each, which a new store continues; None: no file.
-            A line is flushed at once, so it outlives a killed process; nothing is synced.
-        observe: called with the kind after each change.
+        history: number of changes kept per kind for watches.
+        path: file with one line per change, which a new store replays; None = no file.
+            Lines are flushed at once and survive a killed process, but there is no fsync.
+        observe: called with kind and change after each change.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line that is not the last is damaged.
+        ValueError: a line other than the last is damaged.
     """
 
     def __init__(
@@ -184,32 +183,31 @@ class Store:
             self._replay(path)
 
     def collection(self, kind: kinds.Kind) -> Collection:
-        """Return all objects of a kind."""
+        """Return the collection of a kind."""
         name = kind.qualified
         if name not in self._collections:
             self._collections[name] = Collection(history=self._history)
         return self._collections[name]
 
     def get(self, kind: kinds.Kind, key: str) -> Entry | None:
-        """Return one object, if it exists."""
         return self.collection(kind).get(key)
 
     def put(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
-        """Store an object under its key, new or not, at the next revision.
+        """Create or replace an object at the next revision.
 
-        Sets `metadata.resourceVersion` in `body`; the caller must not change it later.
+        Sets `metadata.resourceVersion` in `body`; the caller must not change `body` afterwards.
         """
-        known = self.get(kind, key) is not None
-        return self._record(kind, "MODIFIED" if known else "ADDED", key, body)
+        exists = self.get(kind, key) is not None
+        return self._record(kind, "MODIFIED" if exists else "ADDED", key, body)
 
     def remove(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
-        """Remove an object; `body` is the last state, which watchers get."""
+        """Remove an object; watchers get `body` as its last state."""
         return self._record(kind, "DELETED", key, body)
 
     def restore(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> None:
-        """Place an object of another store as it is, resource version included, without history.
+        """Store an object of another store with its resource version, without history.
 
-        Watches cannot begin before the highest version that was restored.
+        Watches cannot start before the highest restored version.
         """
         revision = parse_digits(body["metadata"].get("resourceVersion", "")) or 0
         self.revision = max(self.revision, revision)
@@ -219,7 +217,7 @@ class Store:
             collection.floor = self.revision
 
     def close(self) -> None:
-        """Wake all waiters for changes."""
+        """Wake all tasks that wait for changes."""
         self.is_closed = True
         for collection in self._collections.values():
             collection.wake()
@@ -263,7 +261,7 @@ class Store:
 
 
 def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int = 0) -> Entry:
-    """Return an object as it is stored at a revision, or would be."""
+    """Return the entry of an object; nothing is stored."""
     return Entry(
         key=key,
         revision=revision,

@@ -1,10 +1,10 @@
-"""Cells of the tables of `kubectl get`, and the JSON paths that they are read from.
+"""Cells of the tables of `kubectl get`, and the JSON paths of their values.
 
 .status.phase   .spec.ports[0].port   .spec.ports[*].port   .metadata.labels['a.b/c']
 .status.conditions[?(@.type=="Ready")].status
 
 Columns, their order and priorities (1 = only with `-o wide`), and the texts of cells are those of
-kube-apiserver. A cell is read from a path in the object or made by a function.
+kube-apiserver. A cell is read from a path in the object or computed by a function.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _STEP = re.compile(
 
 
 def find(body: Any, path: str) -> list[Any]:
-    """Every value at a path; none if a step leads nowhere.
+    """Return every value at a path; none if a step has no value.
 
     Raises:
-        ValueError: the text is no such path.
+        ValueError: the text is no supported JSON path.
     """
     values = [body]
     place = 0
@@ -37,7 +37,7 @@ def find(body: Any, path: str) -> list[Any]:
         step = _STEP.match(path, place)
         if step is None:
             raise ValueError(f"not a JSON path: {path!r}")
-        values = [found for value in values for found in _follow(value, step)]
+        values = [child for value in values for child in _follow(value, step)]
         place = step.end()
     return values
 
@@ -54,11 +54,11 @@ def _follow(value: Any, step: re.Match[str]) -> Iterator[Any]:
             yield from value
         elif step["field"]:
             wanted = step["value"]
-            yield from (one for one in value if wanted in find(one, f".{step['field']}"))
+            yield from (item for item in value if wanted in find(item, f".{step['field']}"))
 
 
 def put(body: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path of names, making the objects on the way."""
+    """Set the value at a path of names; create missing objects on the way."""
     *steps, last = path.removeprefix(".").split(".")
     for step in steps:
         body = body.setdefault(step, {})
@@ -66,7 +66,7 @@ def put(body: dict[str, Any], path: str, value: Any) -> None:
 
 
 def as_text(value: Any) -> str:
-    """A value as a cell or a selector shows it."""
+    """Return a value as shown in cells and compared by selectors."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -74,13 +74,13 @@ Body = Mapping[str, Any]
 Cell = Callable[[Body], Any]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_536_000}
-# Up to which age, which units are shown.
+# Upper age limit in seconds, and the units shown below it.
 _AGES = (
     (120, "s"), (600, "ms"), (10_800, "m"), (28_800, "hm"), (172_800, "h"), (691_200, "dh"),
     (63_072_000, "d"), (252_288_000, "yd"), (math.inf, "y"),
 )  # fmt: skip
 PLAIN_TEXT = "Name .metadata.name; Age ~.metadata.creationTimestamp"
-"""The columns of a kind that has no others."""
+"""Default columns."""
 
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
@@ -90,7 +90,7 @@ _CONTAINERS = ".spec.template.spec.containers[*]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; the cell is a path such as `.status.phase`, or a function."""
+    """A column of a table; the cell is a path such as `.status.phase`, or a function."""
 
     name: str
     cell: str | Cell
@@ -109,16 +109,16 @@ class Column:
         """The cell of an object's row."""
         if not isinstance(self.cell, str):
             return self.cell(body)
-        found = find(body, self.cell)
+        values = find(body, self.cell)
         if self.type == "date":
-            return _since(found[0] if found else None)
+            return _since(values[0] if values else None)
         if self.type == "string":
-            return "" if not found or found[0] is None else as_text(found[0])
-        return found[0] if found else None
+            return "" if not values or values[0] is None else as_text(values[0])
+        return values[0] if values else None
 
 
 def human_duration(seconds: float) -> str:
-    """A duration as ages are shown: `5s`, `3m20s`, `4h`, `2d`; two units at most."""
+    """Return a duration as shown for ages: `5s`, `3m20s`, `4h`, `2d`; two units at most."""
     rest = max(int(seconds), 0)
     parts: list[str] = []
     for unit in next(units for limit, units in _AGES if rest < limit):
@@ -136,12 +136,20 @@ def _since(moment: str | None) -> str:
 
 
 def _first(text: str) -> Cell:
-    """The first of some paths that leads to a value, or the text at their end; `~`: its age."""
+    """Return a cell for paths and literals joined by `|`; the first with a value is shown.
+
+    A leading `~` shows the age of the value.
+    """
     places = text.lstrip("~").split("|")
 
     def shown(body: Body) -> str:
-        found = (one for place in places for one in _at(body, place) if one not in (None, ""))
-        value = next(found, "")
+        candidates = (
+            candidate
+            for place in places
+            for candidate in _at(body, place)
+            if candidate not in (None, "")
+        )
+        value = next(candidates, "")
         return _since(value) if text[0] == "~" else as_text(value)
 
     return shown
@@ -151,8 +159,8 @@ def _at(body: Body, place: str) -> list[Any]:
     return find(body, place) if place[0] == "." else [place]
 
 
-def _pairs(found: Mapping[str, str] | None) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted((found or {}).items())) or _NONE
+def _pairs(pairs: Mapping[str, str] | None) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted((pairs or {}).items())) or _NONE
 
 
 def _node_status(body: Body) -> str:
@@ -245,10 +253,10 @@ _SHOWN: dict[str, Cell] = {
 
 
 def parse(text: str) -> tuple[Column, ...]:
-    """Columns as the table of kinds writes them, joined by `;`: `Name cell`.
+    """Parse the columns of `kinds.toml`, joined by `;`: `Name cell`.
 
-    A cell is one of the functions above, or paths: see `_first`. A `*` before the name: only
-    with `-o wide`.
+    A cell names one of the functions above, or has paths: see `_first`. Columns with `*` before the
+    name appear only with `-o wide`.
     """
     words = (part.rpartition(" ") for part in re.split(r";\s*", text))
     return tuple(
@@ -258,21 +266,21 @@ def parse(text: str) -> tuple[Column, ...]:
 
 
 PLAIN = parse(PLAIN_TEXT)
-"""The columns of a kind that has no other."""
+"""Default columns of a kind."""
 
 
 def custom(stated: Sequence[Body]) -> tuple[Column, ...]:
     """Return the columns of a CustomResourceDefinition.
 
     Raises:
-        ValueError: a column has no JSON path.
+        ValueError: a JSON path is malformed or not supported.
     """
     if not stated:
         return PLAIN
     columns = [PLAIN[0]]
-    for one in stated:
-        find({}, one["jsonPath"])
-        wide = one.get("priority", 0) > 0
-        more = (wide, one["type"], one.get("format", ""), one.get("description", ""))
-        columns.append(Column(one["name"], one["jsonPath"], *more))
+    for column in stated:
+        find({}, column["jsonPath"])
+        wide = column.get("priority", 0) > 0
+        more = (wide, column["type"], column.get("format", ""), column.get("description", ""))
+        columns.append(Column(column["name"], column["jsonPath"], *more))
     return tuple(columns)

@@ -1,5 +1,6 @@
-"""A transport that ends in a store, so that `ccm.kube.client` needs no wire and time may be
-virtual."""
+"""A transport to a store in the same process: `ccm.kube.client` needs no wire, and time can be
+virtual.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ccm.testing.apiserver import store as stores
 
 
 class MemoryTransport:
-    """The requests of clients of this process, as `ccm.kube.transport.Transport` takes them."""
+    """In-process implementation of `ccm.kube.transport.Transport`."""
 
     user_agent = "memory"
 
@@ -29,13 +30,11 @@ class MemoryTransport:
         self._front = requests.Front(self.api)
 
     def client(self, name: str = "") -> Client:
-        """Return a client of it."""
         return Client(self, name=name)  # type: ignore[arg-type]
 
     async def do(
         self, method: str, path: str, *, body: bytes | None, content_type: str, **rest: Any
     ) -> bytes:
-        """Make one request."""
         return self.answer(method, path, body or b"", content_type, rest.get("query"))
 
     def answer(
@@ -46,13 +45,13 @@ class MemoryTransport:
         content_type: str = "",
         query: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Carry out one request.
+        """Process one request.
 
         Raises:
-            KubeError: it is refused.
+            KubeError: the request is refused.
         """
-        what: Any = {"method": method, "path": path, "body": body}
-        request = api.Request(**what, content_type=content_type or api.JSON, query=query or {})
+        fields: Any = {"method": method, "path": path, "body": body}
+        request = api.Request(**fields, content_type=content_type or api.JSON, query=query or {})
         with _refusals_as_client_errors():
             return self._front.answer(request).body
 
@@ -60,7 +59,7 @@ class MemoryTransport:
     async def stream(
         self, path: str, *, query: Mapping[str, str], **_: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Watch."""
+        """Watch; yield the lines of the response."""
         request = api.Request(method="GET", path=path, query={**query, "watch": "1"})
         with _refusals_as_client_errors():
             chunks = self._front.watch(request)
