@@ -5,10 +5,9 @@ Settings      cloud config in YAML, credentials from the environment, see `confi
 Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
-`iaas` and `lbapi` speak to the two APIs, with the credentials of `auth` and the words of
-`refusals`; `instances`, `balancers` with `recipes`, and `machines`
-are what the daemon calls. `testing` is a fake of the cloud, which the provider does
-not import.
+`iaas` and `lbapi` call the two APIs, with the credentials of `auth` and the error table of
+`refusals`. `instances`, `balancers` with `recipes`, and `machines` implement the interfaces of the
+SDK. `testing` is a fake of the cloud, which the provider does not import.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ ANNOTATIONS = (service_annotations.PREFIX, service_annotations.LEGACY)
 
 @cloud.provider(sdk="2.0", offers=("machines",))
 async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the machine driver alone; the credentials come with requests.
+    """Open the machine driver without a cloud config; each request brings its own credentials.
 
     Raises:
-        ConfigError: a variable of the environment is wrong.
+        ConfigError: an environment variable is invalid.
     """
     async with machines.open_clients(config.variables(context)) as clients:
         driver = machines.StackitMachines(clients)
@@ -44,10 +43,10 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     machines=open_machines,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
-    """Open the provider; no request is made before the first question.
+    """Open the provider without sending a request.
 
     Raises:
-        ConfigError: the settings are wrong; the message names every fault.
+        ConfigError: the settings are invalid; the message lists every problem.
     """
     settings, given = config.read(context)
     place = settings.global_

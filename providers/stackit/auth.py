@@ -1,7 +1,7 @@
-"""Credentials of STACKIT: a service account's key, from which tokens are had, or a token.
+"""Credentials of STACKIT: a service account key, which is exchanged for tokens, or a token.
 
-Key flow: a JWT that is signed with the key (RS512) is exchanged for an access token, and again some
-time before that ends. As long as one is good a renewal that fails changes nothing.
+Key flow: a JWT signed with the key (RS512) is exchanged for an access token, and again before the
+token expires. A failed renewal has no effect while the current token is valid.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from . import refusals
 TOKEN_URL = "https://service-account.api.stackit.cloud/token"  # noqa: S105 - an address
 
 ASSERTION_S = 600
-"""How long an assertion is good; it is used at once."""
+"""Lifetime of an assertion in seconds; it is used at once."""
 
 MARGIN_S = 60.0
-"""So long before its end a token is renewed."""
+"""Seconds before its expiry at which a token is renewed."""
 
 YOUNG_S = 10.0
-"""A token that was refused at that age is not renewed: another will be refused too."""
+"""Age in seconds below which a refused token is not renewed: a new one would be refused too."""
 
 PEM_LIMIT = 4 << 10
-"""Longest private key, one of 4096 bits. To check one of 8192 bits takes 6 s."""
+"""Maximum length of a private key in characters: RSA with 4096 bits. Checking one with 8192 bits
+takes 6 s."""
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -61,14 +62,14 @@ class _Outer(msgspec.Struct, frozen=True):
 
 
 class Key:
-    """A service account's key, as its JSON says it.
+    """Service account key.
 
     Args:
-        text: the JSON.
-        private_key: PEM, where the JSON has none: who made the key pair keeps that half.
+        text: JSON of the key.
+        private_key: private key in PEM, if the JSON has none, since the user created the key pair.
 
     Raises:
-        ValueError: it is none; the message says what is wrong, and nothing of the key.
+        ValueError: the key is invalid; the message contains no part of the key.
     """
 
     def __init__(self, text: str | bytes, private_key: str = "") -> None:
@@ -88,7 +89,7 @@ class Key:
         self.pem = pem
 
     def assertion(self) -> str:
-        """A JWT that says who we are, for a moment."""
+        """Return a signed JWT that authenticates the service account for `ASSERTION_S`."""
         at = int(now().timestamp())
         claims = {
             "iss": self.said.iss,
@@ -99,22 +100,22 @@ class Key:
             "exp": at + ASSERTION_S,
         }
         header = {"alg": "RS512", "typ": "JWT", "kid": self.said.kid}
-        signed = b".".join(_base64(msgspec.json.encode(one)) for one in (header, claims))
+        signed = b".".join(_base64(msgspec.json.encode(part)) for part in (header, claims))
         signature = self._private.sign(signed, padding.PKCS1v15(), hashes.SHA512())
-        made = b".".join((signed, _base64(signature))).decode()
-        redact.know(made, lasting=False)
-        return made
+        token = b".".join((signed, _base64(signature))).decode()
+        redact.know(token, lasting=False)
+        return token
 
 
 @functools.lru_cache(maxsize=8)
 def _loaded(pem: str) -> rsa.RSAPrivateKey:
-    # Looking whether the numbers are primes takes a tenth of a second: once for each key.
-    found = None
+    # Cached, since the primality check takes a tenth of a second.
+    key = None
     with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        found = serialization.load_pem_private_key(pem.encode(), password=None)
-    if not isinstance(found, rsa.RSAPrivateKey):
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
+    if not isinstance(key, rsa.RSAPrivateKey):
         raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
-    return found
+    return key
 
 
 def _base64(data: bytes) -> bytes:
@@ -128,11 +129,11 @@ class _Granted(msgspec.Struct, frozen=True):
 
 
 class KeyFlow:
-    """`rest.Authorizer` by a key; use `open_key_flow`.
+    """`rest.Authorizer` that exchanges a key for tokens; use `open_key_flow`.
 
     Args:
-        key: the key.
-        http: a client of the token API.
+        key: service account key.
+        http: client of the token API.
     """
 
     def __init__(self, key: Key, http: rest.RestClient) -> None:
@@ -144,16 +145,16 @@ class KeyFlow:
         self._got_at = self._renew_at = self._ends_at = -float("inf")
 
     async def header(self) -> str:
-        """With a token that is good; one request, seldom."""
+        """Return the header with a valid token; renews it with one request if necessary."""
         async with self._line:
             if monotonic() >= self._renew_at:
                 await self._renew()
             return f"Bearer {self._token}"
 
     def refused(self, header: str) -> bool:
-        """Have another token next, unless this one is fresh."""
+        """Renew a refused token at the next call, and return whether a retry makes sense."""
         if header != f"Bearer {self._token}":
-            return True  # somebody else has renewed it meanwhile
+            return True  # another call has renewed it meanwhile
         if monotonic() - self._got_at < YOUNG_S:
             return False
         self._renew_at = self._ends_at = monotonic()
@@ -184,15 +185,15 @@ class KeyFlow:
         try:
             return msgspec.json.decode(body, type=_Granted)
         except UNDECODABLE:
-            # Without the decoder's words: they may quote a token.
+            # Without the decoder's message, which may quote a token.
             raise cloud.Unknown("the token API gave an answer that is no token") from None
 
 
 class Token:
-    """`rest.Authorizer` by a token that somebody else renews.
+    """`rest.Authorizer` with a fixed token, which the operator renews.
 
     Args:
-        token: the token.
+        token: bearer token.
     """
 
     def __init__(self, token: str) -> None:
@@ -200,33 +201,33 @@ class Token:
         self._header = f"Bearer {token}"
 
     async def header(self) -> str:
-        """With that token."""
+        """Return the header with the token."""
         return self._header
 
     def refused(self, header: str) -> bool:  # noqa: ARG002 - there is but one
-        """There is no other."""
+        """Return False: there is no other token."""
         return False
 
 
 class Nobody:
-    """`rest.Authorizer` for an API that asks for nothing, such as a fake."""
+    """`rest.Authorizer` for an API without authentication, such as a fake."""
 
     async def header(self) -> str:
-        """Nothing."""
+        """Return an empty header."""
         return ""
 
     def refused(self, header: str) -> bool:  # noqa: ARG002 - there is none
-        """There is no other."""
+        """Return False: there is no token."""
         return False
 
 
 @contextlib.asynccontextmanager
 async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
-    """A key flow with its own connections.
+    """Open a key flow with its own connection pool.
 
     Args:
-        key: the key. Its `tokenEndpoint` does not count here: the key may be a tenant's.
-        url: of the token API; empty = the vendor's.
+        key: service account key. Its `tokenEndpoint` is ignored, since the key may be a tenant's.
+        url: URL of the token API; empty = the vendor's.
     """
     async with rest.open_client(
         url or TOKEN_URL,
@@ -237,5 +238,5 @@ async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
         connections=2,
         success={"POST": (200, 201)},
     ) as http:
-        with redact.held(key.pem):  # its rows too, as some write them in one line
+        with redact.held(key.pem):  # each line too, since keys are also written without breaks
             yield KeyFlow(key, http)

@@ -1,7 +1,7 @@
-"""Settings of STACKIT: the cloud config and the variables of the vendor's manager.
+"""Settings of STACKIT: cloud config and environment variables, as in the vendor's manager.
 
-The cloud config is YAML in sections, as there; credentials come from the environment. What only
-concerns the vendor's process is taken and has no effect.
+The cloud config is YAML in sections; credentials come from the environment. Settings that only
+concern the vendor's process are accepted without effect.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Form = Literal["short", "project"]
 
 
 def parse_uuid(text: str) -> str:
-    """A UUID in small letters; ValueError for any other text."""
+    """Return a UUID in lower case. Raises `ValueError`."""
     if not UUID.fullmatch(text):
         raise ValueError(text)
     return text.lower()
 
 
 def parse_region(text: str) -> str:
-    """A region; ValueError for any other text."""
+    """Return a region unchanged. Raises `ValueError`."""
     if not REGION.fullmatch(text):
         raise ValueError(text)
     return text
 
 
 def parse_token_url(text: str) -> str:
-    """Return the address of a token API; ValueError where another host could read along."""
-    found, parts = parse_url(text), urlsplit(text)
+    """Return the URL of a token API. Raises `ValueError` for HTTP, except to loopback."""
+    url, parts = parse_url(text), urlsplit(text)
     address = parse_ip(parts.hostname or "")
     is_local = parts.hostname == "localhost" or (address is not None and address.is_loopback)
     if parts.scheme != "https" and not is_local:
         raise ValueError(text)
-    return found
+    return url
 
 
 _URL: Mapping[str, Any] = {"parse": parse_url, "expects": "look like https://host"}
@@ -64,7 +64,7 @@ def _camel(name: str) -> str:
 
 
 class Endpoints(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """Where the APIs are."""
+    """Addresses of the APIs."""
 
     iaas_api: Annotated[str, cloud.setting("Where the IaaS API is.", **_URL)] = IAAS_URL
     load_balancer_api: Annotated[str, cloud.setting("Where the load balancer API is.", **_URL)] = (
@@ -73,7 +73,7 @@ class Endpoints(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """Where the cluster is."""
+    """Location of the cluster."""
 
     project_id: Annotated[str, cloud.setting("The project that the cluster is in.", **_UUID)]
     region: Annotated[
@@ -88,14 +88,14 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Metadata(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """Of the vendor's process."""
+    """Settings of the vendor's process, without effect."""
 
     search_order: Annotated[str, cloud.setting("No effect.")] = ""
     request_timeout: Annotated[timedelta | None, cloud.setting("No effect.")] = None
 
 
 class LoadBalancer(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """What load balancers have in common."""
+    """Settings of all load balancers."""
 
     network_id: Annotated[
         str, cloud.setting("The network of the nodes, in which load balancers are.", **_UUID)
@@ -104,7 +104,7 @@ class LoadBalancer(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Instance(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """What is told of nodes."""
+    """Settings of node metadata."""
 
     default_network: Annotated[
         str, cloud.setting("Network, by name or ID, whose addresses come first.")
@@ -119,7 +119,7 @@ class Instance(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Config(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """A valid cloud config."""
+    """Cloud config of STACKIT."""
 
     global_: Global
     metadata: Metadata = Metadata()
@@ -132,7 +132,7 @@ def _variable(name: str) -> str:
 
 
 class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
-    """Valid variables of the environment."""
+    """Environment variables of STACKIT."""
 
     service_account_key: Annotated[
         str,
@@ -184,24 +184,24 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
-        """Half of what metrics need, and a key that is none."""
+        """Return conflicts: incomplete remote-write settings, and an invalid key."""
         words = ("remotewrite_endpoint", "remotewrite_user", "remotewrite_password")
-        missing = [_variable(one) for one in words if not values[one]]
-        found = []
+        missing = [_variable(word) for word in words if not values[word]]
+        faults = []
         if missing and len(missing) < len(words):
-            found.append(f"{', '.join(missing)}: missing; all three of them are needed, or none")
+            faults.append(f"{', '.join(missing)}: missing; all three of them are needed, or none")
         if text := values["service_account_key"]:
             try:
                 endpoint = auth.Key(text, values["private_key"] or "").said.token_endpoint
             except ValueError as error:
-                found.append(f"STACKIT_SERVICE_ACCOUNT_KEY {error}")
+                faults.append(f"STACKIT_SERVICE_ACCOUNT_KEY {error}")
             else:
-                found += _token_endpoint_fault(endpoint)
-        return found
+                faults += _token_endpoint_fault(endpoint)
+        return faults
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there is anything to ask with."""
+        """Whether credentials are configured, or none are required."""
         return bool(self.service_account_key or self.service_account_token or self.no_auth)
 
 
@@ -215,44 +215,44 @@ def _token_endpoint_fault(endpoint: str) -> Sequence[str]:
 
 
 class Everything(NamedTuple):
-    """Both."""
+    """Cloud config and environment variables."""
 
     file: Config
     environment: Variables
 
 
 def read(context: cloud.Context) -> Everything:
-    """The settings of the whole provider.
+    """Read all settings of the provider.
 
     Raises:
-        ConfigError: they are wrong; every fault is named, those of the file first.
+        ConfigError: they are invalid; the message lists every problem, the cloud config's first.
     """
     faults: list[str] = []
-    found: list[Any] = []
-    for one in (lambda: context.settings(Config), lambda: variables(context)):
+    results: list[Any] = []
+    for reader in (lambda: context.settings(Config), lambda: variables(context)):
         try:
-            found.append(one())
+            results.append(reader())
         except cloud.ConfigError as error:
             faults += error.faults
-    if not faults and not found[1].has_credentials:
+    if not faults and not results[1].has_credentials:
         faults.append(
             "STACKIT_SERVICE_ACCOUNT_KEY_PATH is missing; it names the file with the service "
             "account's key. Or give STACKIT_SERVICE_ACCOUNT_TOKEN"
         )
     if faults:
         raise cloud.ConfigError(*faults)
-    return Everything(*found)
+    return Everything(*results)
 
 
 def variables(context: cloud.Context) -> Variables:
-    """The variables alone. Raises ConfigError."""
+    """Read the environment variables only. Raises `ConfigError`."""
     bare = cloud.Context(environ=context.environ, followed=context.followed)
     return bare.settings(Variables, environment=True)
 
 
 @asynccontextmanager
 async def open_authorizer(given: Variables) -> AsyncIterator[rest.Authorizer]:
-    """What the variables give to ask with; a key goes before a token."""
+    """Open the authorizer for the configured credentials; a key takes precedence over a token."""
     if given.no_auth:
         yield auth.Nobody()
     elif given.service_account_key:

@@ -1,8 +1,7 @@
-"""The client of the IaaS API: its wire types, and its calls.
+"""Client of the IaaS API: wire types and calls.
 
-Everything about HTTP is done by `ccm.cloud.rest`. Each method raises `CloudError` classes only.
-Unknown fields are skipped, and words of the API that may become more are read as text. Nothing here
-has pages: a listing is one answer.
+`ccm.cloud.rest` does all of the HTTP. Every method raises only `CloudError` classes. Unknown
+fields are ignored; enumerations that the API may extend are read as text. Listings are not paged.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from ccm.cloud import rest
 from . import refusals
 
 AGAIN_S = 5.0
-"""After so long it is asked again whether a server is there, or gone."""
+"""Retry delay, in seconds, while a server is created or deleted."""
 
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A network card, as a list of them has it."""
+    """Network card, as in a listing of cards."""
 
     id: str
     network_id: str = ""
@@ -33,7 +32,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ServerNic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A network card, as its server has it when details are asked for."""
+    """Network card, as in the details of a server."""
 
     nic_id: str = ""
     network_id: str = ""
@@ -45,7 +44,7 @@ class ServerNic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A server, with the fields we use; there may be states that we do not know."""
+    """Server, with the fields in use. Unknown states are possible."""
 
     id: str
     name: str
@@ -59,25 +58,25 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     launched_at: str | None = None
 
     def label(self, name: str) -> str:
-        """A label; empty without one, or where it is no text."""
-        found = (self.labels or {}).get(name)
-        return found if isinstance(found, str) else ""
+        """Return a label; empty if it is missing or not text."""
+        text = (self.labels or {}).get(name)
+        return text if isinstance(text, str) else ""
 
 
 class Place(NamedTuple):
-    """Where servers are."""
+    """Project and region of servers."""
 
     project: str
     region: str
 
     @property
     def path(self) -> str:
-        """What all paths there begin with."""
+        """Prefix of all API paths of the place."""
         return f"/v2/projects/{self.project}/regions/{self.region}"
 
 
 class _Servers(msgspec.Struct, frozen=True):
-    items: tuple[Server, ...]  # one without this field is broken, lest nothing be there
+    items: tuple[Server, ...]  # required: a response without it must not count as "no servers"
 
 
 class _Nics(msgspec.Struct, frozen=True):
@@ -91,27 +90,31 @@ class Client:
         self._http = http
 
     async def server(self, place: Place, server_id: str) -> Server:
-        """One server with its network cards; `NotFound` if there is none."""
+        """Return a server with its network cards. Raises `NotFound`."""
         path = f"{place.path}/servers/{server_id}"
-        found = await self._http.get(path, Server, {"details": "true"})
-        if found.id.lower() != server_id.lower():
-            raise cloud.Unknown(f"asked for server {server_id}, got {found.id}")
-        return found
+        server = await self._http.get(path, Server, {"details": "true"})
+        if server.id.lower() != server_id.lower():
+            raise cloud.Unknown(f"asked for server {server_id}, got {server.id}")
+        return server
 
     async def servers(self, place: Place, labels: Mapping[str, str] | None = None) -> list[Server]:
-        """All servers with their network cards, or those with labels; one request."""
+        """Return all servers, or those with labels, with their network cards: one request."""
         query = {"details": "true"}
         if labels:
             query["label_selector"] = ",".join(f"{key}={text}" for key, text in labels.items())
-        found = await self._http.get(f"{place.path}/servers", _Servers, query)
+        listing = await self._http.get(f"{place.path}/servers", _Servers, query)
         wanted = (labels or {}).items()
-        return [one for one in found.items if all(one.label(key) == text for key, text in wanted)]
+        return [
+            server
+            for server in listing.items
+            if all(server.label(key) == text for key, text in wanted)
+        ]
 
     async def create_server(self, place: Place, order: Mapping[str, Any]) -> Server:
-        """Order a server.
+        """Create a server.
 
         Raises:
-            FailedPrecondition: something that the order names is not there.
+            FailedPrecondition: a resource that the order references does not exist.
             ResourceExhausted: a quota is used up.
         """
         path = f"{place.path}/servers"
@@ -119,60 +122,60 @@ class Client:
             return await self._http.send("POST", path, order, Server)
 
     async def delete_server(self, place: Place, server_id: str) -> None:
-        """Begin to take a server away; `NotFound` if it is gone."""
+        """Start the deletion of a server. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"{place.path}/servers/{server_id}")
 
     async def nics(self, place: Place, server_id: str) -> Sequence[Nic]:
-        """The network cards of a server."""
+        """Return the network cards of a server."""
         path = f"{place.path}/servers/{server_id}/nics"
         return (await self._http.get(path, _Nics)).items
 
     async def allow(self, place: Place, nic: Nic, addresses: Sequence[str]) -> None:
-        """Let a network card send from addresses, these and no others."""
+        """Set the addresses a network card may send from; they replace all existing ones."""
         path = f"{place.path}/networks/{nic.network_id}/nics/{nic.id}"
         await self._http.send("PATCH", path, {"allowedAddresses": list(addresses)}, Nic)
 
     async def exists(self, place: Place, path: str) -> bool:
-        """Whether a thing is there, such as `networks/<ID>`; one request."""
+        """Return whether a resource exists, such as `networks/<ID>`: one request."""
         try:
             await self._http.request("GET", f"{place.path}/{path}")
         except cloud.NotFound:
             return False
         return True
 
-    # --- waits, each of one step ----------------------------------------------------------------
+    # --- waits: each call makes one request and never sleeps ------------------------------------
 
     async def wait_until_server_running(self, place: Place, server_id: str) -> Server:
-        """The server, once it runs or has failed; one request, and nothing waits.
+        """Return the server once it is ACTIVE or ERROR: one request, without waiting.
 
         Raises:
-            RetryAfter: it is on its way; called again then.
-            NotFound: it is gone.
+            RetryAfter: the server is in another state; call again after the delay.
+            NotFound: the server does not exist.
         """
-        found = await self.server(place, server_id)
-        if found.status not in ("ACTIVE", "ERROR"):
-            text = f"server {server_id} is {found.status}, not ACTIVE yet"
+        server = await self.server(place, server_id)
+        if server.status not in ("ACTIVE", "ERROR"):
+            text = f"server {server_id} is {server.status}, not ACTIVE yet"
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
-        return found
+        return server
 
     async def wait_until_server_deleted(self, place: Place, server_id: str) -> None:
-        """Return once it is gone; one request, and nothing waits.
+        """Return once the server is gone: one request, without waiting.
 
         Raises:
-            RetryAfter: it is still there; called again then.
+            RetryAfter: the server still exists; call again after the delay.
         """
         try:
-            found = await self.server(place, server_id)
+            server = await self.server(place, server_id)
         except cloud.NotFound:
             return
-        if found.status != "DELETED":
-            text = f"server {server_id} is {found.status}, and not gone yet"
+        if server.status != "DELETED":
+            text = f"server {server_id} is {server.status}, and not gone yet"
             raise cloud.RetryAfter(text, seconds=AGAIN_S)
 
 
 @contextlib.asynccontextmanager
 async def open_client(url: str, authorizer: rest.Authorizer) -> AsyncIterator[Client]:
-    """A client with its own connections."""
+    """Open a client with its own connection pool."""
     async with rest.open_client(
         url,
         refusal=refusals.iaas,

@@ -1,7 +1,7 @@
-"""Servers of STACKIT as instances, one by one and in bulk.
+"""Instances and inventory of STACKIT.
 
-Node controllers of the vendor write `stackit://<server>`, its machine driver
-`stackit://<project>/<server>`; both are read everywhere, and so is what OpenStack's wrote before.
+The vendor's node controllers write `stackit://<server>`, its machine driver
+`stackit://<project>/<server>`. Both forms are understood, and so is the older one of OpenStack.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from . import config, iaas
 from .marks import StackitProviderName
 
 SCHEMES = (StackitProviderName, "openstack")
-"""Of provider IDs. A promise to old clusters."""
+"""Schemes of provider IDs. Nodes store them: never change them."""
 
 SHUT_DOWN = frozenset({"INACTIVE", "DEALLOCATED"})
-"""States of a server that is switched off, and not just on its way."""
+"""States of a server that is shut down; transitional states are not included."""
 
 _NO_LABEL = re.compile(r"[^-a-zA-Z0-9_.]+")
 
 
 class ServerId(NamedTuple):
-    """What a provider ID says; empty = it does not."""
+    """Parts of a provider ID; empty = not in the ID."""
 
     server: str
     project: str = ""
@@ -33,7 +33,7 @@ class ServerId(NamedTuple):
 
 
 class StackitInstances(cloud.InstancesByPower):
-    """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
+    """Implementation of `InstancesV2`, `InstanceStates` and `Inventory`."""
 
     def __init__(self, api: iaas.Client, settings: config.Config) -> None:
         self._api = api
@@ -41,18 +41,26 @@ class StackitInstances(cloud.InstancesByPower):
         self._settings = settings.instance
 
     async def instance_power(self, node: cloud.Node) -> cloud.Power:
-        """One request. Raises NotFound."""
+        """Return the power state of a node's server: one request. Raises `NotFound`."""
         return power(await self._server(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
-        """One request. Raises NotFound, or Unavailable while it has no network card."""
+        """Return the metadata of a node's server: one request.
+
+        Raises:
+            NotFound: the server does not exist.
+            Unavailable: the server has no network card yet.
+        """
         server = await self._server(node)
         if not server.nics:
             raise cloud.Unavailable(f"server {server.name} has no network card yet")
         return self._metadata(server)
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """One request. What has no network card yet is left out, and asked about by itself."""
+        """Return all servers that have a network card: one request.
+
+        A server without one is read individually, which raises `Unavailable`.
+        """
         servers = await self._api.servers(self._place)
         return cloud.InstanceListing(
             instances=[
@@ -67,13 +75,13 @@ class StackitInstances(cloud.InstancesByPower):
     async def _server(self, node: cloud.Node) -> iaas.Server:
         project, region = self._place
         if node.provider_id:
-            found = parse_id(node.provider_id)
-            if found.project not in ("", project) or found.region not in ("", region):
+            server_id = parse_id(node.provider_id)
+            if server_id.project not in ("", project) or server_id.region not in ("", region):
                 raise cloud.InvalidArgument(
                     f"provider ID {node.provider_id!r} is of another project or region than "
                     f"{project} in {region}, which the cloud config names"
                 )
-            return await self._api.server(self._place, found.server)
+            return await self._api.server(self._place, server_id.server)
         for server in await self._api.servers(self._place):
             if server.name == node.name:
                 return server
@@ -95,43 +103,43 @@ class StackitInstances(cloud.InstancesByPower):
 
 
 def parse_id(provider_id: str) -> ServerId:
-    """What a provider ID says of a server.
+    """Return the parts of a provider ID.
 
     Raises:
-        InvalidArgument: it is none of ours, which is never an absence.
+        InvalidArgument: the provider ID is not of this cloud, which must not count as an absence.
     """
     scheme, separator, rest = provider_id.partition("://")
     if not separator:
-        scheme, rest = StackitProviderName, provider_id  # as the vendor reads it
+        scheme, rest = StackitProviderName, provider_id  # as in the vendor's manager
     parts = rest.split("/")
     match scheme, parts:
         case "stackit", [server]:
-            found = ServerId(server)
+            server_id = ServerId(server)
         case "stackit", [project, server] if config.UUID.fullmatch(project):
-            found = ServerId(server, project=project.lower())
+            server_id = ServerId(server, project=project.lower())
         case "openstack", [region, server]:
-            found = ServerId(server, region=region)
+            server_id = ServerId(server, region=region)
         case _:
-            found = ServerId("")
-    if not config.UUID.fullmatch(found.server):
-        # Asking would give "not found" for what never was an ID of this cloud.
+            server_id = ServerId("")
+    if not config.UUID.fullmatch(server_id.server):
+        # A request would return "not found", and the caller would take the server for deleted.
         raise cloud.InvalidArgument(
             f"provider ID {provider_id!r} is not of this cloud; expected stackit://<server ID> or "
             "stackit://<project ID>/<server ID>"
         )
-    return found._replace(server=found.server.lower())
+    return server_id._replace(server=server_id.server.lower())
 
 
 def power(server: iaas.Server) -> cloud.Power:
-    """Whether it is switched off."""
+    """Return whether a server is running or shut down."""
     return cloud.Power.SHUTDOWN if server.status in SHUT_DOWN else cloud.Power.RUNNING
 
 
 def addresses(server: iaas.Server, default_network: str = "") -> Sequence[cloud.NodeAddress]:
-    """Of every network card: those of the default network, then by the networks' names."""
-    nics = sorted(server.nics or (), key=lambda one: one.network_name)
-    nics.sort(key=lambda one: default_network not in (one.network_name, one.network_id))
-    return tuple(dict.fromkeys(one for nic in nics for one in _addresses(nic)))
+    """Return the addresses of all network cards: the default network's first, then by name."""
+    nics = sorted(server.nics or (), key=lambda entry: entry.network_name)
+    nics.sort(key=lambda entry: default_network not in (entry.network_name, entry.network_id))
+    return tuple(dict.fromkeys(entry for nic in nics for entry in _addresses(nic)))
 
 
 def _addresses(nic: iaas.ServerNic) -> Iterable[cloud.NodeAddress]:
@@ -145,5 +153,5 @@ def _addresses(nic: iaas.ServerNic) -> Iterable[cloud.NodeAddress]:
 
 
 def label(text: str) -> str:
-    """A text as a label may have it."""
+    """Return a text as a valid label value."""
     return _NO_LABEL.sub("-", text).strip("-_.")[:63]

@@ -1,4 +1,4 @@
-"""The client of the load balancer API: its wire types, and its calls; see `iaas`."""
+"""Client of the load balancer API: wire types and calls. See `iaas` for the conventions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAGE_SIZE = "100"
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """After what time an idle connection is closed, such as `3600s`."""
+    """Idle time-out of connections, such as `3600s`."""
 
     idle_timeout: str | None = None
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Where a load balancer listens, and which pool gets the traffic."""
+    """Listener, and the name of its target pool."""
 
     display_name: str | None = None
     port: int
@@ -36,20 +36,20 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A member of a pool."""
+    """Member of a target pool."""
 
     display_name: str | None = None
     ip: str | None = None
 
 
 class Persistence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Whether a client stays with its target."""
+    """Session affinity by source address."""
 
     use_source_ip_address: bool = False
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Targets, and the port where they listen."""
+    """Target pool, with the port of its targets."""
 
     name: str
     target_port: int
@@ -59,34 +59,34 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A network, and what a load balancer has there."""
+    """Network of a load balancer, and the role of the load balancer there."""
 
     network_id: str
     role: str | None = None
 
 
 class AccessControl(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who may use it; nobody named = everybody."""
+    """Allowed source ranges; empty = all sources."""
 
     allowed_source_ranges: tuple[str, ...] | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where metrics go."""
+    """Destination of the metrics."""
 
     credentials_ref: str | None = None
     push_url: str | None = None
 
 
 class Observability(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of it."""
+    """Export of metrics and logs."""
 
     metrics: Metrics | None = None
     logs: Any = None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything else."""
+    """Further options of a load balancer."""
 
     access_control: AccessControl | None = None
     ephemeral_address: bool = False
@@ -95,14 +95,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What is wrong with a load balancer."""
+    """Error of a load balancer."""
 
     type: str = ""
     description: str = ""
 
 
 class Balancer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A load balancer, with the fields we use."""
+    """Load balancer, with the fields in use."""
 
     name: str
     version: str | None = None
@@ -120,12 +120,12 @@ class Balancer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def metrics(self) -> Metrics | None:
-        """Where its metrics go."""
-        said = self.options and self.options.observability
-        return said.metrics if said else None
+        """Destination of its metrics, if any."""
+        observability = self.options and self.options.observability
+        return observability.metrics if observability else None
 
     def label(self, name: str) -> str:
-        """A label; empty without one."""
+        """Return a label; empty if it is missing."""
         return (self.labels or {}).get(name, "")
 
 
@@ -135,7 +135,7 @@ class _Balancers(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Credentials of observability, without the password."""
+    """Credentials for the metrics, without the password."""
 
     credentials_ref: str
     display_name: str | None = None
@@ -158,69 +158,69 @@ class Client:
         self._place = f"/v2/projects/{project_id}/regions/{region}"
 
     def _path(self, *parts: str) -> str:
-        # Names of Services and their ports are in it, and stay one part each.
+        # Names contain Service names; quoting keeps each name one path segment.
         return "/".join((self._place, *(quote(part, safe="") for part in parts)))
 
     async def balancer(self, name: str) -> Balancer | None:
-        """One by its name; None if there is none. One request, or two where nothing is said."""
+        """Return the load balancer with a name, or None: one request, two after a silent 404."""
         try:
-            found = await self._http.get(self._path("load-balancers", name), Balancer)
+            balancer = await self._http.get(self._path("load-balancers", name), Balancer)
         except refusals.SilentAbsence:
-            # A proxy may say as much. The listing is the API's own word.
-            return next((one for one in await self.balancers() if one.name == name), None)
+            # A proxy may also respond so. Only the listing proves the absence.
+            return next((listed for listed in await self.balancers() if listed.name == name), None)
         except cloud.NotFound:
             return None
-        if found.name != name:
-            raise cloud.Unknown(f"asked for load balancer {name}, got {found.name}")
-        return found
+        if balancer.name != name:
+            raise cloud.Unknown(f"asked for load balancer {name}, got {balancer.name}")
+        return balancer
 
     async def balancers(self) -> list[Balancer]:
-        """All of them; one request for each page."""
+        """Return all load balancers: one request per page."""
 
         def after(page: _Balancers) -> Mapping[str, str] | None:
             return {"pageId": page.next_page_id} if page.next_page_id else None
 
         path, query = f"{self._place}/load-balancers", {"pageSize": PAGE_SIZE}
         pages = await self._http.pages(path, _Balancers, query, after=after)
-        return [one for page in pages for one in page.load_balancers]
+        return [balancer for page in pages for balancer in page.load_balancers]
 
     async def create(self, order: Mapping[str, Any]) -> Balancer:
-        """Order one; `Aborted` if the name is taken."""
+        """Create a load balancer. Raises `Aborted` if the name is taken."""
         path = f"{self._place}/load-balancers"
         with refusals.of_order():
             return await self._http.send("POST", path, order, Balancer, headers=_request_id())
 
     async def replace(self, name: str, order: Mapping[str, Any]) -> Balancer:
-        """Give one everything anew; `Aborted` if its version is another by now."""
+        """Replace a load balancer. Raises `Aborted` if the version is outdated."""
         return await self._http.send("PUT", self._path("load-balancers", name), order, Balancer)
 
     async def replace_pool(self, name: str, pool: Mapping[str, Any]) -> None:
-        """Give one pool of it everything anew."""
+        """Replace one target pool of a load balancer."""
         path = self._path("load-balancers", name, "target-pools", pool["name"])
         await self._http.send("PUT", path, pool, Pool)
 
     async def delete(self, name: str) -> None:
-        """Begin to take one away; silent if it is gone."""
+        """Start the deletion of a load balancer; a missing one is not an error."""
         with contextlib.suppress(cloud.NotFound):
             await self._http.request("DELETE", self._path("load-balancers", name))
 
     async def credentials(self) -> Sequence[Credential]:
-        """All credentials of observability."""
+        """Return all credentials for metrics."""
         path = f"{self._place}/credentials"
         return (await self._http.get(path, _Credentials)).credentials
 
     async def create_credentials(self, said: Mapping[str, str]) -> str:
-        """Put some down; their reference."""
+        """Create credentials and return their reference."""
         path = f"{self._place}/credentials"
-        found = await self._http.send("POST", path, said, _Credential, headers=_request_id())
-        return found.credential.credentials_ref
+        created = await self._http.send("POST", path, said, _Credential, headers=_request_id())
+        return created.credential.credentials_ref
 
     async def replace_credentials(self, ref: str, said: Mapping[str, str]) -> None:
-        """Give them another password."""
+        """Replace name, user and password of credentials."""
         await self._http.send("PUT", self._path("credentials", ref), said, _Credential)
 
     async def delete_credentials(self, ref: str) -> None:
-        """Take them away; silent if they are gone."""
+        """Delete credentials; missing ones are not an error."""
         with contextlib.suppress(cloud.NotFound):
             await self._http.request("DELETE", self._path("credentials", ref))
 
@@ -233,7 +233,7 @@ def _request_id() -> Mapping[str, str]:
 async def open_client(
     url: str, authorizer: rest.Authorizer, *, project_id: str, region: str
 ) -> AsyncIterator[Client]:
-    """A client with its own connections."""
+    """Open a client with its own connection pool."""
     async with rest.open_client(
         url,
         refusal=refusals.balancers,

@@ -1,29 +1,29 @@
-"""Names that say what something is, and whose. Those of STACKIT's own managers are promises."""
+"""Ownership labels. Clusters store the names of STACKIT's own managers: never change them."""
 
 from __future__ import annotations
 
 from ccm.model import names
 
 StackitProviderName = "stackit"
-"""Of `MachineClass.provider`, and the scheme of provider IDs."""
+"""Value of `MachineClass.provider`, and scheme of provider IDs."""
 
 StackitMachineLabel = names.LABEL_STACKIT_MACHINE
-"""Label of a server: the name of its machine."""
+"""Server label: name of the machine."""
 
 StackitMachineClassLabel = names.LABEL_STACKIT_MACHINE_CLASS
-"""Label of a server: the name of its machine's class."""
+"""Server label: name of the machine's class."""
 
 CLUSTER = "kube-ccm/cluster"
-"""Label of a server: the marker of its machine's cluster, which the vendor's driver lacks."""
+"""Server label: marker of the machine's cluster. The vendor's driver does not set it."""
 
 NAMESPACE = "kube-ccm/namespace"
-"""Label of a server: the namespace of its machine."""
+"""Server label: namespace of the machine."""
 
 UID = "kube-ccm/uid"
-"""Label of a server: the UID of its machine."""
+"""Server label: UID of the machine."""
 
 BALANCER_CLUSTER = "kube-ccm.cluster"
-"""Label of a load balancer: the name of its cluster. Keys of those have no slash."""
+"""Load balancer label: name of the cluster. Keys of these labels must not contain a slash."""
 
 BALANCER_CREDENTIALS = "kube-ccm.credentials"
-"""Label of a load balancer: which credentials were last given to its observability."""
+"""Load balancer label: hash of the credentials last sent for its metrics."""

@@ -1,4 +1,4 @@
-"""What a load balancer is made of: as a Service asks for it, and as the API says it is. Pure."""
+"""Wanted and existing load balancers: comparison and orders. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import service_annotations as ann
 T = TypeVar("T")
 
 LONGEST = 63
-"""Of names; `k8s-svc-<UID>-<name>` is cut to it."""
+"""Maximum length of names (limit of the API); `k8s-svc-<UID>-<name>` is truncated to it."""
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9-]")
 
@@ -26,7 +26,7 @@ BOTH, LISTENERS, TARGETS = "ROLE_LISTENERS_AND_TARGETS", "ROLE_LISTENERS", "ROLE
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Service asks for."""
+    """Wanted load balancer."""
 
     name: str
     internal: bool
@@ -39,12 +39,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ephemeral(self) -> bool:
-        """Whether it has a public address that comes and goes with it."""
+        """Whether it has a public address that is created and deleted with it."""
         return not self.internal and not self.external_address
 
 
 def name_of(service: cloud.Service) -> str:
-    """The name of a Service's load balancer, the vendor's. A promise to old clusters."""
+    """Return the name of a Service's load balancer, as in the vendor's manager: never change it."""
     whole = f"k8s-svc-{service.uid}-{service.name}"
     return whole if len(whole) <= LONGEST else whole[:LONGEST].rstrip("-")
 
@@ -52,24 +52,24 @@ def name_of(service: cloud.Service) -> str:
 def wanted(
     service: cloud.Service, nodes: Iterable[cloud.Node], settings: config.LoadBalancer
 ) -> Recipe:
-    """What a Service asks for.
+    """Return the load balancer that a Service asks for.
 
     Raises:
-        InvalidArgument: what cannot be had, or what contradicts itself.
+        InvalidArgument: the Service asks for something unsupported or contradictory.
     """
     private = ann.agreed(service, ann.INTERNAL, ann.OLD_INTERNAL)
     internal = bool(private)
     external = ann.agreed(service, ann.EXTERNAL, ann.OLD_EXTERNAL)
-    found, keeps = targets(nodes), bool(ann.PERSISTENCE.read(service))
+    pool_targets, keeps = targets(nodes), bool(ann.PERSISTENCE.read(service))
     listeners = _listeners(service)
     pools = [
         lbapi.Pool(
-            name=one.target_pool or "",
+            name=listener.target_pool or "",
             target_port=_node_port(port),
-            targets=found,
+            targets=pool_targets,
             session_persistence=lbapi.Persistence(use_source_ip_address=keeps),
         )
-        for one, port in zip(listeners, service.ports, strict=True)
+        for listener, port in zip(listeners, service.ports, strict=True)
     ]
     return Recipe(
         name=name_of(service),
@@ -102,13 +102,13 @@ def _networks(service: cloud.Service, nodes_network: str) -> tuple[lbapi.Network
 
 
 def _ranges(service: cloud.Service) -> tuple[str, ...]:
-    found = service.spec.load_balancer_source_ranges or ann.OLD_RANGES.read(service) or ()
-    for one in found:
-        if cloud.parse_cidr(one.strip()) is None:
+    ranges = service.spec.load_balancer_source_ranges or ann.OLD_RANGES.read(service) or ()
+    for entry in ranges:
+        if cloud.parse_cidr(entry.strip()) is None:
             raise cloud.InvalidArgument(
-                f"source range {one!r} is no CIDR; expected entries like 10.0.0.0/24"
+                f"source range {entry!r} is no CIDR; expected entries like 10.0.0.0/24"
             )
-    return tuple(one.strip() for one in found)
+    return tuple(entry.strip() for entry in ranges)
 
 
 def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
@@ -116,7 +116,7 @@ def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
     ports = ann.agreed(service, ann.PROXY_PORTS, ann.OLD_PROXY_PORTS) if proxied else ()
     tcp = _first(ann.agreed(service, ann.TCP_TIMEOUT, ann.OLD_TCP_TIMEOUT), ann.TCP_IDLE)
     udp = _first(ann.agreed(service, ann.UDP_TIMEOUT, ann.OLD_UDP_TIMEOUT), ann.UDP_IDLE)
-    found = []
+    listeners = []
     for port in service.ports:
         name = port.name or f"port-{port.protocol.lower()}-{port.port}"
         is_proxied = bool(proxied) and (ports is None or port.port in ports)
@@ -131,12 +131,12 @@ def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
                     f"port {port.port}: load balancers of this cloud have TCP and UDP, not "
                     f"{port.protocol}"
                 )
-        found.append(
+        listeners.append(
             lbapi.Listener(
                 display_name=name, port=port.port, protocol=word, target_pool=name, **idle
             )
         )
-    return tuple(found)
+    return tuple(listeners)
 
 
 def _first(value: T | None, otherwise: T) -> T:
@@ -148,32 +148,36 @@ def _idle(time: timedelta) -> lbapi.Idle:
 
 
 def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
-    """The first internal address of each node that has one."""
-    found = []
+    """Return the first internal address of each node that has one."""
+    pool_targets = []
     for node in nodes:
-        internal = [one.address for one in node.status.addresses or () if one.type == "InternalIP"]
+        internal = [
+            address.address
+            for address in node.status.addresses or ()
+            if address.type == "InternalIP"
+        ]
         if internal:
-            found.append(lbapi.Target(display_name=target_name(node.name), ip=internal[0]))
-    return tuple(sorted(found, key=_of_target))
+            pool_targets.append(lbapi.Target(display_name=target_name(node.name), ip=internal[0]))
+    return tuple(sorted(pool_targets, key=_of_target))
 
 
 def target_name(name: str) -> str:
-    """The name of a node as a target may have it; one that is changed gets a part of a hash."""
+    """Return the name of a node as a valid target name; a changed name gets a hash suffix."""
     plain = _NO_NAME.sub("-", name)
     if plain == name and len(name) <= LONGEST:
         return name
     return f"{plain[:54]}-{sha256(name.encode()).hexdigest()[:7]}"
 
 
-def _of_target(one: lbapi.Target) -> tuple[str, str]:
-    return (one.display_name or "", one.ip or "")
+def _of_target(target: lbapi.Target) -> tuple[str, str]:
+    return (target.display_name or "", target.ip or "")
 
 
-# --- comparing ----------------------------------------------------------------------------------
+# --- comparison ---------------------------------------------------------------------------------
 
 
 def immutable(held: lbapi.Balancer, recipe: Recipe) -> str:
-    """What would have to change and cannot, and the annotation that asks for it; empty: nothing."""
+    """Return the first difference that cannot be changed, with its annotation; empty if none."""
     options = held.options or lbapi.Options()
     if options.private_network_only != recipe.internal:
         return f".options.privateNetworkOnly ({ann.INTERNAL.name})"
@@ -184,16 +188,16 @@ def immutable(held: lbapi.Balancer, recipe: Recipe) -> str:
     networks = held.networks or ()
     if len(networks) != len(recipe.networks):
         return f"len(.networks) ({ann.LISTENER_NETWORK.name})"
-    for at, (one, other) in enumerate(zip(networks, recipe.networks, strict=True)):
-        if one.network_id != other.network_id:
+    for at, (network, other) in enumerate(zip(networks, recipe.networks, strict=True)):
+        if network.network_id != other.network_id:
             return f".networks[{at}].networkId ({ann.LISTENER_NETWORK.name})"
-        if one.role != other.role:
+        if network.role != other.role:
             return f".networks[{at}].role ({ann.LISTENER_NETWORK.name})"
     return ""
 
 
 def fits(held: lbapi.Balancer, recipe: Recipe, metrics: lbapi.Metrics | None) -> bool:
-    """Whether it is as it is asked for."""
+    """Return whether an existing load balancer has everything that a Service asks for."""
     return (
         _shown(recipe) == _shown(of(held))
         and held.metrics == metrics
@@ -202,7 +206,7 @@ def fits(held: lbapi.Balancer, recipe: Recipe, metrics: lbapi.Metrics | None) ->
 
 
 def of(held: lbapi.Balancer) -> Recipe:
-    """What a load balancer is, in the words of what is asked for."""
+    """Return an existing load balancer in the form of a wanted one."""
     options = held.options or lbapi.Options()
     access = options.access_control or lbapi.AccessControl()
     is_static = not options.private_network_only and not options.ephemeral_address
@@ -219,18 +223,18 @@ def of(held: lbapi.Balancer) -> Recipe:
 
 
 def _shown(recipe: Recipe) -> Any:
-    """All of it that may differ and be changed; listeners and pools in order, targets in none."""
+    """Return the mutable properties; the order of targets does not count."""
     listeners = [
-        (one.display_name, one.port, one.protocol, one.target_pool, _seconds(one))
-        for one in recipe.listeners
+        (item.display_name, item.port, item.protocol, item.target_pool, _seconds(item))
+        for item in recipe.listeners
     ]
-    pools = [(one.name, one.target_port, _keeps(one), members(one)) for one in recipe.pools]
+    pools = [(item.name, item.target_port, _keeps(item), members(item)) for item in recipe.pools]
     return [recipe.plan, listeners, pools, list(recipe.ranges)]
 
 
-def _seconds(one: lbapi.Listener) -> str | None:
-    said = one.udp if one.protocol == "PROTOCOL_UDP" else one.tcp
-    return said.idle_timeout if said else None
+def _seconds(listener: lbapi.Listener) -> str | None:
+    settings = listener.udp if listener.protocol == "PROTOCOL_UDP" else listener.tcp
+    return settings.idle_timeout if settings else None
 
 
 def _keeps(pool: lbapi.Pool) -> bool:
@@ -238,12 +242,12 @@ def _keeps(pool: lbapi.Pool) -> bool:
 
 
 def members(pool: lbapi.Pool) -> list[tuple[str, str]]:
-    """Targets of a pool, in an order of their own."""
+    """Return the targets of a pool, sorted."""
     return sorted(map(_of_target, pool.targets or ()))
 
 
 def digest(recipe: Recipe, *more: object) -> str:
-    """The digest of a load balancer; `more` is what stands beside it."""
+    """Return the digest of a load balancer; `more` has further properties to include."""
     fixed = [recipe.name, recipe.internal, recipe.external_address, recipe.networks]
     return sha256(msgspec.json.encode([fixed, _shown(recipe), more])).hexdigest()[:32]
 
@@ -257,7 +261,7 @@ def order(
     metrics: lbapi.Metrics | None,
     held: lbapi.Balancer | None = None,
 ) -> Mapping[str, Any]:
-    """A load balancer as the API takes it: a new one, or in place of the one that is there."""
+    """Return a load balancer in the API's form: a new one, or a replacement of `held`."""
     options: dict[str, Any] = {
         "privateNetworkOnly": recipe.internal,
         "ephemeralAddress": recipe.ephemeral,
@@ -265,56 +269,56 @@ def order(
     }
     if metrics is not None:
         options["observability"] = {"metrics": msgspec.to_builtins(metrics)}
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "name": recipe.name,
         "labels": dict(labels),
         "networks": msgspec.to_builtins(recipe.networks),
         "planId": recipe.plan,
         "listeners": msgspec.to_builtins(recipe.listeners),
-        "targetPools": [pool_order(one, _pool(held, one.name)) for one in recipe.pools],
+        "targetPools": [pool_order(pool, _pool(held, pool.name)) for pool in recipe.pools],
         "options": options,
-        # Which security groups nodes are in is the business of whoever makes the nodes.
+        # The creator of the nodes is responsible for their security groups.
         "disableTargetSecurityGroupAssignment": True
         if held is None
         else bool(held.disable_target_security_group_assignment),
     }
     if recipe.external_address:
-        found["externalAddress"] = recipe.external_address
+        body["externalAddress"] = recipe.external_address
     if held is not None:
-        found["version"] = held.version
-    return found
+        body["version"] = held.version
+    return body
 
 
 def _pool(held: lbapi.Balancer | None, name: str) -> lbapi.Pool | None:
     pools = (held and held.target_pools) or ()
-    return next((one for one in pools if one.name == name), None)
+    return next((pool for pool in pools if pool.name == name), None)
 
 
 def pool_order(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
-    """A pool as the API takes it; a health check that somebody gave it stays."""
-    found: dict[str, Any] = {
+    """Return a pool in the API's form; a health check set by others is kept."""
+    body: dict[str, Any] = {
         "name": pool.name,
         "targetPort": pool.target_port,
         "targets": msgspec.to_builtins(pool.targets),
         "sessionPersistence": {"useSourceIpAddress": _keeps(pool)},
     }
     if held is not None and held.active_health_check is not None:
-        found["activeHealthCheck"] = held.active_health_check
-    return found
+        body["activeHealthCheck"] = held.active_health_check
+    return body
 
 
 def with_targets(pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]) -> lbapi.Pool:
-    """Return a pool with other targets."""
+    """Return a copy of a pool with other targets."""
     return msgspec.structs.replace(pool, targets=targets)
 
 
 def without_new_targets(recipe: Recipe, held: lbapi.Balancer | None) -> Recipe:
-    """Return a recipe without targets that their pool does not have yet."""
+    """Return a copy of a recipe without the targets that the existing pools lack."""
     pools = []
     for pool in recipe.pools:
         present = _pool(held, pool.name)
-        there = (present and present.targets) or ()
-        targets = tuple(one for one in pool.targets or () if one in there)
+        held_targets = (present and present.targets) or ()
+        targets = tuple(target for target in pool.targets or () if target in held_targets)
         pools.append(with_targets(pool, targets))
     return msgspec.structs.replace(recipe, pools=tuple(pools))
 
@@ -323,8 +327,8 @@ def without_new_targets(recipe: Recipe, held: lbapi.Balancer | None) -> Recipe:
 
 
 def status(held: lbapi.Balancer, service: cloud.Service | None) -> cloud.Status:
-    """Where it is reached; without a Service as if nothing special was asked for."""
+    """Return the status; without a Service, as for one without annotations."""
     internal = (held.options or lbapi.Options()).private_network_only
-    found = held.private_address if internal else held.external_address
+    address = held.private_address if internal else held.external_address
     mode: Any = "Proxy" if service is not None and ann.IP_MODE.read(service) else None
-    return cloud.Status(ingress=(cloud.Ingress(ip=found, ip_mode=mode),) if found else ())
+    return cloud.Status(ingress=(cloud.Ingress(ip=address, ip_mode=mode),) if address else ())

@@ -1,7 +1,7 @@
-"""The tables for people, written from the declarations.
+"""Generated documentation of annotations, settings and errors.
 
-`python -m providers.stackit.reference` writes `ANNOTATIONS.md`, `SETTINGS.md` and `ERRORS.md` anew
-beside this module; a test compares them.
+`python -m providers.stackit.reference` writes `ANNOTATIONS.md`, `SETTINGS.md` and `ERRORS.md`
+beside this module. A test checks that they are current.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _WRITTEN = (
 
 
 def annotation_table() -> str:
-    """What stands in `ANNOTATIONS.md`."""
+    """Return the content of `ANNOTATIONS.md`."""
     return f"# Service annotations of STACKIT\n\n{_WRITTEN}\n{service_annotations.table()}\n"
 
 
 def setting_table() -> str:
-    """What stands in `SETTINGS.md`."""
+    """Return the content of `SETTINGS.md`."""
     return (
         f"# Settings of STACKIT\n\n{_WRITTEN}\n"
         f"## Cloud config\n\n{markdown(config.Config)}\n\n"
@@ -35,14 +35,14 @@ def setting_table() -> str:
 
 
 def error_table() -> str:
-    """What stands in `ERRORS.md`."""
+    """Return the content of `ERRORS.md`."""
     rows = ["| answer | when | code | node, Service | machine |", "| --- | --- | --- | --- | --- |"]
-    for one in refusals.TABLE:
-        code = CODES[one.kind].name
-        shown = code if one.kind.__name__ == code else f"{code} (`{one.kind.__name__}`)"
+    for row in refusals.TABLE:
+        code = CODES[row.kind].name
+        shown = code if row.kind.__name__ == code else f"{code} (`{row.kind.__name__}`)"
         rows.append(
-            f"| {one.answer} | {one.when} | {shown} | {POLICY[one.kind].value} | "
-            f"{one.machine or refusals.machine_retry(one.kind)} |"
+            f"| {row.answer} | {row.when} | {shown} | {POLICY[row.kind].value} | "
+            f"{row.machine or refusals.machine_retry(row.kind)} |"
         )
     text = "\n".join(rows)
     return (
@@ -60,11 +60,11 @@ FILES = {
     "SETTINGS.md": setting_table,
     "ERRORS.md": error_table,
 }
-"""Name -> what stands there."""
+"""File name -> function that returns the content."""
 
 
 def write() -> None:
-    """Write all of them."""
+    """Write all files."""
     for name, text in FILES.items():
         (FOLDER / name).write_text(text(), encoding="utf-8")
 

@@ -1,7 +1,7 @@
-"""What the APIs of STACKIT say about errors, and what it means: one table, for all of them.
+"""Error responses of the STACKIT APIs and their meaning: one table for all APIs.
 
-An absence is believed where status 404 comes with words of the API itself. The load balancer API
-documents a 404 without words; `SilentAbsence` has it looked for in a listing.
+Status 404 means absence only with a body of the API itself. The load balancer API documents a 404
+without body; `SilentAbsence` makes the client verify the absence with a listing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ccm import cloud
 from ccm.cloud import rest
 
 EXHAUSTED = ("no valid host", "quota")
-"""Words of a message that tell of capacity or quota, whatever the status; in small letters."""
+"""Lower-case texts in a message that indicate exhausted capacity or quota, whatever the status."""
 
 
 class SilentAbsence(cloud.NotFound):
-    """Status 404 without a word: perhaps of the API, perhaps of a proxy."""
+    """Status 404 without a body, from the API or from a proxy."""
 
 
 class Meaning(NamedTuple):
-    """One line of the table.
+    """Row of the error table.
 
     Attributes:
-        answer: what comes from the cloud.
-        kind: what it is to us.
-        when: what it tells.
-        machine: when a machine is tried again; empty = by the kind.
+        answer: response of the API.
+        kind: error class of the SDK.
+        when: meaning of the response.
+        machine: retry of a machine, if it differs from that of `kind`.
     """
 
     answer: str
@@ -69,20 +69,20 @@ TABLE: tuple[Meaning, ...] = (
     ),
     Meaning("anything else", cloud.Unknown, "an answer that nobody can read"),
 )
-"""Everything that may come, in the order of statuses."""
+"""All error responses, ordered by status."""
 
 STATUSES: Mapping[int, type[cloud.CloudError]] = {
     **rest.STATUSES,
     **{int(one.answer): one.kind for one in TABLE if one.answer.isdigit() and one.answer != "404"},
 }
-"""HTTP status -> what it means where the words say nothing more special."""
+"""HTTP status -> error class, unless the body is more specific."""
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "404": cloud.NotFound,
     "silent": SilentAbsence,
     **dict.fromkeys(EXHAUSTED, cloud.ResourceExhausted),
 }
-"""What `iaas` and `balancers` below make of a body -> what it means."""
+"""Error code, as extracted from a body by `iaas` or `balancers` below -> error class."""
 
 
 class _Iaas(msgspec.Struct, frozen=True):
@@ -101,37 +101,37 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 NOT_FOUND = 5
-"""Of gRPC, whose codes the load balancer API has."""
+"""gRPC code that the load balancer API uses in its error bodies."""
 
 
 def iaas(body: bytes) -> rest.Refusal:
-    """The words of the IaaS API."""
-    said = msgspec.json.decode(body, type=_Iaas)
-    return rest.Refusal(code=exhausted(said.msg) or str(said.code), message=said.msg)
+    """Parse an error response of the IaaS API."""
+    error = msgspec.json.decode(body, type=_Iaas)
+    return rest.Refusal(code=exhausted(error.msg) or str(error.code), message=error.msg)
 
 
 def balancers(body: bytes) -> rest.Refusal:
-    """The words of the load balancer API; nothing at all is a word there."""
+    """Parse an error response of the load balancer API; an empty body is valid there."""
     if not body.strip():
         return rest.Refusal(code="silent")
-    said = msgspec.json.decode(body, type=_Balancers)
-    code = "404" if said.code == NOT_FOUND else str(said.code)
-    return rest.Refusal(code=exhausted(said.message) or code, message=said.message)
+    error = msgspec.json.decode(body, type=_Balancers)
+    code = "404" if error.code == NOT_FOUND else str(error.code)
+    return rest.Refusal(code=exhausted(error.message) or code, message=error.message)
 
 
 def tokens(body: bytes) -> rest.Refusal:
-    """The words of the token API, which are those of OAuth."""
-    said = msgspec.json.decode(body, type=_Tokens)
-    return rest.Refusal(code=said.error, message=said.error_description)
+    """Parse an error response of the token API, which has the form of OAuth."""
+    error = msgspec.json.decode(body, type=_Tokens)
+    return rest.Refusal(code=error.error, message=error.error_description)
 
 
 @contextlib.contextmanager
 def of_order() -> Iterator[None]:
-    """What errors mean where something is ordered.
+    """Translate the errors of a creation.
 
     Raises:
-        FailedPrecondition: what the order names is not there.
-        ResourceExhausted: a quota is used up, though the status says to come back soon.
+        FailedPrecondition: a resource that the order references does not exist.
+        ResourceExhausted: a quota is used up, although the status suggests a retry.
     """
     try:
         yield
@@ -144,15 +144,15 @@ def of_order() -> Iterator[None]:
 
 
 def exhausted(text: str) -> str:
-    """Which of `EXHAUSTED` a text has; empty: none."""
-    return next((one for one in EXHAUSTED if one in text.lower()), "")
+    """Return the text of `EXHAUSTED` that a message contains; empty if there is none."""
+    return next((word for word in EXHAUSTED if word in text.lower()), "")
 
 
 _SOON = (cloud.Unknown, cloud.DeadlineExceeded, cloud.Aborted, cloud.Unavailable)
 
 
 def machine_retry(kind: type[cloud.CloudError]) -> str:
-    """When a machine is tried again after an error of its creation, in words."""
+    """Describe when the creation of a machine is retried after an error."""
     if kind is cloud.RetryAfter:
         return "after that time"
     if kind is cloud.ResourceExhausted:
