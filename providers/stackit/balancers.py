@@ -1,8 +1,8 @@
 """Load balancers of STACKIT, over its client.
 
-One is found by its name, which has the Service's UID. Each change is one request with everything in
-it, so whatever a call that was cut short left behind is what the next one finds. While the cloud
-works on one, `RetryAfter` says so.
+A load balancer is found by its name, which contains the Service's UID. Each change is one request
+with the complete configuration, so that a call can continue after an interrupted one. While the
+cloud works on a load balancer, calls raise `RetryAfter`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from .marks import BALANCER_CLUSTER, BALANCER_CREDENTIALS, StackitProviderName
 
 
 class Credentials:
-    """Those of every load balancer, if the settings have any."""
+    """Credentials for the metrics of all load balancers, if configured."""
 
     def __init__(self, api: lbapi.Client, given: config.Variables) -> None:
         self._api = api
         self.url = given.remotewrite_endpoint
         self._said = {"username": given.remotewrite_user, "password": given.remotewrite_password}
         seed = "\n".join((self.url, *self._said.values()))
-        # Too short to try passwords against.
+        # Truncated, so that the hash does not help to guess the password.
         self.mark = sha256(seed.encode()).hexdigest()[:6] if self.url else ""
 
     async def ensured(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
-        """What a load balancer has to refer to; no request where that is known.
+        """Create or update credentials and return the metrics settings; None if not configured.
 
-        A new one needs two, and one more for each that an earlier call left behind.
+        No request if the label shows that they are current. New credentials take two requests, and
+        one more for each that an earlier call left behind.
         """
         if not self.url:
             return None
@@ -45,41 +46,41 @@ class Credentials:
             try:
                 await self._api.replace_credentials(ref, said)
             except cloud.NotFound:
-                ref = None  # somebody deleted them
+                ref = None  # the credentials were deleted
         if ref is None:
             await self.remove(name)
             ref = await self._api.create_credentials(said)
         return lbapi.Metrics(credentials_ref=ref, push_url=self.url)
 
     async def remove(self, name: str) -> None:
-        """Take away all that bear a load balancer's name, which must not refer to them any more."""
-        for one in await self._api.credentials():
-            if one.display_name == name:
-                await self._api.delete_credentials(one.credentials_ref)
+        """Delete all credentials with a load balancer's name; it must not use them any more."""
+        for credential in await self._api.credentials():
+            if credential.display_name == name:
+                await self._api.delete_credentials(credential.credentials_ref)
 
 
 AGAIN_S = 10.0
-"""After so long it is asked whether the cloud has done it (the vendor's manager)."""
+"""Retry delay, in seconds, while the cloud works on a load balancer (from the vendor's manager)."""
 
 GOING_S = 5.0
-"""Likewise of a deletion."""
+"""Retry delay, in seconds, while the cloud deletes a load balancer."""
 
 REFUSED = (cloud.InvalidArgument, cloud.FailedPrecondition, cloud.Unknown)
-"""Errors of an order that may be about one target: others are added even so."""
+"""Errors of an order that may concern one target; other targets are still added."""
 
 READY, ERROR, GOING = "STATUS_READY", "STATUS_ERROR", "STATUS_TERMINATING"
 
 LEAVING = "leaving"
-"""Label of a load balancer whose credentials are yet to be deleted."""
+"""Value of the credentials label while the credentials are being removed."""
 
 OURS = "k8s-svc-"
-"""What names of Services' load balancers begin with."""
+"""Prefix of the names of Services' load balancers."""
 
 _log = log.logger(StackitProviderName)
 
 
 class StackitBalancers:
-    """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
+    """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
     def __init__(
         self, api: lbapi.Client, settings: config.LoadBalancer, credentials: Credentials
@@ -89,7 +90,7 @@ class StackitBalancers:
         self._credentials = credentials
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
-        """`k8s-svc-<UID>-<name>`, cut to 63 characters."""
+        """Return `k8s-svc-<UID>-<name>`, truncated to 63 characters."""
         return recipes.name_of(service)
 
     async def get_load_balancer(
@@ -97,27 +98,28 @@ class StackitBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID says enough
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Its status, without an address while it is new; one request."""
-        found = await self._api.balancer(recipes.name_of(service))
-        if found is None:
+        """Return the status, without an address while it is new: one request."""
+        held = await self._api.balancer(recipes.name_of(service))
+        if held is None:
             return None
         try:
-            return recipes.status(found, service)
-        except cloud.InvalidArgument:  # a wrong annotation must not keep it from being deleted
-            return recipes.status(found, None)
+            return recipes.status(held, service)
+        except cloud.InvalidArgument:  # an invalid annotation must not block the deletion
+            return recipes.status(held, None)
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
-        """One request to find it, and one to make it or to bring it in step.
+        """Create or update: one request to find it, and one to create or replace it.
 
         Raises:
-            InvalidArgument: the Service asks for something the cloud does not have.
-            FailedPrecondition: it asks for a change that the cloud does not make.
-            ImplementedElsewhere: its class is another controller's, and there is none.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud failed, or refused some targets and all else is done; the message
-                has the cloud's reason.
+            InvalidArgument: the Service asks for something the cloud does not offer.
+            FailedPrecondition: the Service asks for a change that the API does not support, or the
+                load balancer belongs to another cluster.
+            ImplementedElsewhere: the class is another controller's, and no load balancer exists.
+            RetryAfter: the cloud works on the load balancer.
+            Aborted: it failed, or the cloud refused some targets and did everything else; the
+                message has the cloud's reason.
         """
         held = await self._found(cluster_name, recipes.name_of(service))
         if held is None:
@@ -130,24 +132,24 @@ class StackitBalancers:
             held = await self._in_step(cluster_name, recipe, held)
         _check_ready(held)
         status = recipes.status(held, service)
-        # Nothing is left to do here unless the order was refused because of its targets.
+        # Changes nothing unless the order was refused because of its targets.
         await self._give(held, recipes.targets(nodes), status)
         return status
 
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
-        """One request to find it, another for each pool whose members differ.
+        """Update the members: one request to find it, another for each pool that differs.
 
         Raises:
-            NotFound: there is none.
-            RetryAfter: the cloud works on it.
-            Aborted: the cloud refused some targets; the others are as they should be.
+            NotFound: the load balancer does not exist.
+            RetryAfter: the load balancer is being deleted.
+            Aborted: the cloud refused some targets and has the others.
         """
         held = await self._found(cluster_name, recipes.name_of(service))
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
-        # Every pool has the same members, whatever the Service asks for beside them.
+        # All pools have the same members, whatever else the Service asks for.
         await self._give(held, recipes.targets(nodes))
 
     async def ensure_load_balancer_deleted(
@@ -155,7 +157,7 @@ class StackitBalancers:
         cluster_name: str,
         service: cloud.Service,
     ) -> None:
-        """Three requests; so for credentials of its metrics. Not over before it is gone.
+        """Delete the load balancer and the credentials of its metrics: three requests and more.
 
         Raises:
             RetryAfter: the cloud still works on it.
@@ -163,19 +165,19 @@ class StackitBalancers:
         await self._remove(cluster_name, recipes.name_of(service), is_named=True)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """As `ensure_load_balancer_deleted`, but only with the label of this cluster."""
+        """Delete a load balancer by name, only if it has the label of this cluster."""
         await self._remove(cluster_name, name, is_named=False)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """All of Services, but for those of another cluster; one request for each 100."""
+        """Return all load balancers of Services, except other clusters': one request per 100."""
         return [
             cloud.LoadBalancerRecord(
-                name=one.name,
-                digest=self._held_digest(one) if one.status == READY else "",
-                status=recipes.status(one, None),
+                name=held.name,
+                digest=self._held_digest(held) if held.status == READY else "",
+                status=recipes.status(held, None),
             )
-            for one in await self._api.balancers()
-            if one.name.startswith(OURS) and _is_ours(one, cluster_name)
+            for held in await self._api.balancers()
+            if held.name.startswith(OURS) and _is_ours(held, cluster_name)
         ]
 
     def load_balancer_digest(
@@ -184,7 +186,7 @@ class StackitBalancers:
         service: cloud.Service,
         nodes: Sequence[cloud.Node],
     ) -> str:
-        """The digest of what `ensure_load_balancer` would make."""
+        """Return the digest that the load balancer has after `ensure_load_balancer`."""
         recipe = recipes.wanted(service, nodes, self._settings)
         shape = [ann.IP_MODE.name] if ann.IP_MODE.read(service) else []
         return recipes.digest(recipe, self._credentials.url, self._credentials.mark, *shape)
@@ -210,7 +212,7 @@ class StackitBalancers:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=GOING_S)
         return held
 
-    # --- making and changing --------------------------------------------------------------------
+    # --- creation and changes -------------------------------------------------------------------
 
     async def _create(self, cluster_name: str, recipe: recipes.Recipe) -> lbapi.Balancer:
         metrics = await self._credentials.ensured(None, recipe.name)
@@ -222,11 +224,11 @@ class StackitBalancers:
                 lambda asked: self._api.create(recipes.order(asked, labels, metrics)),
             )
         except cloud.Aborted:
-            # Made meanwhile by a call whose answer was lost.
-            found = await self._found(cluster_name, recipe.name)
-            if found is None:
+            # An earlier call created it and lost the response.
+            existing = await self._found(cluster_name, recipe.name)
+            if existing is None:
                 raise
-            return found
+            return existing
 
     async def _in_step(
         self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
@@ -253,14 +255,14 @@ class StackitBalancers:
     async def _switched_off(
         self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
     ) -> lbapi.Balancer:
-        """Without metrics and their credentials; the label says so until it is done."""
+        """Remove metrics and credentials; the label marks the removal as pending until then."""
         if held.metrics:
             labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: LEAVING}
-            name, there = held.name, held
+            name, before = held.name, held
             held = await _sent(
                 recipe,
                 held,
-                lambda asked: self._api.replace(name, recipes.order(asked, labels, None, there)),
+                lambda asked: self._api.replace(name, recipes.order(asked, labels, None, before)),
             )
         await self._credentials.remove(held.name)
         return held
@@ -271,10 +273,10 @@ class StackitBalancers:
         targets: tuple[lbapi.Target, ...],
         status: cloud.Status | None = None,
     ) -> None:
-        """Give each pool these targets, where it has others.
+        """Set the targets of all pools where they differ.
 
         Raises:
-            Aborted: the cloud refused some; it carries the Status.
+            Aborted: the cloud refused some targets; the error carries the status.
         """
         refused: dict[str, str] = {}
         for pool in held.target_pools or ():
@@ -284,33 +286,35 @@ class StackitBalancers:
                 except REFUSED as error:
                     refused[f"pool {pool.name}"] = str(error)
         if refused:
-            told = "; ".join(f"{what}: {why}" for what, why in sorted(refused.items()))
+            details = "; ".join(
+                f"{subject}: {reason}" for subject, reason in sorted(refused.items())
+            )
             raise cloud.Aborted(
-                f"targets refused by the cloud: {told}; correct the addresses of the nodes"
+                f"targets refused by the cloud: {details}; correct the addresses of the nodes"
             ).carrying(status)
 
     async def _set_targets(
         self, name: str, pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]
     ) -> dict[str, str]:
-        """Set the targets of a pool; return which are refused, and why.
+        """Set the targets of a pool and return the refused ones with the reasons.
 
-        One request, and more where one is refused.
+        One request, and more if a target is refused.
         """
-        there = pool.targets or ()
-        stay = tuple(one for one in targets if one in there)
-        new = tuple(one for one in targets if one not in there)
+        present = pool.targets or ()
+        stay = tuple(target for target in targets if target in present)
+        new = tuple(target for target in targets if target not in present)
 
         async def put(given: tuple[lbapi.Target, ...]) -> None:
             order = recipes.pool_order(recipes.with_targets(pool, given), pool)
             await self._api.replace_pool(name, order)
 
         async def split(
-            given: tuple[lbapi.Target, ...], more: tuple[lbapi.Target, ...], why: Exception
+            given: tuple[lbapi.Target, ...], more: tuple[lbapi.Target, ...], reason: Exception
         ) -> tuple[lbapi.Target, ...]:
-            """Halve until a refused one is alone: the API does not say which it refuses."""
+            """Bisect until a refused target is alone: the API does not name it."""
             half = len(more) // 2
             if not half:
-                refused[f"node {more[0].display_name} ({more[0].ip})"] = str(why)
+                refused[f"node {more[0].display_name} ({more[0].ip})"] = str(reason)
                 return given
             for part in (more[:half], more[half:]):
                 try:
@@ -326,19 +330,19 @@ class StackitBalancers:
         except REFUSED as error:
             if not new:
                 raise
-            if len(new) > 1 or len(stay) < len(there):
-                # Nodes that are gone leave first. If that is refused, no new target is to blame.
+            if len(new) > 1 or len(stay) < len(present):
+                # Remove old targets first: if that is refused, no new target is the cause.
                 await put(stay)
             await split(stay, new, error)
         return refused
 
     def _labels(self, cluster_name: str, held: lbapi.Balancer | None) -> dict[str, str]:
-        """All labels of a load balancer; those that somebody else gave it stay."""
-        theirs = dict((held and held.labels) or {})
-        theirs.pop(BALANCER_CREDENTIALS, None)
+        """Return all labels of a load balancer; labels set by others are kept."""
+        labels = dict((held and held.labels) or {})
+        labels.pop(BALANCER_CREDENTIALS, None)
         mark = self._credentials.mark
         return {
-            **theirs,
+            **labels,
             **self._settings.extra_labels,
             BALANCER_CLUSTER: label_value(cluster_name),
             **({BALANCER_CREDENTIALS: mark} if mark else {}),
@@ -349,7 +353,7 @@ class StackitBalancers:
         if held is not None:
             owner = held.label(BALANCER_CLUSTER)
             if owner != label_value(cluster_name) and (owner or not is_named):
-                return  # of a copy of this cluster, or of nobody who is known
+                return  # of another cluster, or unlabelled and not requested for a Service
             if held.status != GOING:
                 await self._api.delete(name)
                 held = await self._api.balancer(name)
@@ -363,7 +367,7 @@ async def _sent(
     held: lbapi.Balancer | None,
     send: Callable[[recipes.Recipe], Awaitable[lbapi.Balancer]],
 ) -> lbapi.Balancer:
-    """Send an order; one that is refused once more without new targets."""
+    """Send an order; if it is refused, retry once without new targets."""
     try:
         return await send(recipe)
     except REFUSED:
@@ -374,7 +378,7 @@ async def _sent(
 
 
 def _is_ours(held: lbapi.Balancer, cluster_name: str) -> bool:
-    """Whether it is of this cluster, or of one that does not say so."""
+    """Return whether a load balancer has the label of this cluster, or no cluster label."""
     return held.label(BALANCER_CLUSTER) in ("", label_value(cluster_name))
 
 
@@ -386,20 +390,22 @@ def _check_class(service: cloud.Service) -> None:
 
 def _check_ready(held: lbapi.Balancer) -> None:
     if held.status == ERROR:
-        said = "; ".join(f"[{one.type}] {one.description}" for one in held.errors or ())
-        raise cloud.Aborted(f"load balancer {held.name} is in state ERROR: {said or 'no reason'}")
+        errors = "; ".join(f"[{entry.type}] {entry.description}" for entry in held.errors or ())
+        raise cloud.Aborted(f"load balancer {held.name} is in state ERROR: {errors or 'no reason'}")
     if held.status != READY:
         text = f"load balancer {held.name} is {held.status}, not ready yet"
         raise cloud.RetryAfter(text, seconds=AGAIN_S)
 
 
 def _tell_of_what_has_no_effect(service: cloud.Service) -> None:
-    found = [one.name for one in ann.UNSUPPORTED if one.name in service.annotations]
-    if found:
+    ignored = [
+        annotation.name for annotation in ann.UNSUPPORTED if annotation.name in service.annotations
+    ]
+    if ignored:
         _log.warning(
             "Annotations of older load balancers have no effect",
             service=service.key,
-            annotations=", ".join(found),
+            annotations=", ".join(ignored),
         )
     flavor = ann.FLAVOR.read(service)
     if flavor and ann.PLAN.name not in service.annotations:

@@ -1,14 +1,14 @@
-"""Servers by request: the driver for MachineClasses, in the words of STACKIT's own driver.
+"""Machine driver of STACKIT, compatible with STACKIT's own driver.
 
 Provider spec  see `Spec`
 Credentials    `project-id` and `serviceaccount.json`, see `Spec`
 
-A server has the labels of the vendor's driver, machine and class, and three more: the cluster's
-marker, the machine's namespace and its UID. Names of servers are not unique here. A server that has
-the name of a machine and other labels is in the way all the same: nodes are found by their names.
+A server has the labels of the vendor's driver, machine and class, and three more: the cluster
+marker, the machine's namespace and its UID. Server names are not unique in this cloud. A server
+with the name of a machine but other labels still blocks the machine, since nodes are found by name.
 
-Provider IDs do not say the region, and a class may change it. So each machine remembers where its
-server is (`LastKnownState`), and is looked for there first.
+Provider IDs do not contain the region, and the region of a class may change. Each machine therefore
+records the region of its server (`LastKnownState`), which takes precedence.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from .marks import (
 
 PROJECT_ID = "project-id"
 SERVICE_ACCOUNT = "serviceaccount.json"
-"""Keys of the Secret; the project is a UUID, the other one a service account's key, JSON."""
+"""Keys of the Secret: the project ID, a UUID, and a service account key in JSON."""
 
 CREDENTIALS = "secretRef"
-"""The field of a class that its problems with credentials are about. Never `secret`: a text after
-`secret:` is taken for one, and redacted."""
+"""Field of the class that credential problems refer to. Never `secret`: log redaction removes the
+text after `secret:`."""
 
 _MACHINE_TYPE = re.compile(r"[a-z]+\d+[a-z]*\.\d+[a-z]*(\.[a-z]+\d+)*", re.ASCII)
 _ZONE = re.compile(r"[a-z0-9]+-(?:\d+|m)", re.ASCII)
@@ -56,25 +56,25 @@ _MAIL = re.compile(r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,}", re.ASCII)
 _HOST = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)
 
 SOURCES = ("image", "snapshot", "volume")
-"""What a boot volume may be made of. The API documents image and volume."""
+"""Possible sources of a boot volume. The API documents image and volume."""
 
 
 class Networking(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Exactly one of the two; cards fit one machine only."""
+    """Network or network cards: exactly one of the two. Cards can serve one machine only."""
 
     network_id: str | None = None
     nic_ids: tuple[str, ...] | None = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What a boot volume is made of."""
+    """Source of a boot volume."""
 
     type: str = ""
     id: str = ""
 
 
 class BootVolume(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The volume that a server boots from; `size` is GB."""
+    """Boot volume of a server; `size` is in GB."""
 
     size: int = 0
     performance_class: str = ""
@@ -83,16 +83,16 @@ class BootVolume(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """The vendor's agent in the server."""
+    """The vendor's agent on the server."""
 
     provisioned: bool | None = None
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The `providerSpec` of a MachineClass; null is the same as nothing.
+    """The `providerSpec` of a MachineClass; null means the default.
 
-    `userData` goes before that of the Secret. `bootVolume` goes with its server unless it says
-    otherwise, and so it does where there is nothing about it.
+    `userData` takes precedence over that of the Secret. The boot volume is deleted with its server
+    unless `bootVolume.deleteOnTermination` is false.
     """
 
     region: str
@@ -114,39 +114,41 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def read(given: Mapping[str, Any]) -> Spec:
-    """A spec that holds.
+    """Parse a provider spec.
 
     Raises:
-        InvalidArgument: it does not; the message names every fault.
+        InvalidArgument: the spec is invalid; the message lists every problem.
     """
-    if found := list(_problems(given)):
-        raise cloud.InvalidArgument("; ".join(map(str, found)))
+    if faults := list(_problems(given)):
+        raise cloud.InvalidArgument("; ".join(map(str, faults)))
     return msgspec.convert(without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
-    """Everything that is wrong with credentials and a spec, in that order."""
+    """Return all problems of the credentials and the spec, in that order."""
     return [*_secret(credentials), *_problems(given)]
 
 
 def region_of(given: Mapping[str, Any]) -> str:
-    """The region that a spec names, whatever else is wrong with it; empty without one."""
-    found = given.get("region")
-    return found if isinstance(found, str) and REGION.fullmatch(found) else ""
+    """Return the region of a spec that may otherwise be invalid; empty without one."""
+    region = given.get("region")
+    return region if isinstance(region, str) and REGION.fullmatch(region) else ""
 
 
 def project(credentials: Mapping[str, bytes]) -> str:
-    """The project of a Secret. Raises InvalidArgument."""
-    if found := [one for one in _secret(credentials) if PROJECT_ID in one.message]:
-        raise cloud.InvalidArgument(found[0].message)
+    """Return the project ID of a Secret. Raises `InvalidArgument`."""
+    if faults := [fault for fault in _secret(credentials) if PROJECT_ID in fault.message]:
+        raise cloud.InvalidArgument(faults[0].message)
     return _text(credentials, PROJECT_ID).lower()
 
 
-def name_fault(who: cloud.Identity) -> str:
-    """What is wrong with the names of a machine; empty: nothing."""
-    if not _HOST.fullmatch(who.name):
-        return f"the name of the machine, {who.name!r}, cannot be that of a server: 63 characters"
-    for word, text in (("cluster", who.cluster), ("class", who.pool)):
+def name_fault(identity: cloud.Identity) -> str:
+    """Return the problem with the names of a machine; empty if there is none."""
+    if not _HOST.fullmatch(identity.name):
+        return (
+            f"the name of the machine, {identity.name!r}, cannot be that of a server: 63 characters"
+        )
+    for word, text in (("cluster", identity.cluster), ("class", identity.pool)):
         if not is_label_value(text):
             return (
                 f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
@@ -156,16 +158,16 @@ def name_fault(who: cloud.Identity) -> str:
 
 
 def _text(credentials: Mapping[str, bytes], key: str) -> str:
-    # A Secret is often made of a file, and a file ends with a line.
+    # A Secret created from a file usually ends with a line feed.
     return credentials.get(key, b"").decode(errors="replace").strip()
 
 
 def _secret(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
-    said = _text(credentials, PROJECT_ID)
-    if not said:
+    project_id = _text(credentials, PROJECT_ID)
+    if not project_id:
         yield _problem(CREDENTIALS, f"{PROJECT_ID} is missing; give the ID of the project")
-    elif not UUID.fullmatch(said):
-        yield _problem(CREDENTIALS, f"{PROJECT_ID} is {said!r}; it must be a UUID")
+    elif not UUID.fullmatch(project_id):
+        yield _problem(CREDENTIALS, f"{PROJECT_ID} is {project_id!r}; it must be a UUID")
     key = _text(credentials, SERVICE_ACCOUNT)
     if not key:
         yield _problem(CREDENTIALS, f"{SERVICE_ACCOUNT} is missing; give a service account's key")
@@ -182,13 +184,13 @@ def _problem(field: str, message: str) -> cloud.Problem:
 
 def _problems(given: Mapping[str, Any]) -> Iterator[cloud.Problem]:
     values, unread = converted(given, Spec, knows_all=False)
-    broken = {one.field for one in unread}
+    broken = {fault.field for fault in unread}
     for field, check in _CHECKS.items():
-        yield from (one for one in unread if one.field == field)
+        yield from (fault for fault in unread if fault.field == field)
         if field not in broken:
             for text in check(values.get(field), values):
                 yield _problem(field, text)
-    yield from (one for one in unread if one.field not in _CHECKS)
+    yield from (fault for fault in unread if fault.field not in _CHECKS)
 
 
 Check = Callable[[Any, Mapping[str, Any]], Iterator[str]]
@@ -206,9 +208,9 @@ def _may(value: Any, pattern: re.Pattern[str], what: str) -> Iterator[str]:
 
 def _each(pattern: re.Pattern[str], what: str) -> Check:
     def check(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
-        for at, one in enumerate(value or ()):
-            if not pattern.fullmatch(one):
-                yield f"[{at}] {one!r} must be {what}"
+        for at, entry in enumerate(value or ()):
+            if not pattern.fullmatch(entry):
+                yield f"[{at}] {entry!r} must be {what}"
 
     return check
 
@@ -233,8 +235,8 @@ def _check_networking(value: Networking | None, _: Mapping[str, Any]) -> Iterato
     if value is None or (value.network_id is None) == (not value.nic_ids):
         yield "needs exactly one of networkId and nicIds"
         return
-    for one in (value.network_id,) if value.network_id is not None else value.nic_ids or ():
-        yield from _must(one, UUID, "a UUID")
+    for uuid in (value.network_id,) if value.network_id is not None else value.nic_ids or ():
+        yield from _must(uuid, UUID, "a UUID")
 
 
 def _check_boot_volume(value: BootVolume | None, _: Mapping[str, Any]) -> Iterator[str]:
@@ -255,9 +257,9 @@ def _groups(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _allowed(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
-    for at, one in enumerate(value or ()):
-        if "/" not in one or cloud.parse_cidr(one) is None:
-            yield f"[{at}] {one!r} must be a range such as 10.0.0.0/24"
+    for at, cidr in enumerate(value or ()):
+        if "/" not in cidr or cloud.parse_cidr(cidr) is None:
+            yield f"[{at}] {cidr!r} must be a range such as 10.0.0.0/24"
 
 
 def _mails(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
@@ -281,7 +283,7 @@ _CHECKS: Mapping[str, Check] = {
     "affinityGroup": lambda value, _: _may(value, UUID, "a UUID"),
     "serviceAccountMails": _mails,
 }
-"""Field -> what is wrong with it, in the order in which it is told."""
+"""Field -> check, in the order in which problems are reported."""
 
 
 MARKS = Marks(
@@ -313,11 +315,11 @@ Clients = cloud.Sessions[iaas.Client]
 
 
 def open_clients(given: config.Variables, url: str = config.IAAS_URL) -> Clients:
-    """Clients of the cloud by credentials.
+    """Return a pool of clients, one per set of credentials.
 
     Args:
-        given: the variables.
-        url: of the IaaS API, where they do not say.
+        given: environment variables.
+        url: URL of the IaaS API, unless the variables contain one.
     """
 
     @contextlib.asynccontextmanager
@@ -342,29 +344,29 @@ def _key(credentials: cloud.Credentials) -> auth.Key:
 
 
 class StackitMachines(cloud.Driver[Clients]):
-    """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+    """Implementation of `MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     csi_driver = "block-storage.csi.stackit.cloud"
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Two requests: a look for what has the name, and the order."""
-        if found := problems(req.provider_spec, req.credentials):
-            raise cloud.InvalidArgument("; ".join(map(str, found)))
-        spec, who = read(req.provider_spec), req.identity
-        if fault := name_fault(who):
+        """Create the server: two requests, a listing and the order; one if it exists."""
+        if faults := problems(req.provider_spec, req.credentials):
+            raise cloud.InvalidArgument("; ".join(map(str, faults)))
+        spec, identity = read(req.provider_spec), req.identity
+        if fault := name_fault(identity):
             raise cloud.InvalidArgument(fault)
         place = Place(project(req.credentials), spec.region)
         order = _order(req, spec)
-        async with self._client(req.credentials, who.pool) as api:
-            every = await api.servers(place)
-            server = await _adoptable(api, place, every, who)
+        async with self._client(req.credentials, identity.pool) as api:
+            servers = await api.servers(place)
+            server = await _adoptable(api, place, servers, identity)
             if server is None:
-                _check_cards(spec, every)
+                _check_cards(spec, servers)
                 server = await _ordered(api, place, order)
         return _info(server, place)
 
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """One request while it boots; then, for `allowedAddresses`, one and one for each card."""
+        """Wait for the boot and set `allowedAddresses`: one request, then one plus one per card."""
         spec = read(req.provider_spec)
         async with self._client(req.credentials, req.identity.pool) as api:
             place, server_id = await _located(api, req)
@@ -382,7 +384,7 @@ class StackitMachines(cloud.Driver[Clients]):
         return _info(server, place)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """One request."""
+        """Return the status: one request, two without provider ID. Raises `NotFound`."""
         if _was_never_ordered(req):
             raise cloud.NotFound(f"no server of machine {req.identity.name} was ever ordered")
         async with self._client(req.credentials, req.identity.pool) as api:
@@ -396,7 +398,7 @@ class StackitMachines(cloud.Driver[Clients]):
         return info
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Three requests, one more without a provider ID; not over before the server is gone."""
+        """Delete the server: three requests, four without provider ID. Raises `RetryAfter`."""
         if _was_never_ordered(req):
             return cloud.DeleteMachineResponse()
         async with self._client(req.credentials, req.identity.pool) as api:
@@ -405,46 +407,46 @@ class StackitMachines(cloud.Driver[Clients]):
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
-        """One request."""
+        """Return the servers of a class: one request."""
         place = _place(req.provider_spec, req.credentials)
         async with self._client(req.credentials, req.pool) as api:
-            found = await api.servers(place, {StackitMachineClassLabel: req.pool})
+            servers = await api.servers(place, {StackitMachineClassLabel: req.pool})
         return [
             cloud.MachineRecord(
-                identity=MARKS.identity(one.labels, one.name),
-                info=_info(one, place),
-                initialized=one.status != "CREATING",
-                created=moment(one.created_at),
+                identity=MARKS.identity(server.labels, server.name),
+                info=_info(server, place),
+                initialized=server.status != "CREATING",
+                created=moment(server.created_at),
             )
-            for one in found
+            for server in servers
         ]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """One request for each thing that the spec names, if it is to be live."""
-        found = list(problems(spec, credentials))
-        if live and not found:
+        """Return the problems of a spec; `live` looks up each referenced ID: one request each."""
+        faults = list(problems(spec, credentials))
+        if live and not faults:
             try:
-                found += await self._absent(read(spec), credentials)
+                faults += await self._absent(read(spec), credentials)
             except (cloud.Unauthenticated, cloud.PermissionDenied, cloud.InvalidArgument) as error:
-                found.append(cloud.Problem(field=CREDENTIALS, message=str(error)))
-        return found
+                faults.append(cloud.Problem(field=CREDENTIALS, message=str(error)))
+        return faults
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Type and zone."""
+        """Return machine type and zone for the metrics."""
         names = {"size": "machineType", "zone": "availabilityZone"}
         texts = {label: spec.get(field) for label, field in names.items()}
         return {label: text if isinstance(text, str) else "" for label, text in texts.items()}
 
     async def _absent(self, spec: Spec, credentials: cloud.Credentials) -> Sequence[cloud.Problem]:
-        """What a spec names and the project does not have."""
+        """Return a problem for each referenced ID that does not exist in the project."""
         place = _place({"region": spec.region}, credentials)
         network = spec.networking.network_id
         named = [
             *([("networking.networkId", "networks", network)] if network else []),
             *([("imageId", "images", spec.image_id)] if spec.image_id else []),
-            *(("volumes", "volumes", one) for one in spec.volumes),
+            *(("volumes", "volumes", volume) for volume in spec.volumes),
         ]
         async with self._client(credentials, "") as api:
             return [
@@ -456,56 +458,61 @@ class StackitMachines(cloud.Driver[Clients]):
     def _client(
         self, credentials: cloud.Credentials, pool: str
     ) -> AbstractAsyncContextManager[iaas.Client]:
-        # Classes with user data of their own share a client all the same.
+        # Only the keys that identify the account: classes with other user data share a client.
         held = {
             key: credentials[key] for key in (PROJECT_ID, SERVICE_ACCOUNT) if key in credentials
         }
         return self.spi.of(cloud.Credentials(held), pool=pool)
 
 
-# --- making -------------------------------------------------------------------------------------
+# --- creation -----------------------------------------------------------------------------------
 
 
 async def _adoptable(
-    api: iaas.Client, place: Place, every: Sequence[iaas.Server], who: cloud.Identity
+    api: iaas.Client, place: Place, servers: Sequence[iaas.Server], identity: cloud.Identity
 ) -> iaas.Server | None:
-    """Of every server of a place the one that an earlier call made; None: there is none.
+    """Return the server that an earlier call created, among all servers of a place; or None.
 
     Raises:
-        AlreadyExists: what has the name is not this machine's.
-        RetryAfter: the machine's own is on its way out, or failed and was sent there.
+        AlreadyExists: a server with the name belongs to another machine.
+        RetryAfter: the machine's server is being deleted.
+        Aborted: the machine's server failed and was deleted; see `_failed`.
     """
-    named = [one for one in every if who.name in (one.name, one.label(StackitMachineLabel))]
-    # A copy of an order whose answer was lost may have come through late: one of them stays.
+    named = [
+        server
+        for server in servers
+        if identity.name in (server.name, server.label(StackitMachineLabel))
+    ]
+    # The order of a call whose response was lost may have been executed late: keep the oldest.
     own = sorted(
-        (one for one in named if MARKS.bear(one.labels, who)),
-        key=lambda one: (one.created_at or "", one.id),
+        (server for server in named if MARKS.bear(server.labels, identity)),
+        key=lambda server: (server.created_at or "", server.id),
     )
     for spare in own[1:]:
         await api.delete_server(place, spare.id)
     if not own and named:
         raise cloud.AlreadyExists(
-            f"server {named[0].id} has the name {who.name} and is not this machine's; delete the "
-            "machine, or the server if nobody needs it"
+            f"server {named[0].id} has the name {identity.name} and is not this machine's; "
+            "delete the machine, or the server if nobody needs it"
         )
     if not own:
         return None
     if own[0].status == "ERROR":
-        await _failed(api, place, own[0], who)
+        await _failed(api, place, own[0], identity)
     if own[0].status in GOING:
         raise cloud.RetryAfter(f"{own[0].id} is being deleted", seconds=iaas.AGAIN_S)
     return own[0]
 
 
-def _check_cards(spec: Spec, every: Sequence[iaas.Server]) -> None:
-    """Refuse cards that another server has: the API would, in words that tell nobody why.
+def _check_cards(spec: Spec, servers: Sequence[iaas.Server]) -> None:
+    """Check that no other server has the network cards: the API's error would not explain it.
 
     Raises:
-        FailedPrecondition: one is in use.
-        RetryAfter: it will be free in a moment.
+        FailedPrecondition: a card is in use.
+        RetryAfter: a card is in use by a server that is being deleted.
     """
-    wanted = {one.lower() for one in spec.networking.nic_ids or ()}
-    for server in every:
+    wanted = {nic_id.lower() for nic_id in spec.networking.nic_ids or ()}
+    for server in servers:
         for nic in server.nics or ():
             if nic.nic_id.lower() not in wanted:
                 continue
@@ -518,7 +525,7 @@ def _check_cards(spec: Spec, every: Sequence[iaas.Server]) -> None:
 
 
 async def _ordered(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> iaas.Server:
-    """Order a server; an error carries its place, as the order may have come through."""
+    """Create a server; an error carries its region, since the order may have been executed."""
     try:
         return await api.create_server(place, order)
     except cloud.CloudError as error:
@@ -527,12 +534,12 @@ async def _ordered(api: iaas.Client, place: Place, order: Mapping[str, Any]) -> 
 
 
 def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
-    """Return the order of a server; what the spec does not say is left out.
+    """Return the order of a server; unset fields of the spec are omitted.
 
     Raises:
-        InvalidArgument: there are no user data, without which no server joins a cluster.
+        InvalidArgument: the user data are missing, without which no server joins a cluster.
     """
-    who = req.identity
+    identity = req.identity
     user_data = spec.user_data.encode() or req.user_data
     if not user_data:
         raise cloud.InvalidArgument(
@@ -553,9 +560,9 @@ def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
         "metadata": spec.metadata,
     }
     return {
-        "name": who.name,
+        "name": identity.name,
         "machineType": spec.machine_type,
-        "labels": {**spec.labels, **MARKS.of(who)},
+        "labels": {**spec.labels, **MARKS.of(identity)},
         "networking": {"networkId": networking.network_id}
         if networking.network_id
         else {"nicIds": networking.nic_ids},
@@ -564,9 +571,12 @@ def _order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     }
 
 
-def _boot_volume(said: BootVolume | None) -> Mapping[str, Any]:
-    """Without a word about it the API may leave it behind, so that is always said."""
-    volume = said or BootVolume()
+def _boot_volume(given: BootVolume | None) -> Mapping[str, Any]:
+    """Return the order of a boot volume; `deleteOnTermination` is always set.
+
+    Without it, the API may keep the volume.
+    """
+    volume = given or BootVolume()
     order: dict[str, Any] = {"deleteOnTermination": volume.delete_on_termination}
     if volume.size:
         order["size"] = volume.size
@@ -578,37 +588,40 @@ def _boot_volume(said: BootVolume | None) -> Mapping[str, Any]:
 
 
 async def _failed(
-    api: iaas.Client, place: Place, server: iaas.Server, who: cloud.Identity
+    api: iaas.Client, place: Place, server: iaas.Server, identity: cloud.Identity
 ) -> NoReturn:
-    """Say why a server failed; one of this machine that never came up is taken away.
+    """Raise the reason for which a server failed; delete it if it is the machine's and never ran.
 
-    That it did not is final, which the error says.
+    Raises:
+        FailedPrecondition: the server ran before, or belongs to another machine.
+        ResourceExhausted: the server never ran, for lack of capacity or quota.
+        Aborted: the server never ran, for another reason.
     """
-    why = server.error_message or "it says no reason"
-    if server.launched_at or not MARKS.bear(server.labels, who):
+    reason = server.error_message or "it says no reason"
+    if server.launched_at or not MARKS.bear(server.labels, identity):
         raise cloud.FailedPrecondition(
-            f"server {server.id} is in state ERROR: {why}; it has run before, so look at it, and "
-            "delete the machine if nothing in it is needed"
+            f"server {server.id} is in state ERROR: {reason}; it has run before, so look at it, "
+            "and delete the machine if nothing in it is needed"
         )
     with contextlib.suppress(cloud.NotFound):
         await api.delete_server(place, server.id)
-    kind = cloud.ResourceExhausted if refusals.exhausted(why) else cloud.Aborted
-    error = kind(f"server {server.id} never came up and was deleted: {why}")
+    kind = cloud.ResourceExhausted if refusals.exhausted(reason) else cloud.Aborted
+    error = kind(f"server {server.id} never came up and was deleted: {reason}")
     raise error.carrying(_info(server, place))
 
 
 def _addresses_to_allow(
     spec: Spec, network_id: str, nic_id: str, nic: iaas.Nic | iaas.ServerNic
 ) -> Sequence[str]:
-    """All that a network card has to allow; empty where nothing is missing, or it is not meant."""
+    """Return the addresses a card has to allow; empty if none is missing or for other cards."""
     held, networking = nic.allowed_addresses or (), spec.networking
     is_meant = network_id == networking.network_id or nic_id in (networking.nic_ids or ())
-    missing = [one for one in spec.allowed_addresses if one not in held]
+    missing = [address for address in spec.allowed_addresses if address not in held]
     return (*held, *missing) if is_meant and missing else ()
 
 
 def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
-    """Whether some network card does not allow what its class says; a bad class says nothing."""
+    """Return whether a card lacks addresses of the class; False for an invalid class."""
     try:
         spec = read(given)
     except cloud.InvalidArgument:
@@ -618,11 +631,11 @@ def _lacks_addresses(given: Mapping[str, Any], server: iaas.Server) -> bool:
     )
 
 
-# --- where it is, and whose ---------------------------------------------------------------------
+# --- location and ownership ---------------------------------------------------------------------
 
 
 def _place(given: Mapping[str, Any], credentials: Mapping[str, bytes], state: str = "") -> Place:
-    """Where a server is: as its machine remembers, or as its class says."""
+    """Return the place of a server: the recorded region, or else that of the class."""
     return Place(project(credentials), _region(given, state))
 
 
@@ -639,11 +652,11 @@ def _state(place: Place) -> str:
 
 
 def _was_never_ordered(req: cloud.MachineRequest) -> bool:
-    """Return whether a machine has no server: its class names no place, and it remembers none.
+    """Return whether a machine never had a server: neither class nor machine has a region.
 
-    No server is ordered without region and project, and each order leaves a state on the Machine,
-    also one whose answer was lost. The exception is a process that dies between the order and that
-    write, with a class that is broken afterwards: the orphan controller finds that server.
+    A server cannot be ordered without region and project, and each order records a state on the
+    Machine, even if its response was lost. Exception: the process dies between order and record,
+    and the class becomes invalid afterwards. The orphan controller finds such a server.
     """
     if req.provider_id or req.last_known_state:
         return False
@@ -655,33 +668,40 @@ def _was_never_ordered(req: cloud.MachineRequest) -> bool:
 
 
 async def _located(api: iaas.Client, req: cloud.MachineRequest) -> tuple[Place, str]:
-    """Place and ID of a machine's server. Raises NotFound."""
-    for found in await _to_delete(api, req):
-        return found
+    """Return place and ID of a machine's server. Raises `NotFound`."""
+    for location in await _to_delete(api, req):
+        return location
     raise cloud.NotFound(f"no server of machine {req.identity.name}")
 
 
 async def _to_delete(api: iaas.Client, req: cloud.MachineRequest) -> Sequence[tuple[Place, str]]:
-    """By its provider ID, or else all that bear the identity; in both regions if there are two."""
+    """Return the server of the provider ID, or else all with the identity, in both regions.
+
+    The recorded region and the region of the class may differ.
+    """
     if req.provider_id:
-        said = instances.parse_id(req.provider_id)
-        if said.region:
+        parsed = instances.parse_id(req.provider_id)
+        if parsed.region:
             raise cloud.InvalidArgument(f"provider ID {req.provider_id!r} is of no machine")
-        owner = said.project or project(req.credentials)
+        owner = parsed.project or project(req.credentials)
         region = _region(req.provider_spec, req.last_known_state)
-        return [(Place(owner, region), said.server)]
+        return [(Place(owner, region), parsed.server)]
     place = _place(req.provider_spec, req.credentials, req.last_known_state)
-    who = req.identity
-    if not who.uid or name_fault(who):
+    identity = req.identity
+    if not identity.uid or name_fault(identity):
         return []
     regions = {place.region, region_of(req.provider_spec) or place.region}
-    places = [place._replace(region=one) for one in sorted(regions)]
-    labels = {CLUSTER: who.cluster, UID: who.uid}
-    return [(one, server.id) for one in places for server in await api.servers(one, labels)]
+    places = [place._replace(region=candidate) for candidate in sorted(regions)]
+    labels = {CLUSTER: identity.cluster, UID: identity.uid}
+    return [
+        (candidate, server.id)
+        for candidate in places
+        for server in await api.servers(candidate, labels)
+    ]
 
 
 async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.MachineRequest) -> None:
-    """Delete a server. Raises RetryAfter: it is not gone yet; NotOwned: it is not the machine's."""
+    """Delete a server. Raises `RetryAfter` until it is gone, `NotOwned` if it is another's."""
     try:
         server = await api.server(place, server_id)
         _check_owner(req, server)
@@ -693,13 +713,13 @@ async def _gone(api: iaas.Client, place: Place, server_id: str, req: cloud.Machi
 
 
 def _check_owner(req: cloud.MachineRequest, server: iaas.Server) -> None:
-    """Raise NotOwned for a server that is not the machine's.
+    """Raise `NotOwned` for a server that does not belong to the machine.
 
-    The vendor's driver leaves the labels of machine and class and no others.
+    Servers of the vendor's driver only have the labels of machine and class, which suffice.
     """
-    who, marks = req.identity, MARKS.identity(server.labels, server.name)
+    identity, marks = req.identity, MARKS.identity(server.labels, server.name)
     machine = (server.label(StackitMachineLabel), server.label(StackitMachineClassLabel))
-    is_vendors = not (marks.cluster or marks.uid) and machine == (who.name, who.pool)
+    is_vendors = not (marks.cluster or marks.uid) and machine == (identity.name, identity.pool)
     if req.provider_id and not is_vendors:
         cloud.check_owner(req, marks)
 

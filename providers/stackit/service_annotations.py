@@ -1,7 +1,7 @@
-"""The Service annotations of STACKIT, as one schema; names are the vendor's.
+"""Service annotations of STACKIT, with the vendor's names.
 
-Those below `yawol.stackit.cloud/` are older. Some say what a newer one says: a Service may have
-both, if they agree. Of the older ones a truth or a duration that is none is passed over, as ever.
+Names below `yawol.stackit.cloud/` are older; some equal a newer annotation. A Service may have both
+if they agree. Invalid booleans and durations in older annotations are ignored, as before.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ccm.cloud.annotations import markdown, truth
 from . import config
 
 PLANS = ("p10", "p50", "p250", "p750")
-"""Service plans, the smallest first."""
+"""Service plans, smallest first."""
 
 FLAVORS: Mapping[str, str] = dict(
     line.split() for line in Path(__file__).with_name("flavors.txt").read_text().splitlines()
 )
-"""ID of a flavor -> plan."""
+"""Flavor ID -> service plan."""
 
 
 T = TypeVar("T")
 
 PREFIX = "lb.stackit.cloud/"
 LEGACY = "yawol.stackit.cloud/"
-"""What the names of all of them begin with. A promise to old clusters."""
+"""Prefixes of the annotation names. Services store them: never change them."""
 
 TCP_IDLE, UDP_IDLE = timedelta(minutes=60), timedelta(minutes=2)
-"""The vendor's manager's; the API has others."""
+"""Defaults of the vendor's manager; those of the API differ."""
 
 
 def _plan(text: str) -> str:
@@ -55,22 +55,22 @@ def _ipv4(text: str) -> str:
 
 
 def _duration(text: str) -> timedelta:
-    found = parsing.parse_duration(text)
-    if found < timedelta(0):
+    duration = parsing.parse_duration(text)
+    if duration < timedelta(0):
         raise ValueError(text)
-    return found
+    return duration
 
 
 def _ports(text: str) -> tuple[int, ...]:
-    words = [one.strip() for one in text.split(",")] if text.strip() else []
-    found = [parse_digits(one, most=65535) for one in words]
-    if None in found:
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    ports = [parse_digits(word, most=65535) for word in words]
+    if None in ports:
         raise ValueError(text)
-    return tuple(one for one in found if one is not None)
+    return tuple(word for word in ports if word is not None)
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _or_nothing(parse: Callable[[str], T]) -> Callable[[str], T | None]:
@@ -197,13 +197,13 @@ UNSUPPORTED = tuple(
         "additionalNetworks",
     )
 )
-"""What made sense for the load balancers of before."""
+"""Annotations of older load balancers, without effect."""
 
 SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = tuple(
     value for value in list(vars().values()) if isinstance(value, cloud.ServiceAnnotation)
 )
 SCHEMA += UNSUPPORTED
-"""All annotations above, in their order."""
+"""All annotations, in the order above."""
 
 
 def agreed(
@@ -211,19 +211,19 @@ def agreed(
     new: cloud.ServiceAnnotation[T | None],
     old: cloud.ServiceAnnotation[T | None],
 ) -> T | None:
-    """What a Service says in either way; None: in none.
+    """Return the value of an annotation under its new or its old name; None without either.
 
     Raises:
-        InvalidArgument: a value is none, or the two differ.
+        InvalidArgument: a value is malformed, or the two differ.
     """
-    found, before = new.read(service), old.read(service)
-    if found is not None and before is not None and found != before:
+    value, legacy_value = new.read(service), old.read(service)
+    if value is not None and legacy_value is not None and value != legacy_value:
         raise cloud.InvalidArgument(
             f"annotations {new.name} and {old.name} say different things; take the older one away"
         )
-    return before if found is None else found
+    return legacy_value if value is None else value
 
 
 def table() -> str:
-    """The annotations as a Markdown table."""
+    """Return the annotations as a Markdown table."""
     return markdown(SCHEMA)
