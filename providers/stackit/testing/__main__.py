@@ -1,4 +1,4 @@
-"""`python -m providers.stackit.testing`: the fake as a process of its own."""
+"""`python -m providers.stackit.testing`: run the fake as a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .state import Settings
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     parser = fake_api.parser(
         "python -m providers.stackit.testing",
         "A fake of STACKIT on loopback, with a network, an image and some servers.",
@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def populate(service: server.Service, names: Sequence[str]) -> None:
-    """Servers that run, in the network."""
+    """Create running servers in the network."""
     for name in names:
         order = {
             "name": name,
@@ -42,12 +42,12 @@ def populate(service: server.Service, names: Sequence[str]) -> None:
             "imageId": server.IMAGE,
             "networking": {"networkId": server.NETWORK},
         }
-        made = servers.make(service.cloud, order)
-        made.update(status="ACTIVE", launchedAt=service.cloud.now())
+        created = servers.make(service.cloud, order)
+        created.update(status="ACTIVE", launchedAt=service.cloud.now())
 
 
 def config(url: str) -> str:
-    """A cloud config for the fake."""
+    """Return a cloud config for the fake."""
     return (
         f"global:\n"
         f"  projectId: {server.PROJECT}\n"
@@ -61,7 +61,7 @@ def config(url: str) -> str:
 
 
 def machine_class(key: bytes) -> str:
-    """A MachineClass of small servers in the network, and its Secret; YAML."""
+    """Return the YAML of a MachineClass with small servers, and of its Secret."""
     return f"""apiVersion: v1
 kind: Secret
 metadata: {{name: small}}
@@ -86,16 +86,16 @@ providerSpec:
 
 
 def variables(url: str, key: str = "") -> Mapping[str, str]:
-    """What the environment has to say beside it; without a key the fake asks for none."""
-    found = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
+    """Return the environment variables for the fake; without a key it needs no credentials."""
+    environ = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
     if not key:
-        return {**found, "STACKIT_NO_AUTH": "true"}
+        return {**environ, "STACKIT_NO_AUTH": "true"}
     more = {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": key, "STACKIT_TOKEN_BASEURL": f"{url}/token"}
-    return {**found, **more}
+    return {**environ, **more}
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Serve until a signal comes."""
+    """Serve until SIGTERM or SIGINT."""
     service = server.Service(
         Settings(
             boot_s=options.boot_seconds,

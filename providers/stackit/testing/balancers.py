@@ -1,4 +1,4 @@
-"""What the calls about load balancers and their credentials do."""
+"""Handlers for load balancers and their credentials."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def _check(cloud: Cloud, order: Thing) -> None:
     for key, value in (order.get("labels") or {}).items():
         if not LABEL.fullmatch(key) or (value and not LABEL.fullmatch(value)):
             raise state.invalid("labels", f"{key}: {value} is no label")
-    pools = {one["name"] for one in order.get("targetPools") or ()}
-    if any(one["targetPool"] not in pools for one in order.get("listeners") or ()):
+    pools = {entry["name"] for entry in order.get("targetPools") or ()}
+    if any(entry["targetPool"] not in pools for entry in order.get("listeners") or ()):
         raise state.invalid("listeners", "name a target pool that is not there")
-    heard = [(one["port"], "UDP" in one["protocol"]) for one in order.get("listeners") or ()]
-    if len(set(heard)) < len(heard) or len(pools) < len(order.get("targetPools") or ()):
+    listened = [
+        (entry["port"], "UDP" in entry["protocol"]) for entry in order.get("listeners") or ()
+    ]
+    if len(set(listened)) < len(listened) or len(pools) < len(order.get("targetPools") or ()):
         raise state.invalid("listeners", "or target pools are there twice")
     for pool in order.get("targetPools") or ():
         _check_targets(cloud, pool)
@@ -38,27 +40,27 @@ def _check(cloud: Cloud, order: Thing) -> None:
 
 
 def _check_targets(cloud: Cloud, pool: Thing) -> None:
-    for one in pool.get("targets") or ():
-        if one["ip"] in cloud.unreachable:
-            raise state.invalid("targets", f"{one['ip']} is not in the network")
-        if not TARGET.fullmatch(one["displayName"]):
-            raise state.invalid("targets", f"{one['displayName']} is no name")
+    for target in pool.get("targets") or ():
+        if target["ip"] in cloud.unreachable:
+            raise state.invalid("targets", f"{target['ip']} is not in the network")
+        if not TARGET.fullmatch(target["displayName"]):
+            raise state.invalid("targets", f"{target['displayName']} is no name")
 
 
-def _ref(made: Thing) -> str:
-    metrics = ((made.get("options") or {}).get("observability") or {}).get("metrics") or {}
+def _ref(balancer: Thing) -> str:
+    metrics = ((balancer.get("options") or {}).get("observability") or {}).get("metrics") or {}
     return str(metrics.get("credentialsRef") or "")
 
 
 def create(cloud: Cloud, order: Thing) -> Thing:
-    """Order one; it has no address before it is ready."""
+    """Create a load balancer; it has no address before it is ready."""
     _check(cloud, order)
     name = order["name"]
     if name in cloud.balancers:
         raise ApiError("conflict", f"load balancer {name} exists already")
     if len(cloud.balancers) >= cloud.settings.balancers:
         raise ApiError("too_many_requests", "quota of load balancers exceeded")
-    made: Thing = {
+    balancer: Thing = {
         "name": name,
         "region": state.REGION,
         "status": "STATUS_PENDING",
@@ -66,86 +68,87 @@ def create(cloud: Cloud, order: Thing) -> Thing:
         "version": f"lb-{cloud.number()}",
         "labels": {},
     }
-    _take(made, order)
-    cloud.balancers[name] = made
+    _take(balancer, order)
+    cloud.balancers[name] = balancer
     number = cloud.number()
 
     def ready() -> None:
-        if made["status"] != "STATUS_PENDING":
+        if balancer["status"] != "STATUS_PENDING":
             return
-        made["status"] = "STATUS_READY"
-        made["privateAddress"] = f"10.250.{number >> 8 & 255}.{number & 255}"
-        if not made["options"]["privateNetworkOnly"] and not made.get("externalAddress"):
-            made["externalAddress"] = f"198.51.{100 + (number >> 8)}.{number & 255}"
+        balancer["status"] = "STATUS_READY"
+        balancer["privateAddress"] = f"10.250.{number >> 8 & 255}.{number & 255}"
+        if not balancer["options"]["privateNetworkOnly"] and not balancer.get("externalAddress"):
+            balancer["externalAddress"] = f"198.51.{100 + (number >> 8)}.{number & 255}"
 
     cloud.later(cloud.settings.balancer_s, ready)
-    return made
+    return balancer
 
 
-def _take(made: Thing, order: Thing) -> None:
-    """All that an order says."""
+def _take(balancer: Thing, order: Thing) -> None:
+    """Copy an order into a load balancer."""
     order = deepcopy(order)
-    made.update({key: order[key] for key in _GIVEN if key in order})
-    made["listeners"] = [
-        {**one, "name": f"{made['name']}-{one['port']}"} for one in order.get("listeners") or ()
+    balancer.update({key: order[key] for key in _GIVEN if key in order})
+    balancer["listeners"] = [
+        {**listener, "name": f"{balancer['name']}-{listener['port']}"}
+        for listener in order.get("listeners") or ()
     ]
-    made["targetPools"] = order.get("targetPools") or []
+    balancer["targetPools"] = order.get("targetPools") or []
     options = order.get("options") or {}
-    made["options"] = {
+    balancer["options"] = {
         "privateNetworkOnly": False,
         "ephemeralAddress": False,
         **options,
     }
     if order.get("externalAddress"):
-        made["externalAddress"] = order["externalAddress"]
+        balancer["externalAddress"] = order["externalAddress"]
 
 
 def replace(cloud: Cloud, call: Call) -> Answer:
-    """Everything anew, unless somebody else was faster, or it is for ever."""
+    """Replace a load balancer; the version must match, and some fields are immutable."""
     name, order = call.path["name"], call.body
-    made = state.get(cloud.balancers, name, "load balancer")
-    if order.get("version") != made["version"]:
-        raise ApiError("conflict", f"the version of {name} is {made['version']}")
+    balancer = state.get(cloud.balancers, name, "load balancer")
+    if order.get("version") != balancer["version"]:
+        raise ApiError("conflict", f"the version of {name} is {balancer['version']}")
     _check(cloud, {**order, "name": name})
-    options, held = order.get("options") or {}, made["options"]
+    options, held = order.get("options") or {}, balancer["options"]
     if bool(options.get("privateNetworkOnly")) != held["privateNetworkOnly"]:
         raise state.invalid("options.privateNetworkOnly", "cannot be changed")
     stays = held["ephemeralAddress"] and options.get("ephemeralAddress")
     if stays and order.get("externalAddress"):
         raise state.invalid("externalAddress", "is ephemeral")
-    if order.get("externalAddress") not in (None, made.get("externalAddress")):
+    if order.get("externalAddress") not in (None, balancer.get("externalAddress")):
         raise state.invalid("externalAddress", "cannot be changed")
     if options.get("ephemeralAddress") and not held["ephemeralAddress"]:
         raise state.invalid("options.ephemeralAddress", "cannot be changed")
-    if order.get("networks") != made["networks"]:
+    if order.get("networks") != balancer["networks"]:
         raise state.invalid("networks", "cannot be changed")
-    _take(made, order)
-    made["version"] = f"lb-{cloud.number()}"
-    return 200, made
+    _take(balancer, order)
+    balancer["version"] = f"lb-{cloud.number()}"
+    return 200, balancer
 
 
 def replace_pool(cloud: Cloud, call: Call) -> Answer:
-    """A pool anew."""
+    """Replace a target pool."""
     name, pool_name, order = call.path["name"], call.path["targetPoolName"], call.body
-    made = state.get(cloud.balancers, name, "load balancer")
+    balancer = state.get(cloud.balancers, name, "load balancer")
     _check_targets(cloud, order)
-    for at, pool in enumerate(made["targetPools"]):
+    for at, pool in enumerate(balancer["targetPools"]):
         if pool["name"] == pool_name:
-            made["targetPools"][at] = deepcopy(order)
-            made["version"] = f"lb-{cloud.number()}"
+            balancer["targetPools"][at] = deepcopy(order)
+            balancer["version"] = f"lb-{cloud.number()}"
             return 200, order
     raise ApiError("not_found", f"target pool {pool_name} not found")
 
 
 def delete(cloud: Cloud, call: Call) -> Answer:
-    """Begin to take one away; one that is not there is as good."""
+    """Start the deletion of a load balancer; a missing one is not an error."""
     name = call.path["name"]
-    made = cloud.balancers.get(name)
-    if made is None:
+    balancer = cloud.balancers.get(name)
+    if balancer is None:
         return 200, {}
     if name in cloud.protected:
         raise ApiError("conflict", f"load balancer {name} cannot be deleted just now")
-    made["status"] = "STATUS_TERMINATING"
+    balancer["status"] = "STATUS_TERMINATING"
 
     def gone() -> None:
         cloud.balancers.pop(name, None)
@@ -155,47 +158,46 @@ def delete(cloud: Cloud, call: Call) -> Answer:
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """Some of them, by name; the ID of the next page is the last name."""
+    """Return a page of load balancers by name; the last name is the ID of the next page."""
     size = min(int(call.query.get("pageSize") or 100), cloud.settings.page_size)
     after = call.query.get("pageId", "")
     names = sorted(name for name in cloud.balancers if name > after)
-    found: Thing = {"loadBalancers": [cloud.balancers[name] for name in names[:size]]}
+    page: Thing = {"loadBalancers": [cloud.balancers[name] for name in names[:size]]}
     if len(names) > size:
-        found["nextPageId"] = names[size - 1]
-    return 200, found
+        page["nextPageId"] = names[size - 1]
+    return 200, page
 
 
 def create_credentials(cloud: Cloud, order: Thing) -> Thing:
-    """Put some down."""
     ref = f"credentials-{cloud.number()}"
     cloud.credentials[ref] = {"credentialsRef": ref, "region": state.REGION}
     return change_credentials(cloud, ref, order)
 
 
 def change_credentials(cloud: Cloud, ref: str, order: Thing) -> Thing:
-    """Others in their place."""
-    found = state.get(cloud.credentials, ref, "credentials")
-    found.update(displayName=order["displayName"], username=order["username"])
+    """Replace name, user and password of credentials."""
+    credentials = state.get(cloud.credentials, ref, "credentials")
+    credentials.update(displayName=order["displayName"], username=order["username"])
     cloud.passwords[ref] = order["password"]
-    return found
+    return credentials
 
 
 def order_credentials(cloud: Cloud, call: Call) -> Answer:
-    """Put some down."""
+    """Create credentials."""
     return 200, {"credential": create_credentials(cloud, call.body)}
 
 
 def replace_credentials(cloud: Cloud, call: Call) -> Answer:
-    """Others in their place."""
-    found = change_credentials(cloud, call.path["credentialsRef"], call.body)
-    return 200, {"credential": found}
+    """Replace credentials."""
+    credentials = change_credentials(cloud, call.path["credentialsRef"], call.body)
+    return 200, {"credential": credentials}
 
 
 def delete_credentials(cloud: Cloud, call: Call) -> Answer:
-    """Take them away, unless a load balancer refers to them."""
+    """Delete credentials unless a load balancer uses them."""
     ref = call.path["credentialsRef"]
     state.get(cloud.credentials, ref, "credentials")
-    if any(_ref(one) == ref for one in cloud.balancers.values()):
+    if any(_ref(balancer) == ref for balancer in cloud.balancers.values()):
         raise ApiError("bad_request", f"credentials {ref} are in use")
     del cloud.credentials[ref]
     del cloud.passwords[ref]

@@ -1,4 +1,4 @@
-"""The fake over HTTP: three APIs behind one address, `/iaas`, `/balancers` and `/token`."""
+"""HTTP server of the fake: three APIs behind one address, `/iaas`, `/balancers` and `/token`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ IAAS, BALANCERS = "/iaas", "/balancers"
 
 NETWORK = "7d0a5b1e-3c1f-4b8e-9d52-6f2a1c9e4b70"
 IMAGE = "e24b1440-8d9c-431b-8da4-02916720fab5"
-"""There from the start."""
+"""Network and image that exist from the start."""
 
 
 ROOT = "/v2/projects/{projectId}/regions/{region}"
 
 Operation = tuple[str, str, Handler]
-"""Method, path as the vendor's document writes it behind `ROOT`, and what a call does."""
+"""Method, path below `ROOT` as in the OpenAPI document, and handler."""
 
 
 def _shows(table: str, key: str, kind: str) -> Handler:
-    """One of a kind."""
+    """Return a handler that returns one resource of a kind."""
     return lambda cloud, call: (200, state.get(getattr(cloud, table), call.path[key], kind))
 
 
 def _lists(table: str, key: str) -> Handler:
-    """All of a kind."""
+    """Return a handler that lists all resources of a kind."""
     return lambda cloud, _: (200, {key: list(getattr(cloud, table).values())})
 
 
@@ -53,7 +53,7 @@ IAAS_CALLS: list[Operation] = [
     ("GET", "/volumes/{volumeId}", _shows("volumes", "volumeId", "volume")),
     ("GET", "/quotas", servers.quotas),
 ]
-"""Those of the IaaS API."""
+"""Operations of the IaaS API."""
 
 BALANCER_CALLS: list[Operation] = [
     ("GET", "/load-balancers", balancers.index),
@@ -67,15 +67,15 @@ BALANCER_CALLS: list[Operation] = [
     ("PUT", "/credentials/{credentialsRef}", balancers.replace_credentials),
     ("DELETE", "/credentials/{credentialsRef}", balancers.delete_credentials),
 ]
-"""Those of the load balancer API."""
+"""Operations of the load balancer API."""
 
 
 class Service(fake_api.FakeApi):
     """One account over HTTP.
 
     Args:
-        settings: how it behaves.
-        witness: told of every call that got an answer of the API itself.
+        settings: behaviour and limits.
+        witness: called for every call that the API itself answered.
     """
 
     def __init__(self, settings: Settings | None = None, *, witness: Witness | None = None) -> None:
@@ -97,18 +97,18 @@ class Service(fake_api.FakeApi):
 
     @property
     def latency_s(self) -> float:
-        """Before each answer."""
+        """Delay of each response in seconds."""
         return self.settings.latency_s
 
     @property
     def writes(self) -> int:
-        """How many calls changed something, or tried to; having a token is no change."""
+        """Number of modifying calls, failed ones included, without token requests."""
         named = ((name, number) for name, number in self.calls.items() if name != "POST /token")
         return sum(number for name, number in named if not name.startswith("GET"))
 
     @property
     def requests(self) -> int:
-        """How many calls there were, without those for tokens."""
+        """Number of calls without token requests."""
         return self.calls.total() - self.calls["POST /token"]
 
     def _rows_of(self, operations: Sequence[Operation], prefix: str) -> list[Row]:
@@ -138,7 +138,7 @@ class Service(fake_api.FakeApi):
         return handle
 
     def admit(self, request: web.Request) -> None:
-        """With a token of the account."""
+        """Check the token."""
         if request.path == "/token" or self.settings.no_auth:
             return
         try:
@@ -148,24 +148,24 @@ class Service(fake_api.FakeApi):
             raise (error.of_balancers(silent=False) if is_of_balancers else error) from error
 
     def refusal(self, fault: fake_api.Fault) -> ApiError:
-        """In a shape that both APIs' readers take for an error."""
+        """Return the error response of an injected fault, in a form valid for both APIs."""
         error = ApiError(fault.code or "server_error", fault.message, status=fault.status)
         error.body = {**error.body, "message": fault.message}
         return error
 
     def missing(self, request: web.Request, status: int) -> ApiError:
-        """No words: it is a proxy that answers here."""
+        """Return an error response without the form of the API, as a proxy would."""
         error = ApiError("", f"no {request.method} {request.path}", status=status)
         error.body = "no route"
         return error
 
     def spoiled(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
-        """With servers that hibernate."""
+        """Return a response with unknown fields and an unknown server status."""
         return fake_api.novel(answer, of_server="machineType", status="HIBERNATING")
 
 
 def add_network(cloud: Cloud, number: str, name: str, prefix: str, ipv6: str = "") -> None:
-    """A network that servers may be in."""
+    """Add a network."""
     cloud.networks[number] = {
         "id": number,
         "name": name,

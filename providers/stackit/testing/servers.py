@@ -1,4 +1,4 @@
-"""What the calls about servers and their network cards do."""
+"""Handlers for servers and their network cards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Place = tuple[str, str]
 
 
 def make(cloud: Cloud, order: Thing, place: Place = (state.PROJECT, state.REGION)) -> Thing:
-    """A server as its order says, in the form of the wire; it is among the others."""
-    made: Thing = {
+    """Create a server in the wire format, without checks."""
+    server: Thing = {
         "id": cloud.new_id(),
         "name": order["name"],
         "machineType": order["machineType"],
@@ -37,15 +37,15 @@ def make(cloud: Cloud, order: Thing, place: Place = (state.PROJECT, state.REGION
     }
     for field in ("imageId", "keypairName", "affinityGroup", "agent", "metadata", "volumes"):
         if order.get(field):
-            made[field] = order[field]
+            server[field] = order[field]
     for nic in _cards(cloud, order):
-        nic["device"] = made["id"]
+        nic["device"] = server["id"]
         network = cloud.networks[nic["networkId"]]
-        made["nics"].append(_shown(nic, network["name"]))
-    cloud.servers[made["id"]] = made
-    cloud.places[made["id"]] = place
-    made["_order"] = order
-    return made
+        server["nics"].append(_shown(nic, network["name"]))
+    cloud.servers[server["id"]] = server
+    cloud.places[server["id"]] = place
+    server["_order"] = order
+    return server
 
 
 def _cards(cloud: Cloud, order: Thing) -> Iterable[Thing]:
@@ -61,7 +61,7 @@ def _cards(cloud: Cloud, order: Thing) -> Iterable[Thing]:
 
 
 def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Thing:
-    """A network card with addresses of a network."""
+    """Create a network card with addresses of a network."""
     network = state.get(cloud.networks, network_id, "network")
     number = cloud.number()
     v4 = ip_network(network["ipv4"]["prefixes"][0])
@@ -85,22 +85,22 @@ def new_nic(cloud: Cloud, network_id: str, **fields: Any) -> Thing:
 
 
 def _shown(nic: Thing, network_name: str) -> Thing:
-    """A card as its server shows it."""
+    """Return a card as in the details of its server."""
     fields = ("ipv4", "ipv6", "mac", "networkId", "nicSecurity", "allowedAddresses")
-    found = {field: nic[field] for field in fields if field in nic}
-    return {**found, "nicId": nic["id"], "networkName": network_name}
+    visible = {field: nic[field] for field in fields if field in nic}
+    return {**visible, "nicId": nic["id"], "networkName": network_name}
 
 
-def public(cloud: Cloud, made: Thing, details: bool = True) -> Thing:
-    """A server as an answer has it."""
+def public(cloud: Cloud, server: Thing, details: bool = True) -> Thing:
+    """Return a server as in a response."""
     hidden = {"_order"} if details else {"_order", "nics"}
-    found = {key: value for key, value in made.items() if key not in hidden}
+    fields = {key: value for key, value in server.items() if key not in hidden}
     if details:
-        found["nics"] = [
-            {**one, "allowedAddresses": cloud.nics[one["nicId"]]["allowedAddresses"]}
-            for one in made["nics"]
+        fields["nics"] = [
+            {**nic, "allowedAddresses": cloud.nics[nic["nicId"]]["allowedAddresses"]}
+            for nic in server["nics"]
         ]
-    return found
+    return fields
 
 
 def _check(cloud: Cloud, order: Thing, place: Place) -> None:
@@ -120,30 +120,30 @@ def _check(cloud: Cloud, order: Thing, place: Place) -> None:
     image = order.get("imageId") or (source["id"] if source["type"] == "image" else "")
     if image:
         state.get(cloud.images, image, "image")
-    if sum(one == place for one in cloud.places.values()) >= cloud.settings.servers:
+    if sum(owner == place for owner in cloud.places.values()) >= cloud.settings.servers:
         raise ApiError("quota", "Quota exceeded for servers")
 
 
 def create(cloud: Cloud, call: Call) -> Answer:
-    """Order a server."""
+    """Create a server; without capacity it ends in state ERROR."""
     _check(cloud, call.body, call.place)
     is_full = len(cloud.servers) >= cloud.settings.hosts
-    made = make(cloud, call.body, call.place)
+    server = make(cloud, call.body, call.place)
 
     def run() -> None:
-        if made["status"] != "CREATING":
+        if server["status"] != "CREATING":
             return
         if is_full:
-            made.update(status="ERROR", errorMessage=NO_HOST)
+            server.update(status="ERROR", errorMessage=NO_HOST)
         else:
-            made.update(status="ACTIVE", launchedAt=cloud.now())
+            server.update(status="ACTIVE", launchedAt=cloud.now())
 
     cloud.later(cloud.settings.boot_s, run)
-    return 201, public(cloud, made)
+    return 201, public(cloud, server)
 
 
 def one(cloud: Cloud, call: Call) -> Thing:
-    """The server that a call is about, which is in its place."""
+    """Return the server in the path, which must be in the place of the path."""
     number = call.path["serverId"]
     if cloud.places.get(number) != call.place:
         raise ApiError("not_found", f"server {number} not found")
@@ -151,41 +151,40 @@ def one(cloud: Cloud, call: Call) -> Thing:
 
 
 def show(cloud: Cloud, call: Call) -> Answer:
-    """One server."""
     return 200, public(cloud, one(cloud, call), call.query.get("details") == "true")
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """All of a place, or those with labels."""
+    """List the servers of a place, optionally by labels."""
     try:
         terms = parse_labels(call.query.get("label_selector", ""))
     except BadSelectorError as error:
         raise state.invalid("label_selector", "is malformed") from error
-    found = [
-        public(cloud, made, call.query.get("details") == "true")
-        for number, made in cloud.servers.items()
+    matching = [
+        public(cloud, server, call.query.get("details") == "true")
+        for number, server in cloud.servers.items()
         if cloud.places[number] == call.place
-        and all(term.matches(made["labels"]) for term in terms)
+        and all(term.matches(server["labels"]) for term in terms)
     ]
-    return 200, {"items": found}
+    return 200, {"items": matching}
 
 
 def delete(cloud: Cloud, call: Call) -> Answer:
-    """Begin to take one away."""
-    made = one(cloud, call)
-    made["status"] = "DELETING"
-    cloud.later(cloud.settings.removal_s, lambda: remove(cloud, made["id"]))
+    """Start the deletion of a server."""
+    server = one(cloud, call)
+    server["status"] = "DELETING"
+    cloud.later(cloud.settings.removal_s, lambda: remove(cloud, server["id"]))
     return 204, None
 
 
 def remove(cloud: Cloud, number: str) -> None:
-    """Take one away with its cards; those that were there before it stay."""
-    made = cloud.servers.pop(number, None)
+    """Remove a server with its cards, except cards that existed before it."""
+    server = cloud.servers.pop(number, None)
     cloud.places.pop(number, None)
-    if made is None:
+    if server is None:
         return
-    given = ((made["_order"].get("networking")) or {}).get("nicIds") or ()
-    for nic in made["nics"]:
+    given = ((server["_order"].get("networking")) or {}).get("nicIds") or ()
+    for nic in server["nics"]:
         if nic["nicId"] in given:
             cloud.nics[nic["nicId"]].pop("device", None)
         else:
@@ -193,18 +192,18 @@ def remove(cloud: Cloud, number: str) -> None:
 
 
 def power(cloud: Cloud, number: str, *, on: bool) -> None:
-    """Switch one."""
-    made = cloud.servers[number]
-    made["status"] = "STARTING" if on else "STOPPING"
+    """Switch a server on or off."""
+    server = cloud.servers[number]
+    server["status"] = "STARTING" if on else "STOPPING"
 
     def switched() -> None:
-        made["status"] = "ACTIVE" if on else "INACTIVE"
+        server["status"] = "ACTIVE" if on else "INACTIVE"
 
     cloud.later(cloud.settings.power_s, switched)
 
 
 def powers(*, on: bool) -> Handler:
-    """Switch one on or off."""
+    """Return a handler that switches a server on or off."""
 
     def switch(cloud: Cloud, call: Call) -> Answer:
         power(cloud, one(cloud, call)["id"], on=on)
@@ -214,18 +213,17 @@ def powers(*, on: bool) -> Handler:
 
 
 def nics(cloud: Cloud, call: Call) -> Answer:
-    """The cards of a server."""
-    return 200, {"items": [cloud.nics[each["nicId"]] for each in one(cloud, call)["nics"]]}
+    """List the cards of a server."""
+    return 200, {"items": [cloud.nics[nic["nicId"]] for nic in one(cloud, call)["nics"]]}
 
 
 def create_nic(cloud: Cloud, call: Call) -> Answer:
-    """Make a card."""
     given = {key: call.body[key] for key in ("allowedAddresses", "name") if key in call.body}
     return 201, new_nic(cloud, call.path["networkId"], **given)
 
 
 def quotas(cloud: Cloud, call: Call) -> Answer:
-    """How many of each kind there are and may be."""
+    """Return limit and usage of all kinds of resources."""
     used = sum(place == call.place for place in cloud.places.values())
     whole = {"limit": cloud.settings.servers, "usage": used}
     names = ("backupGigabytes", "backups", "gigabytes", "networks", "nics", "publicIps", "ram")
@@ -234,7 +232,7 @@ def quotas(cloud: Cloud, call: Call) -> Answer:
 
 
 def patch_nic(cloud: Cloud, call: Call) -> Answer:
-    """Change a card; a list that is given replaces the one that is there."""
+    """Change a card; a given list replaces the existing one."""
     network, number, change = call.path["networkId"], call.path["nicId"], call.body
     nic = state.get(cloud.nics, number, "nic")
     if nic["networkId"] != network:

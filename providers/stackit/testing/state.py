@@ -1,7 +1,7 @@
-"""What the fake holds: things by ID, in the form of the wire, and what happens to them in time.
+"""State of the fake: resources by ID in the wire format, and effects that happen later.
 
-A test reads and writes what the API would show. Time passes when somebody looks: `Cloud.settle`
-does what is due.
+Tests read and write the resources directly. No background task exists: `Cloud.settle` applies the
+effects that are due.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ccm.testing.fake_api import Refused
 
 @dataclass(kw_only=True)
 class Settings:
-    """Times are seconds, limits are those of the real thing where they are known.
+    """Behaviour of the fake; times are in seconds, limits default to the known real ones.
 
     Attributes:
-        latency_s: before each answer.
-        boot_s: how long a new server is CREATING.
-        removal_s: how long a server is DELETING.
-        power_s: how long a server is STOPPING or STARTING.
-        balancer_s: how long a new load balancer is PENDING.
-        balancer_removal_s: how long one is TERMINATING.
-        token_s: how long a token is good.
-        page_size: the most load balancers of a page, whatever is asked for.
-        servers: quota of servers.
-        balancers: quota of load balancers.
-        hosts: room for servers; one more fails for want of a valid host.
-        silent_404: the load balancer API says nothing with its 404, as its document has it.
-        no_auth: no credentials are asked for.
+        latency_s: delay of each response.
+        boot_s: time a new server is CREATING.
+        removal_s: time a server is DELETING.
+        power_s: time a server is STOPPING or STARTING.
+        balancer_s: time a new load balancer is PENDING.
+        balancer_removal_s: time a load balancer is TERMINATING.
+        token_s: lifetime of a token.
+        page_size: maximum number of load balancers in a page, regardless of the query.
+        servers: maximum number of servers.
+        balancers: maximum number of load balancers.
+        hosts: capacity for servers; a further server fails with "no valid host".
+        silent_404: whether a 404 of the load balancer API has no body, as documented.
+        no_auth: whether requests need no credentials.
     """
 
     latency_s: float = 0.0
@@ -68,7 +68,7 @@ STATUSES: Mapping[str, int] = {
     "server_error": 500,
     "unavailable": 503,
 }
-"""Our words for errors; the APIs have none, but numbers."""
+"""Error code of the fake -> HTTP status. The real APIs have numbers only."""
 
 GRPC: Mapping[int, int] = {
     400: 3,
@@ -81,11 +81,11 @@ GRPC: Mapping[int, int] = {
     500: 13,
     503: 14,
 }
-"""HTTP status -> the number that the load balancer API has in its body."""
+"""HTTP status -> gRPC code in the body of the load balancer API."""
 
 
 class ApiError(Refused):
-    """A call answered with an error; the shape is that of the API it comes from."""
+    """Error response, in the form of the IaaS API by default."""
 
     def __init__(self, code: str, message: str, *, status: int = 0) -> None:
         super().__init__(message)
@@ -93,7 +93,7 @@ class ApiError(Refused):
         self.body = {"code": self.status, "msg": message}
 
     def of_balancers(self, *, silent: bool) -> ApiError:
-        """As the load balancer API says it."""
+        """Change to the form of the load balancer API; `silent` drops the body of a 404."""
         self.body = {"code": GRPC.get(self.status, 2), "message": str(self), "details": []}
         if silent and self.status == 404:
             self.body = None
@@ -101,7 +101,7 @@ class ApiError(Refused):
 
 
 class Cloud:
-    """One account; each thing is in a project and a region."""
+    """State of one account; each resource is in a project and a region."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -113,40 +113,40 @@ class Cloud:
         self.balancers: dict[str, Thing] = {}
         self.credentials: dict[str, Thing] = {}
         self.passwords: dict[str, str] = {}
-        """Reference -> password, which the API never shows."""
+        """Reference of credentials -> password, which the API never returns."""
         self.places: dict[str, tuple[str, str]] = {}
-        """ID of a server -> project and region."""
+        """Server ID -> project and region."""
         self.protected: set[str] = set()
-        """Names of load balancers that cannot be deleted just now."""
+        """Names of load balancers whose deletion is refused."""
         self.unreachable: set[str] = set()
-        """Addresses that no load balancer may have as targets."""
+        """Addresses that are refused as targets."""
         self._numbers = itertools.count(1)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 
     def new_id(self) -> str:
-        """An ID that was never given out."""
+        """Return an unused ID."""
         return str(UUID(int=0x10000 + next(self._numbers), version=4))
 
     def number(self) -> int:
-        """A number that was never given out."""
+        """Return an unused number."""
         return next(self._numbers)
 
     def now(self) -> str:
-        """The time, as the API writes it."""
+        """Return the current time in the API's format."""
         return clock.now().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def later(self, seconds: float, effect: Callable[[], None]) -> None:
-        """Do something after a time; at once where that is none."""
+        """Schedule an effect after a delay; apply it at once for a delay of 0."""
         if seconds <= 0:
             effect()
         else:
             self._due.append((clock.monotonic() + seconds, next(self._numbers), effect))
 
     def settle(self, *, all_of_them: bool = False) -> None:
-        """Do what is due, in the order in which it is due."""
+        """Apply the effects that are due, in order."""
         at = clock.monotonic()
-        due = sorted(one for one in self._due if all_of_them or one[0] <= at)
-        self._due = [one for one in self._due if one not in due]
+        due = sorted(entry for entry in self._due if all_of_them or entry[0] <= at)
+        self._due = [entry for entry in self._due if entry not in due]
         for _, _, effect in due:
             effect()
 
@@ -156,7 +156,7 @@ Answer = tuple[int, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request, read: what stands in its path, its query, its body."""
+    """Decoded request: path parameters, query and body."""
 
     path: Mapping[str, str]
     query: Mapping[str, str]
@@ -172,12 +172,12 @@ Handler = Callable[[Cloud, Call], Answer]
 
 
 def invalid(field: str, message: str) -> ApiError:
-    """The error for a field that makes no sense."""
+    """Return the error for an invalid field."""
     return ApiError("bad_request", f"{field}: {message}")
 
 
 def get(things: Mapping[str, Thing], key: str, kind: str) -> Thing:
-    """One by its ID or name."""
+    """Return a resource by its ID or name. Raises `not_found`."""
     if key not in things:
         raise ApiError("not_found", f"{kind} {key} not found")
     return things[key]

@@ -1,4 +1,4 @@
-"""Who may ask the fake: a service account with a key, and the tokens that it gets for it."""
+"""Authentication of the fake: a service account with a key, and its tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAIL = "ccm-fake@sa.stackit.cloud"
 
 @functools.cache
 def _private(number: int) -> rsa.RSAPrivateKey:  # noqa: ARG001 - one key for each number
-    """A key pair; making one takes a while, so every fake of a process has the same."""
+    """Return a key pair; cached per process, since its generation is slow."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 class Account:
-    """A service account. Its key, its tokens, and what of them still counts."""
+    """Service account with its key and its valid tokens."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -38,7 +38,7 @@ class Account:
 
     @property
     def key(self) -> bytes:
-        """The key, as the vendor's portal gives it."""
+        """Return the key in the JSON form of the vendor's portal."""
         private = _private(self._number)
         pem = private.private_bytes(
             serialization.Encoding.PEM,
@@ -68,24 +68,24 @@ class Account:
         ).encode()
 
     def rotate(self) -> None:
-        """Another key from now on; the old one and its tokens count no more."""
+        """Replace the key and invalidate all tokens."""
         self._number += 1
         self._kid = str(uuid4())
         self.revoke()
         self._refresh.clear()
 
     def revoke(self) -> None:
-        """No token that was given out counts any more."""
+        """Invalidate all access tokens."""
         self._tokens.clear()
 
     def check(self, authorization: str) -> None:
-        """Refuse a call of nobody."""
+        """Raise `unauthorized` unless the header has a valid token."""
         scheme, _, token = authorization.partition(" ")
         if scheme != "Bearer" or self._tokens.get(token, 0.0) <= clock.monotonic():
             raise ApiError("unauthorized", "the token is missing, or counts no more")
 
     def grant(self, form: bytes, token_s: float) -> Thing:
-        """A token for an assertion, or for a token that refreshes."""
+        """Issue a token in exchange for an assertion or a refresh token."""
         given = {name: texts[0] for name, texts in parse_qs(form.decode()).items()}
         if given.get("grant_type") == "refresh_token":
             if given.get("refresh_token") not in self._refresh:
@@ -100,7 +100,7 @@ class Account:
         return {
             "access_token": access,
             "refresh_token": refresh,
-            "expires_in": int(token_s),  # whole seconds, which Go clients insist on
+            "expires_in": int(token_s),  # Go clients accept integers only
             "scope": "",
             "token_type": "Bearer",
         }
@@ -113,7 +113,7 @@ class Account:
     def _verify(self, assertion: str) -> None:
         try:
             head, body, signature = assertion.split(".")
-            header, claims = (msgspec.json.decode(_bytes(one)) for one in (head, body))
+            header, claims = (msgspec.json.decode(_bytes(part)) for part in (head, body))
             _private(self._number).public_key().verify(
                 _bytes(signature),
                 f"{head}.{body}".encode(),
