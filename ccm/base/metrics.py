@@ -62,8 +62,8 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
     """Declare a counter whose name lacks `_total`, as some in the Go components do.
 
-    prometheus-client has no such counter. This is a gauge that only increases; `exposition` writes
-    its type as counter.
+    prometheus-client has no such counter. The result is a gauge that only increases; `exposition`
+    writes its type as counter.
     """
     _PLAIN_COUNTERS.add(name)
     return gauge(name, help_text, labels)

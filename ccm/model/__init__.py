@@ -1,8 +1,8 @@
-"""L1: Kubernetes objects as frozen Structs that hold only the fields we use.
+"""L1: Kubernetes objects as frozen structs with only the fields in use.
 
-This room computes and never calls: no I/O, no clock, no event loop, no log. Objects
-are read-only everywhere; a change is a patch that names only what changes, so
-fields we do not decode survive on the server.
+This package only computes: no I/O, no clock, no event loop, no log. Objects are never modified. A
+change is a patch that contains only changed fields, so fields that are not decoded survive on the
+server.
 """
 
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference

@@ -1,7 +1,7 @@
-"""CIDR text as Kubernetes reads it, which is more lenient than Python's `ipaddress`.
+"""CIDR text as Kubernetes parses it, which is more lenient than Python's `ipaddress`.
 
-Leading zeros are accepted and decimal (`010.0.0.0/08` is 10.0.0.0/8), host bits are
-cleared, and an IPv4-mapped IPv6 range equals the IPv4 range.
+Leading zeros are accepted and decimal (`010.0.0.0/08` is 10.0.0.0/8), host bits are cleared, and an
+IPv4-mapped IPv6 range equals the IPv4 range.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ccm.model.ip import parse_ip
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_RANGES = 2
-"""A cluster has one Pod range, or one of each family."""
+"""Maximum number of Pod ranges of a cluster: one of each address family."""
 
 _MAPPED_BITS = 96
 
 
 def parse_cidr(text: str) -> Network | None:
-    """The network, or None when the text is none; surrounding blanks are not accepted."""
+    """Return the network, or None for invalid text; surrounding blanks are invalid."""
     address, separator, length = text.partition("/")
     parsed = parse_ip(address)
     bits = parse_digits(length.lstrip("0") or length[:1])
@@ -34,29 +34,29 @@ def parse_cidr(text: str) -> Network | None:
 
 
 def parse_cidrs(text: str) -> list[Network] | None:
-    """The networks of a list with commas, blanks around each allowed; None if one is none."""
+    """Return the networks of a comma separated list, blanks allowed; None = an item is invalid."""
     parsed = [parse_cidr(part.strip()) for part in text.split(",")]
-    found = [network for network in parsed if network is not None]
-    return found if len(found) == len(parsed) else None
+    networks = [network for network in parsed if network is not None]
+    return networks if len(networks) == len(parsed) else None
 
 
 def parse_ranges(text: str) -> tuple[Network, ...]:
-    """The cluster's Pod ranges out of `--cluster-cidr`: one, or one of each family.
+    """Return the cluster's Pod ranges in `--cluster-cidr`: one, or one of each family.
 
     Raises:
-        ValueError: they are something else; the message says what.
+        ValueError: the text is something else; the message has the reason.
     """
     entries = [entry.strip() for entry in text.split(",")]
     if entries == [""]:
         raise ValueError(
             "is empty; it must be the range of the cluster's Pods, such as 10.244.0.0/16"
         )
-    found = [(entry, parse_cidr(entry)) for entry in entries]
-    wrong = [repr(entry) for entry, network in found if network is None]
+    parsed = [(entry, parse_cidr(entry)) for entry in entries]
+    wrong = [repr(entry) for entry, network in parsed if network is None]
     if wrong:
         are = "is no CIDR; it" if len(wrong) == 1 else "are no CIDRs; each"
         raise ValueError(f"{', '.join(wrong)} {are} must look like 10.244.0.0/16")
-    ranges = tuple(network for _, network in found if network is not None)
+    ranges = tuple(network for _, network in parsed if network is not None)
     if len(ranges) > MOST_RANGES:
         raise ValueError(
             f"names {len(ranges)} ranges; there must be one, or an IPv4 and an IPv6 range"
@@ -67,7 +67,7 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
 
 
 def overlap(one: Network, other: Network) -> bool:
-    """Whether some address lies in both; never across families."""
+    """Return whether two networks share an address; never across families."""
     if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
         return one.overlaps(other)
     if isinstance(one, ipaddress.IPv6Network) and isinstance(other, ipaddress.IPv6Network):
@@ -76,7 +76,7 @@ def overlap(one: Network, other: Network) -> bool:
 
 
 def _mapped(parsed: ipaddress.IPv4Address, bits: int) -> Network | None:
-    """A range around an IPv4-mapped IPv6 address; a wide one is an IPv6 range."""
+    """Return the range around an IPv4-mapped IPv6 address; a wide one is an IPv6 range."""
     if bits > 128:
         return None
     if bits >= _MAPPED_BITS:

@@ -1,7 +1,7 @@
-"""IP text as Kubernetes reads it, which differs from Python's `ipaddress` in three points.
+"""IP text as Kubernetes parses it, which differs from Python's `ipaddress` in three points.
 
-Leading zeros of an IPv4 part are accepted and decimal (`01.2.3.004` is 1.2.3.4), an IPv6
-zone (`fe80::1%eth0`) is refused, and an IPv4-mapped IPv6 address equals the IPv4 address.
+Leading zeros of an IPv4 part are accepted and decimal (`01.2.3.004` is 1.2.3.4), an IPv6 zone
+(`fe80::1%eth0`) is refused, and an IPv4-mapped IPv6 address equals the IPv4 address.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_ip(text: str) -> IP | None:
-    """The address, or None when the text is none; surrounding blanks are not accepted."""
+    """Return the address, or None for invalid text; surrounding blanks are invalid."""
     if "%" in text or not text.isascii():
         return None
     try:

@@ -1,8 +1,8 @@
-"""The types of machines that controllers use, whatever API group the objects have.
+"""Machine types of the controllers, independent of the API group of the objects.
 
 Kubernetes converts the versions of an API group to one internal type, the hub. These are the hub
-types of machines: a codec for each API group converts its documents to them, once for each version
-of an object, and makes the patches for what controllers want to write.
+types of machines. A codec for each API group converts its documents to them, once per version of an
+object, and creates the patches that controllers write.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Phase(Enum):
     UPDATED = "InPlaceUpdateSuccessful"
     UPDATE_FAILED = "InPlaceUpdateFailed"
     FOREIGN = "?"
-    """A phase that this release does not know; it is left as it is."""
+    """Phase that this release does not know; it is never overwritten."""
 
 
 CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
-"""Phases before the VM was created and that was written."""
+"""Phases until the creation of the VM is recorded."""
 
 WORKING = frozenset({Phase.RUNNING, Phase.AVAILABLE})
 """Phases of a machine that counts as ready."""
@@ -69,7 +69,7 @@ class OperationType(Enum):
 
 
 class Strategy(Enum):
-    """How the machines of a deployment are replaced."""
+    """Strategy by which the machines of a deployment are replaced."""
 
     ROLLING = "RollingUpdate"
     RECREATE = "Recreate"
@@ -77,7 +77,7 @@ class Strategy(Enum):
 
 
 class Preserve(Enum):
-    """Whether a machine is preserved when it fails, as its annotation or that of its node says."""
+    """Value of the annotation of a machine or its node that preserves a failed machine."""
 
     UNSAID = ""
     NO = "false"
@@ -88,7 +88,7 @@ class Preserve(Enum):
 
     @classmethod
     def of(cls, text: str) -> Preserve:
-        """Return the value of an annotation; an unknown text counts as none."""
+        """Return the value of an annotation; unknown text counts as unset."""
         try:
             return cls(text)
         except ValueError:
@@ -172,7 +172,7 @@ class Condition:
     since: datetime | None = None
 
     def after(self, before: Condition | None) -> Condition:
-        """Return the condition with the time since which it has its status."""
+        """Return the condition; if the status is that of `before`, with its transition time."""
         is_same = before is not None and before.status == self.status
         return replace(self, since=before.since) if before is not None and is_same else self
 
@@ -219,13 +219,13 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
     Attributes:
         provider: name of the provider; empty = the one in use.
         provider_spec: properties of the VM in terms of the provider.
-        secrets: namespace and name of each Secret with credentials or user data; of two values with
-            one key the later one counts.
+        secrets: namespace and name of each Secret with credentials or user data; for a key in both,
+            the later Secret counts.
         imports: provider IDs of VMs that may belong to machines whatever marks they have.
         extra_capacity: resources that are added to the capacity of nodes.
-        place: type and zone of the VMs, as far as the class says; for metrics.
-        region: region of the VMs, as far as the class says.
-        is_held: whether our finalizer keeps the class.
+        place: type and zone of the VMs, as far as the class has them; for metrics.
+        region: region of the VMs, as far as the class has it.
+        is_held: whether the finalizer of this program protects the class.
         gaps: properties that the class lacks, one sentence each.
         conditions: conditions of the object.
         source: document of the API group; for the codec only.
@@ -335,7 +335,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the machine is being deleted, and its set counts it no more."""
+        """Whether the machine is being deleted; its set no longer counts it."""
         return self.is_deleting or self.phase is Phase.TERMINATING
 
     @property
@@ -423,17 +423,17 @@ class DeploymentStatus:
     failed: tuple[FailedMachine, ...] = ()
 
     def condition(self, kind: str) -> Condition | None:
-        """Return the condition of a type."""
-        return next((one for one in self.conditions if one.type == kind), None)
+        """Return the condition of a type; None = there is none."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
 
 class MachineOwner(KubeObject, frozen=True, kw_only=True):
-    """What machine sets and machine deployments have in common.
+    """Common base of machine sets and machine deployments.
 
     Attributes:
         replicas: desired number of machines.
         template: template of the machines.
-        selector: selects what the object controls by labels.
+        selector: label selector of the controlled objects.
         min_ready_s: time for which a machine has to run to count as available.
         max_preserved: maximum number of failed machines that a set preserves automatically.
         is_frozen: whether no machines are created.
@@ -465,18 +465,18 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
     @property
     def selects_all(self) -> bool:
         """Whether the selector is empty."""
-        found = self.selector
-        return found is None or not (found.match_labels or found.match_expressions)
+        selector = self.selector
+        return selector is None or not (selector.match_labels or selector.match_expressions)
 
 
 class MachineSet(MachineOwner, frozen=True, kw_only=True):
-    """A number of machines of one template.
+    """Set of machines of one template.
 
     Attributes:
         created: creation time of the object.
         may_grow: whether machines may be created: the set is neither frozen, nor an old one in an
             update in place.
-        scaled: time at which the autoscaler changed the replicas last.
+        scaled: time at which the autoscaler last changed the replicas.
         status: observed state.
     """
 
@@ -497,12 +497,12 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
 
     @property
     def has_seen(self) -> bool:
-        """Whether the set knows its replicas; machines it made before may not be seen yet."""
+        """Whether the status covers the current spec; if not, the cache may lack new machines."""
         return self.status.observed >= self.metadata.generation
 
 
 class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
-    """Machines of one template, and how they are moved to a new one.
+    """Machines of one template, and the rollout to a new template.
 
     Attributes:
         strategy: how machines are replaced; None = the type is not known.
@@ -510,8 +510,9 @@ class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
         max_surge: maximum number of machines beyond the replicas; a number, or a percentage.
         max_unavailable: maximum number of replicas that may be unavailable; likewise.
         is_manual: whether a user selects the nodes to update in place.
-        is_paused: whether nothing is rolled out.
-        deadline_s: time without progress after which that is reported; None = never.
+        is_paused: whether rollouts are paused.
+        deadline_s: time without progress after which the rollout is reported as stuck; None =
+            never.
         history_limit: number of old sets to keep; None = all.
         rollback_to: revision to return to, 0 = the one before; None = none.
         status: observed state.

@@ -1,4 +1,4 @@
-"""What all objects share: metadata, references, keys; and the base of every wire type."""
+"""Metadata, references and keys of all objects, and the base of every wire type."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Wire(
     gc=False,
     kw_only=True,
 ):
-    """Base of every type that comes from the API server.
+    """Base of every type that is decoded from the API server.
 
-    Only the fields we use are named; others are skipped while decoding. Go writes
-    `null` for empty lists and maps, so each of those is optional. Objects form trees,
-    which makes switching off the garbage collector's tracking safe.
+    Types declare only the fields in use; the decoder skips others. Go writes `null` for empty lists
+    and maps, so those fields are optional. Objects form trees, so the garbage collector need not
+    track them.
     """
 
 
 def enum(*values: str) -> msgspec.Meta:
-    """Return the values of a field for its schema in a CRD; decoding accepts others, too."""
+    """Return the values of a field for its schema in a CRD; the decoder accepts others, too."""
     return msgspec.Meta(extra_json_schema={"enum": list(values)})
 
 
 class OwnerReference(Wire, frozen=True, kw_only=True):
-    """Who owns an object."""
+    """Reference from an object to its owner."""
 
     api_version: str = ""
     kind: str = ""
@@ -45,7 +45,7 @@ class OwnerReference(Wire, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Wire, frozen=True, kw_only=True):
-    """Metadata of an object; timestamps stay text (RFC 3339)."""
+    """Metadata of an object; timestamps remain text (RFC 3339)."""
 
     name: str = ""
     namespace: str = ""
@@ -61,7 +61,7 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
 
 
 class ObjectReference(Wire, frozen=True, kw_only=True):
-    """A pointer to an object, as events carry it."""
+    """Reference to an object, as in events."""
 
     kind: str = ""
     namespace: str = ""
@@ -73,66 +73,66 @@ class ObjectReference(Wire, frozen=True, kw_only=True):
 
 
 class KubeObject(Wire, frozen=True, kw_only=True):
-    """An object with metadata; `labels` and `annotations` read as empty when null."""
+    """Object with metadata; `labels` and `annotations` are empty instead of null."""
 
     metadata: ObjectMeta
 
     @property
     def name(self) -> str:
-        """The object's name."""
+        """Name of the object."""
         return self.metadata.name
 
     @property
     def namespace(self) -> str:
-        """The object's namespace; empty for a cluster-scoped kind."""
+        """Namespace of the object; empty for a cluster-scoped kind."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """The object's UID: differs when an object is re-created under the same name."""
+        """UID of the object; differs after it is recreated under the same name."""
         return self.metadata.uid
 
     @property
     def resource_version(self) -> str:
-        """The version the server gave this state; opaque."""
+        """Version that the API server gave this state; opaque."""
         return self.metadata.resource_version
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels; empty when there are none."""
+        """Labels; empty instead of null."""
         return self.metadata.labels or EMPTY
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Annotations; empty when there are none."""
+        """Annotations; empty instead of null."""
         return self.metadata.annotations or EMPTY
 
     @property
     def allows_deletion(self) -> bool:
-        """Whether a person annotated it so that a deletion held back is made after all."""
+        """Whether an annotation of a user allows a deletion that is blocked otherwise."""
         return self.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true"
 
     @property
     def finalizers(self) -> Sequence[str]:
-        """Finalizers; empty when there are none."""
+        """Finalizers; empty instead of null."""
         return self.metadata.finalizers or ()
 
     @property
     def is_deleting(self) -> bool:
-        """Whether deletion was asked for and waits for finalizers."""
+        """Whether the object is being deleted and waits for its finalizers."""
         return self.metadata.deletion_timestamp is not None
 
     def lags_behind(self, other: KubeObject) -> bool:
-        """Whether this is an earlier state of the same object; unknown versions never are."""
+        """Return whether this is an earlier state of the same object; False if that is unknown."""
         own, others = map(parse_digits, (self.resource_version, other.resource_version))
         return self.uid == other.uid and own is not None and others is not None and own < others
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or `name` for a cluster-scoped kind: the work-queue key."""
+        """Key in caches and work queues: `namespace/name`, or `name` for a cluster-scoped kind."""
         return object_key(self.metadata)
 
 
 def object_key(metadata: ObjectMeta) -> str:
-    """`namespace/name`, or `name` without a namespace."""
+    """Return `namespace/name`, or `name` without a namespace."""
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

@@ -1,16 +1,17 @@
-"""Every name Kubernetes or we promise: labels, annotations, taints, reasons, conditions.
+"""Names that Kubernetes or this project defines: labels, annotations, taints, reasons, conditions.
 
-These strings are an API. A name is never changed and never removed; a new one is
-added here, documented, and used from here. Source of the Kubernetes names: the well-known
-labels, annotations and taints of the Kubernetes API and the cloud-provider library.
+These strings are an API. A name is never changed and never removed; a new one is added here,
+documented, and used from here. Source of the Kubernetes names: the well-known labels, annotations
+and taints of the Kubernetes API and the cloud-provider library. "Ours" marks names of this project.
 """
 
 from __future__ import annotations
 
 TAINT_UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
-"""Set by a kubelet started for an external cloud provider; removed at initialisation.
+"""On a node of a kubelet with an external cloud provider, until the node is initialised.
 
-Matched by key alone: any value and any effect counts."""
+Only the key is compared: any value and any effect match.
+"""
 
 TAINT_SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
 """On a node whose instance is shut down; effect NoSchedule, no value."""
@@ -21,23 +22,24 @@ TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
 """On a node that the cluster autoscaler is about to remove; any value, any effect."""
 
 ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
-"""On a node: `true` = a person says that it may go although its cloud is in doubt; on the
-ConfigMap with the record of deletions: load balancers and routes may, however many. Ours."""
+"""On a node: `true` = a user allows its deletion although the state of its cloud is uncertain. On
+the ConfigMap with the record of deletions: `true` = any number of load balancers and routes may be
+deleted. Ours."""
 
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
-"""On a node that no load balancer shall send traffic to; any value but a Go false."""
+"""On a node that load balancers must not send traffic to; any value but a Go false."""
 
 FINALIZER_LOAD_BALANCER = "service.kubernetes.io/load-balancer-cleanup"
-"""On a Service whose load balancer has to be removed before the Service may vanish."""
+"""On a Service whose load balancer must be removed before the Service is gone."""
 
 ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
-"""On a Service: client ranges with commas; the field of the spec wins."""
+"""On a Service: client ranges, comma separated; the field of the spec takes precedence."""
 
 CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
-"""On a node: True while the network has no route to its Pods."""
+"""On a node: True while the network has no route to the node's Pods."""
 
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
-"""On a Pod that stands for one which a kubelet runs by itself."""
+"""On a Pod that represents a static Pod of a kubelet."""
 
 ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
 """Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
@@ -53,18 +55,18 @@ LABEL_OS = "kubernetes.io/os"
 LABEL_ARCH = "kubernetes.io/arch"
 
 LABEL_APP = "app.kubernetes.io/name"
-"""What a Deployment and its Pods are; ours have the name of the program."""
+"""Application of a Deployment and its Pods; ours have the name of the program."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_INSTANCE = "app.kubernetes.io/instance"
-"""Which of several Deployments of a program it is."""
+"""Distinguishes several Deployments of one program."""
 
 LABEL_PAIRS = (
     (LABEL_ZONE_BETA, LABEL_ZONE),
     (LABEL_REGION_BETA, LABEL_REGION),
     (LABEL_INSTANCE_TYPE_BETA, LABEL_INSTANCE_TYPE),
 )
-"""(beta, stable) label keys that must carry one value; the beta label is the primary."""
+"""(beta, stable) label keys that must have the same value; the beta label is the primary."""
 
 ADDRESS_HOSTNAME = "Hostname"
 ADDRESS_INTERNAL_IP = "InternalIP"
@@ -72,7 +74,7 @@ ADDRESS_EXTERNAL_IP = "ExternalIP"
 
 CONDITION_READY = "Ready"
 CONDITION_TERMINATING = "Terminating"
-"""On a node that is being drained to be deleted (Gardener)."""
+"""On a node that is being drained for its deletion (Gardener)."""
 
 STATUS_TRUE = "True"
 STATUS_FALSE = "False"
@@ -82,30 +84,30 @@ NORMAL = "Normal"
 WARNING = "Warning"
 
 REASON_SYNCED = "Synced"
-"""Normal event on a Node: it was initialised."""
+"""Normal event on a Node: the node was initialised."""
 
 REASON_INITIALIZATION_FAILED = "InitializationFailed"
 """Warning event on a Node: initialisation failed; the message is the cause. Ours."""
 
 REASON_DELETING_NODE = "DeletingNode"
-"""Normal event on a Node: it is deleted because its cloud no longer has the instance."""
+"""Normal event on a Node: the node is deleted because its cloud no longer has the instance."""
 
 REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
-"""Warning event on a Node: deleting it failed; the message has the cause."""
+"""Warning event on a Node: the deletion failed; the message has the cause."""
 
 REASON_DELETION_HELD = "DeletionHeld"
-"""Warning: an object, or what it has in the cloud, is not deleted for now. Ours."""
+"""Warning event: the deletion of an object or of its cloud resources is blocked for now. Ours."""
 
 REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
 REASON_PERSISTENCE_UP = "PersistenceAvailable"
-"""On the Lease: no storage of `--persistence-config` works, or one does again. Ours."""
+"""On the Lease: no storage of `--persistence-config` works, or one works again. Ours."""
 
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
 REASON_DELETING_BALANCER = "DeletingLoadBalancer"
 REASON_DELETED_BALANCER = "DeletedLoadBalancer"
 REASON_UPDATED_BALANCER = "UpdatedLoadBalancer"
-"""Normal events on a Service: what is done, and was done, about its load balancer."""
+"""Normal events on a Service: steps for its load balancer, in progress or completed."""
 
 REASON_SYNC_BALANCER_FAILED = "SyncLoadBalancerFailed"
 REASON_DELETE_BALANCER_FAILED = "DeleteLoadBalancerFailed"
@@ -138,40 +140,40 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation on the bookmark that ends the initial events of a watch-list."""
 
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
-"""On a node that is not Ready yet; an API server puts it on every new node."""
+"""On a node that is not Ready yet; an API server adds it to every new node."""
 
 LABEL_STACKIT_MACHINE = "kubernetes.io/machine"
 LABEL_STACKIT_MACHINE_CLASS = "kubernetes.io/machineclass"
-"""On servers of STACKIT, by its driver for Gardener: names of machine and class."""
+"""On servers of STACKIT, set by its driver for Gardener: names of machine and class."""
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """On every namespace: its own name."""
 
 LABEL_ROLE_PREFIX = "node-role.kubernetes.io/"
 LABEL_ROLE = "kubernetes.io/role"
-"""A node's roles: each a label below the prefix, or the value of the older label."""
+"""Role of a node: a label with the prefix, or the value of the older label."""
 
 EXTENSION_EXEC = "client.authentication.k8s.io/exec"
-"""Extension of a kubeconfig's cluster that is handed to its credential program."""
+"""Extension of a kubeconfig's cluster that is passed to its credential plugin."""
 
 BOOTSTRAP_TOKEN_PREFIX = "bootstrap-token-"  # noqa: S105 - of a name
-"""How the name of a Secret in kube-system begins that holds a bootstrap token."""
+"""Prefix of the name of a Secret in kube-system that holds a bootstrap token."""
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
-"""Type of such a Secret."""
+"""Type of a Secret that holds a bootstrap token."""
 
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""On whatever was written with `kubectl apply`; belongs to nobody else."""
+"""On objects that were written with `kubectl apply`; no other program may change it."""
 
 ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"
 ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-"""On a set of machines, as on a ReplicaSet: what its deployment was when it scaled the set."""
+"""On a machine set, as on a ReplicaSet: values of its deployment when that scaled the set."""
 
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
-"""On a Node: the autoscaler leaves it alone, and whether that is a machine controller's doing."""
+"""On a Node: the autoscaler must not remove it, and whether a machine controller set that."""
 
 SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Letters of generated names: they spell no words (Kubernetes, safe encoding)."""
+"""Letters of generated names; they spell no words (Kubernetes, safe encoding)."""

@@ -1,4 +1,4 @@
-"""Node: a machine of the cluster, with the fields a cloud-controller-manager reads."""
+"""Node: a machine of the cluster, with the fields that a cloud-controller-manager reads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class NodeCondition(Wire, frozen=True, kw_only=True):
 
 
 class NodeSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a node."""
+    """Desired state of a node."""
 
     provider_id: str = msgspec.field(default="", name="providerID")
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
@@ -59,14 +59,14 @@ class NodeSpec(Wire, frozen=True, kw_only=True):
 
 
 class NodeStatus(Wire, frozen=True, kw_only=True):
-    """What a node reports about itself."""
+    """Observed state of a node."""
 
     addresses: list[NodeAddress] | None = None
     conditions: list[NodeCondition] | None = None
 
 
 class Node(KubeObject, frozen=True, kw_only=True):
-    """A machine of the cluster."""
+    """Machine of the cluster."""
 
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
@@ -74,26 +74,26 @@ class Node(KubeObject, frozen=True, kw_only=True):
 
     @property
     def provider_id(self) -> str:
-        """The cloud's identifier `<scheme>://<id>`; empty until the node is initialised."""
+        """Cloud ID of the instance, `<scheme>://<id>`; empty until the node is initialised."""
         return self.spec.provider_id
 
     @property
     def taints(self) -> Sequence[Taint]:
-        """Taints; empty when there are none."""
+        """Taints; empty instead of null."""
         return self.spec.taints or ()
 
     @property
     def addresses(self) -> Sequence[NodeAddress]:
-        """Addresses in the order of the status; empty when there are none."""
+        """Addresses in the order of the status; empty instead of null."""
         return self.status.addresses or ()
 
     @property
     def ready(self) -> str:
-        """Status of the Ready condition: True, False or Unknown; Unknown when missing."""
+        """Status of the Ready condition: True, False or Unknown; Unknown if missing."""
         return self.condition_status(names.CONDITION_READY)
 
     def condition_status(self, kind: str) -> str:
-        """Status of a condition; Unknown when the node has no such condition."""
+        """Return the status of a condition; Unknown if the node has no such condition."""
         for condition in self.status.conditions or ():
             if condition.type == kind:
                 return condition.status
@@ -101,32 +101,32 @@ class Node(KubeObject, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> ObjectReference:
-        """A reference for events, without a resourceVersion."""
+        """Reference for events, without a resourceVersion."""
         return ObjectReference(kind="Node", api_version="v1", name=self.name, uid=self.uid)
 
 
 def age_s(node: Node, now: datetime) -> float | None:
-    """Seconds since the node was created; None where nobody says when that was."""
+    """Return the seconds since the node was created; None = the creation time is unknown."""
     created = node.metadata.creation_timestamp
     return (now - parse_time(created)).total_seconds() if created else None
 
 
 def condition_of(node: Node, kind: str) -> NodeCondition | None:
-    """Return the condition of a type."""
-    return next((one for one in node.status.conditions or () if one.type == kind), None)
+    """Return the node's condition of a type; None = there is none."""
+    return next(
+        (condition for condition in node.status.conditions or () if condition.type == kind), None
+    )
 
 
 def node_condition_patch(
     node: Node, kind: str, said: tuple[str, str, str], now: datetime, *, since: str = ""
 ) -> Patch:
-    """Return the status patch of a condition, which has all fields: a missing one would stay.
+    """Return the status patch of a condition with all fields: the server keeps missing ones.
 
     Args:
-        node: the node.
         kind: type of the condition.
         said: its status, reason and message.
-        now: the time.
-        since: time since which it has this status; empty = now.
+        since: time since which the condition has this status; empty = `now`.
     """
     status, reason, message = said
     wanted = {
@@ -148,21 +148,20 @@ def node_patch(
     taints: Sequence[Taint] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> Patch | None:
-    """Return the patch that gives a node what differs; None: nothing does.
+    """Return the patch with all differences from a node; None = there are none.
 
     Args:
-        node: the node.
-        labels: labels to set; None as a value: to remove.
-        annotations: likewise.
-        taints: all taints; None = as they are.
-        spec: further fields of the spec, which differ.
+        labels: labels to set; None as a value removes a label.
+        annotations: annotations to set, likewise.
+        taints: all taints; None = unchanged.
+        spec: further fields of the spec that change.
     """
     metadata: dict[str, Any] = {}
-    for key, wanted, there in (
+    for key, wanted, current in (
         ("labels", labels, node.labels),
         ("annotations", annotations, node.annotations),
     ):
-        if changed := {name: text for name, text in wanted.items() if there.get(name) != text}:
+        if changed := {name: text for name, text in wanted.items() if current.get(name) != text}:
             metadata[key] = changed
     fields = dict(spec or {})
     if taints is not None and list(taints) != list(node.taints):
@@ -174,13 +173,14 @@ def node_patch(
 
 
 def taints_value(taints: Sequence[Taint]) -> list[Any] | None:
-    """Taints as a patch wants them: the complete list, or null for none."""
+    """Return taints for a patch: the complete list, or null for none."""
     return [msgspec.to_builtins(taint) for taint in taints] or None
 
 
 def is_uninitialized(node: Node) -> bool:
-    """Whether the node still waits for its cloud: the taint's key alone decides."""
-    # A loop: of every change of a node several ask, and a generator takes three times as long.
+    """Return whether the node waits for its initialisation; only the taint's key counts."""
+    # A loop: a generator takes three times as long, and each change of a node is checked several
+    # times.
     for taint in node.taints:  # noqa: SIM110
         if taint.key == names.TAINT_UNINITIALIZED:
             return True
@@ -188,7 +188,7 @@ def is_uninitialized(node: Node) -> bool:
 
 
 def has_shutdown_taint(node: Node) -> bool:
-    """Whether the node carries the shutdown taint: key and effect decide."""
+    """Return whether the node has the shutdown taint; key and effect count."""
     return any(
         taint.key == names.TAINT_SHUTDOWN and taint.effect == names.EFFECT_NO_SCHEDULE
         for taint in node.taints

@@ -6,27 +6,27 @@ from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 
 class ConfigMap(KubeObject, frozen=True, kw_only=True):
-    """Small texts by key. Not modelled completely, so it is patched."""
+    """Texts by key; not modelled completely, so changes are written as patches."""
 
     metadata: ObjectMeta
     data: dict[str, str] | None = None
 
 
 class CustomResourceDefinition(KubeObject, frozen=True, kw_only=True):
-    """Only its metadata."""
+    """Custom resource definition; metadata only."""
 
     metadata: ObjectMeta
 
 
 class EventSource(Wire, frozen=True, kw_only=True):
-    """Which component reports."""
+    """Component that reports an event."""
 
     component: str = ""
     host: str = ""
 
 
 class Event(KubeObject, frozen=True, kw_only=True):
-    """One event; repeated ones are counted instead of created anew."""
+    """Event; repetitions increase its count."""
 
     metadata: ObjectMeta
     involved_object: ObjectReference = ObjectReference()
@@ -41,7 +41,7 @@ class Event(KubeObject, frozen=True, kw_only=True):
 
 
 class LeaseSpec(Wire, frozen=True, kw_only=True):
-    """Who holds a lease and since when; times are RFC 3339 with six fraction digits."""
+    """Holder of a lease, and its times: RFC 3339 with six fraction digits."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -53,20 +53,20 @@ class LeaseSpec(Wire, frozen=True, kw_only=True):
 
 
 class Lease(KubeObject, frozen=True, kw_only=True):
-    """A lease: the lock that leader election stands on. Modelled completely, because it is PUT."""
+    """Lock of leader election; modelled completely, because it is written with PUT."""
 
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()
 
 
 class Namespace(KubeObject, frozen=True, kw_only=True):
-    """Only that it is there, and its UID."""
+    """Namespace; metadata only."""
 
     metadata: ObjectMeta
 
 
 class Secret(KubeObject, frozen=True, kw_only=True):
-    """Small data by key, decoded from the base64 of the API. It is never printed."""
+    """Data by key, decoded from the base64 of the API; `repr` does not show the values."""
 
     metadata: ObjectMeta
     type: str = ""

@@ -1,7 +1,7 @@
-"""Which object controls another, and what is written to take one over or to let it go. Pure.
+"""Owner references: controllers of objects, adoption and release. Pure functions.
 
-Of all owners that an object names one at most is its controller. Lists of owners are written
-whole, under the version they were read from: a custom resource has no merge key for them.
+At most one owner of an object is its controller. Lists of owners are replaced as a whole, with the
+version they were read from as precondition: custom resources have no merge key for them.
 """
 
 from __future__ import annotations
@@ -13,27 +13,31 @@ from ccm.model.patches import Patch, same_object, same_version
 
 
 def controller_of(obj: KubeObject) -> OwnerReference | None:
-    """The owner that controls the object; None: nobody does."""
+    """Return the owner reference of the object's controller; None = there is none."""
     owners = obj.metadata.owner_references or ()
-    return next((one for one in owners if one.controller), None)
+    return next((reference for reference in owners if reference.controller), None)
 
 
 def controller_uid(obj: KubeObject) -> str:
-    """UID of the owner that controls the object; empty: nobody does."""
-    found = controller_of(obj)
-    return "" if found is None else found.uid
+    """Return the UID of the object's controller; empty = there is none."""
+    controller = controller_of(obj)
+    return "" if controller is None else controller.uid
 
 
 def controller_key(obj: KubeObject, kind: str) -> str:
-    """Key of the owner of a kind that controls the object; empty: none does."""
-    found = controller_of(obj)
-    return "" if found is None or found.kind != kind else f"{obj.namespace}/{found.name}"
+    """Return the key of the object's controller of a kind; empty = there is none."""
+    controller = controller_of(obj)
+    return (
+        ""
+        if controller is None or controller.kind != kind
+        else f"{obj.namespace}/{controller.name}"
+    )
 
 
 def as_controller(owner: KubeObject, *, api_version: str, kind: str) -> OwnerReference:
-    """The reference by which an object names its controller.
+    """Return the owner reference that makes `owner` a controller.
 
-    It keeps the owner from going before the object, where somebody deletes it in the foreground.
+    In a foreground deletion of the owner, `blockOwnerDeletion` keeps it until the object is gone.
     """
     return OwnerReference(
         api_version=api_version,
@@ -46,20 +50,22 @@ def as_controller(owner: KubeObject, *, api_version: str, kind: str) -> OwnerRef
 
 
 def adoption_patch(obj: KubeObject, owner: OwnerReference) -> Patch:
-    """The patch by which `owner` becomes the object's controller; other owners stay."""
-    others = [one for one in obj.metadata.owner_references or () if one.uid != owner.uid]
+    """Return the patch that makes `owner` the object's controller; other owners stay."""
+    others = [
+        reference for reference in obj.metadata.owner_references or () if reference.uid != owner.uid
+    ]
     return _owned_by(obj, [*others, owner])
 
 
 def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
-    """The patch by which an owner lets the object go; None where it does not own it."""
+    """Return the patch that removes an owner from the object; None = it is no owner."""
     owners = obj.metadata.owner_references or []
-    others = [one for one in owners if one.uid != owner_uid]
+    others = [reference for reference in owners if reference.uid != owner_uid]
     return None if len(others) == len(owners) else _owned_by(obj, others)
 
 
 def _owned_by(obj: KubeObject, owners: list[OwnerReference]) -> Patch:
     metadata = same_object(obj) | same_version(obj)
-    # As text and numbers: what compares or stores a patch knows no structs.
-    metadata["ownerReferences"] = [msgspec.to_builtins(one) for one in owners]
+    # Plain types, because code that compares or stores a patch knows no structs.
+    metadata["ownerReferences"] = [msgspec.to_builtins(reference) for reference in owners]
     return {"metadata": metadata}

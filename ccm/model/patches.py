@@ -1,9 +1,9 @@
-"""Patches that name only what changes, and what makes the server refuse them. Pure.
+"""Patches that contain only changed fields, and their preconditions. Pure functions.
 
-A patch bound to the version is refused (409) once anybody changed the object; one bound to
-the UID (409, or 422 naming `metadata.uid`) once another object has its name. A list that
-has no merge key is written whole, so it is replaced only under the version it was computed
-from: otherwise the patch undoes what another writer added in between.
+With the version as precondition, the server refuses a patch (409) after any change of the object.
+With the UID as precondition, it refuses a patch for another object of the same name (409, or 422
+naming `metadata.uid`). A list without a merge key is replaced as a whole. Its patch needs the
+version it was computed from: otherwise it would undo concurrent changes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ Patch = Mapping[str, Any]
 
 
 class StaleObject(Exception):
-    """The object is no longer what a write was planned for: decide anew."""
+    """The object changed after a write was planned; the caller must plan again."""
 
 
 def same_object(obj: KubeObject) -> dict[str, Any]:
-    """Metadata of a patch for this very object, in whatever state."""
+    """Return patch metadata with the UID as precondition."""
     return {"uid": obj.uid} if obj.uid else {}
 
 
 def same_version(obj: KubeObject) -> dict[str, Any]:
-    """Metadata of a patch for the object in this very state."""
+    """Return patch metadata with the version as precondition."""
     return {"resourceVersion": obj.resource_version}
 
 
 def annotations_patch(
     obj: KubeObject, wanted: Mapping[str, str | None], *, any_version: bool = False
 ) -> Patch | None:
-    """The patch that sets annotations, or with None removes them; None when they stand."""
+    """Return the patch that sets or removes annotations; None = nothing changes.
+
+    Args:
+        wanted: values of annotations; None removes an annotation.
+        any_version: whether to omit the version as precondition.
+    """
     notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
     if not notes:
         return None
@@ -42,13 +47,11 @@ def annotations_patch(
 
 
 def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
-    """The patch that adds a finalizer; None when it is there.
+    """Return the patch that adds a finalizer; None = the object has it.
 
     Args:
-        obj: the object as it is.
-        name: the finalizer.
-        strategic: whether the kind takes strategic patches; custom resources do not, and
-            get the whole list.
+        strategic: whether the kind supports strategic merge patches. Custom resources do not, so
+            their patch contains the whole list.
     """
     if name in obj.finalizers:
         return None
@@ -61,21 +64,21 @@ def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patc
 
 
 def hold(obj: KubeObject, name: str) -> Patch | None:
-    """Return the patch that adds a finalizer to a custom resource; None: it is there, or too late.
+    """Return the patch that adds a finalizer to a custom resource; None = it exists, or too late.
 
-    To an object that is being deleted no finalizer can be added any more.
+    An object that is being deleted accepts no further finalizers.
     """
     return None if obj.is_deleting else add_finalizer(obj, name, strategic=False)
 
 
 def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
-    """The patch that removes a finalizer and none of somebody else; None when it is gone.
+    """Return the patch that removes only this finalizer; None = the object does not have it.
 
     The arguments are those of `add_finalizer`.
     """
     if name not in obj.finalizers:
         return None
-    others = [each for each in obj.finalizers if each != name]
+    others = [finalizer for finalizer in obj.finalizers if finalizer != name]
     metadata = same_version(obj)
     if strategic:
         metadata["$deleteFromPrimitiveList/finalizers"] = [name]
@@ -87,14 +90,14 @@ def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> P
 
 
 def merge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The smallest merge patch that makes one map the other; lists are replaced whole."""
-    found: dict[str, Any] = {}
+    """Return the smallest merge patch from one map to another; lists are replaced as a whole."""
+    patch: dict[str, Any] = {}
     for key in {**before, **after}:
         old, new = before.get(key), after.get(key)
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found[key] = merge_changes(old, new)
+            patch[key] = merge_changes(old, new)
         else:
-            found[key] = new
-    return found
+            patch[key] = new
+    return patch

@@ -1,4 +1,4 @@
-"""Pod: what decides whether and how it is evicted, and what it uses; its disruption budgets."""
+"""Pods, with the fields for evictions and volumes, and their disruption budgets."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ccm.model.meta import KubeObject, ObjectMeta, Wire
 from ccm.model.selectors import BadSelectorError, LabelSelector, matches
 
 GRACE_S = 30
-"""Grace of a Pod that states none (Kubernetes API)."""
+"""Grace period of a Pod that sets none (Kubernetes API)."""
 
 
 class ClaimSource(Wire, frozen=True, kw_only=True):
-    """A volume that is a PersistentVolumeClaim of the Pod's namespace."""
+    """Reference to a PersistentVolumeClaim in the Pod's namespace."""
 
     claim_name: str = ""
 
 
 class PodVolume(Wire, frozen=True, kw_only=True):
-    """One volume; of kinds other than a claim nothing is read."""
+    """Volume of a Pod; only claims are decoded."""
 
     persistent_volume_claim: ClaimSource | None = None
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a Pod."""
+    """Desired state of a Pod."""
 
     node_name: str = ""
     priority: int | None = None
@@ -35,48 +35,50 @@ class PodSpec(Wire, frozen=True, kw_only=True):
 
 
 class Pod(KubeObject, frozen=True, kw_only=True):
-    """What runs on a node."""
+    """Workload on a node."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it only shows what a kubelet runs by itself; deleting it ends nothing."""
+        """Whether this is the mirror Pod of a static Pod; deleting it stops nothing."""
         return names.ANNOTATION_MIRROR in self.annotations
 
     @property
     def controller(self) -> str:
-        """The kind of what makes it anew when it goes; empty when nothing does."""
+        """Kind of the controller that recreates the Pod; empty = none."""
         owners = self.metadata.owner_references or ()
-        return next((one.kind for one in owners if one.controller), "")
+        return next((owner.kind for owner in owners if owner.controller), "")
 
     @property
     def grace_s(self) -> int:
-        """Seconds that it may take to end."""
+        """Grace period in seconds."""
         stated = self.spec.termination_grace_period_seconds
         return GRACE_S if stated is None else max(0, stated)
 
     @property
     def priority(self) -> int:
-        """The higher, the more it matters; 0 where none is stated."""
+        """Priority, higher = more important; 0 if none is set."""
         return self.spec.priority or 0
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Names of the PersistentVolumeClaims that it uses, in its namespace."""
-        found = (one.persistent_volume_claim for one in self.spec.volumes or ())
-        return tuple(one.claim_name for one in found if one is not None and one.claim_name)
+        """Names of the PersistentVolumeClaims of the Pod, in its namespace."""
+        claims = (source.persistent_volume_claim for source in self.spec.volumes or ())
+        return tuple(
+            source.claim_name for source in claims if source is not None and source.claim_name
+        )
 
 
 class BudgetSpec(Wire, frozen=True, kw_only=True):
-    """What the budget is over; a missing selector selects nothing."""
+    """Desired state of a budget; a missing selector selects nothing."""
 
     selector: LabelSelector | None = None
 
 
 class BudgetStatus(Wire, frozen=True, kw_only=True):
-    """What it allows."""
+    """Observed state of a budget."""
 
     observed_generation: int = 0
     disruptions_allowed: int = 0
@@ -87,40 +89,40 @@ class BudgetStatus(Wire, frozen=True, kw_only=True):
 
 
 class GenerationMeta(ObjectMeta, frozen=True, kw_only=True):
-    """Metadata with the number of the object's spec."""
+    """Metadata with the generation of the spec."""
 
     generation: int = 0
 
 
 class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
-    """How many Pods may be away at once."""
+    """Limit of simultaneous disruptions of Pods."""
 
     metadata: GenerationMeta
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 
     def is_over(self, pod: Pod) -> bool:
-        """Whether the Pod is one of those that it is about."""
+        """Return whether the budget covers a Pod."""
         return pod.namespace == self.namespace and selects(self.spec.selector, pod.labels)
 
     @property
     def is_misconfigured(self) -> bool:
-        """Whether it allows nothing though all its Pods are well, so that waiting is in vain.
+        """Whether the budget allows no disruption of healthy Pods, so that waiting is pointless.
 
-        Only what its controller has seen counts, and no Pod may be on its way out.
+        The status must cover the current generation, and no Pod may be in disruption.
         """
-        said = self.status
+        status = self.status
         return (
-            said.observed_generation == self.metadata.generation
-            and said.expected_pods > 0
-            and said.current_healthy >= said.expected_pods
-            and not said.disrupted_pods
-            and said.disruptions_allowed == 0
+            status.observed_generation == self.metadata.generation
+            and status.expected_pods > 0
+            and status.current_healthy >= status.expected_pods
+            and not status.disrupted_pods
+            and status.disruptions_allowed == 0
         )
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether a budget is over such Pods; one whose selector cannot be read is over none."""
+    """Return whether a budget's selector matches labels; an invalid selector matches none."""
     try:
         return selector is not None and matches(selector.requirements(), labels)
     except BadSelectorError:

@@ -1,4 +1,4 @@
-"""Label selectors in their text form, and in that of objects: parse, then match.
+"""Label selectors as text and as objects: parsing and matching.
 
 `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by commas.
 """
@@ -20,26 +20,26 @@ _TERM = re.compile(
 
 
 class BadSelectorError(ValueError):
-    """A text that is no selector, or names a field that cannot be selected by."""
+    """The text is no selector, or selects by a field that is not selectable."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One term: the key's value must (or must not) be among `values`; None = any value."""
+    """Requirement of a selector: the value must (or must not) be in `values`; None = any value."""
 
     key: str
     values: frozenset[str] | None
     wanted: bool
 
     def matches(self, found: Mapping[str, str]) -> bool:
-        """Whether labels (or fields) satisfy the term; an absent key satisfies `!=`."""
+        """Return whether labels (or fields) satisfy this; an absent key satisfies `!=`."""
         value = found.get(self.key)
         inside = value is not None and (self.values is None or value in self.values)
         return inside is self.wanted
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """The requirements of a label selector.
+    """Return the requirements of a label selector.
 
     Raises:
         BadSelectorError: the text is malformed.
@@ -47,23 +47,23 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     terms = []
     position = 0
     while position < len(text.rstrip()):
-        found = _TERM.match(text, position)
-        if found is None:
+        match = _TERM.match(text, position)
+        if match is None:
             raise BadSelectorError(f"unable to parse requirement: {text[position:]!r}")
-        terms.append(_label_term(found))
-        position = found.end()
+        terms.append(_label_term(match))
+        position = match.end()
     return tuple(terms)
 
 
-def _label_term(found: re.Match[str]) -> Requirement:
-    values = found["values"].split(",") if found["set"] else [found["value"]] * bool(found["op"])
-    is_negative = found["absent"] or found["op"] == "!=" or found["set"] == "notin"
+def _label_term(match: re.Match[str]) -> Requirement:
+    values = match["values"].split(",") if match["set"] else [match["value"]] * bool(match["op"])
+    is_negative = match["absent"] or match["op"] == "!=" or match["set"] == "notin"
     among = frozenset(value.strip() for value in values) if values else None
-    return Requirement(key=found["key"], values=among, wanted=not is_negative)
+    return Requirement(key=match["key"], values=among, wanted=not is_negative)
 
 
 _OPERATORS = {"In": True, "NotIn": False, "Exists": True, "DoesNotExist": False}
-"""Whether what the operator of an object's selector speaks of is wanted."""
+"""Operators of an object's selector; True = the value, or the key, must be present."""
 
 
 class Term(Wire, frozen=True, kw_only=True):
@@ -92,20 +92,20 @@ class LabelSelector(Wire, frozen=True, kw_only=True):
     match_expressions: list[Term] | None = None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """What labels have to be like.
+        """Return the requirements on labels.
 
         Raises:
-            BadSelectorError: an operator is unknown, or has values that it does not go with.
+            BadSelectorError: an operator is unknown, or its values are missing or not allowed.
         """
         exact = (
             Requirement(key=key, values=frozenset({value}), wanted=True)
             for key, value in (self.match_labels or {}).items()
         )
-        return (*exact, *(_expression(one) for one in self.match_expressions or ()))
+        return (*exact, *(_expression(term) for term in self.match_expressions or ()))
 
 
 def matches(terms: Iterable[Requirement], found: Mapping[str, str]) -> bool:
-    """Whether labels satisfy all terms."""
+    """Return whether labels satisfy all requirements."""
     return all(term.matches(found) for term in terms)
 
 

@@ -1,4 +1,4 @@
-"""Service: a stable address in front of Pods, with the fields a load balancer depends on."""
+"""Service: a stable address for Pods, with the fields that a load balancer depends on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TYPE_LOAD_BALANCER = "LoadBalancer"
 TYPE_NODE_PORT = "NodePort"
 
 POLICY_LOCAL = "Local"
-"""Value of `externalTrafficPolicy`: keep traffic on the node it reached."""
+"""Value of `externalTrafficPolicy`: traffic stays on the node that receives it."""
 
 
 class ServicePort(Wire, frozen=True, kw_only=True):
-    """One port of a Service; `target_port` is a number or the name of a container port."""
+    """Port of a Service; `target_port` is a number or the name of a container port."""
 
     name: str = ""
     protocol: str = "TCP"
@@ -27,19 +27,19 @@ class ServicePort(Wire, frozen=True, kw_only=True):
 
 
 class ClientIPConfig(Wire, frozen=True, kw_only=True):
-    """How long a client stays with one Pod."""
+    """Time for which a client stays with one Pod."""
 
     timeout_seconds: int | None = None
 
 
 class SessionAffinityConfig(Wire, frozen=True, kw_only=True):
-    """Details of `session_affinity`."""
+    """Settings of `session_affinity`."""
 
     client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
 
 
 class ServiceSpec(Wire, frozen=True, kw_only=True):
-    """What is wanted of a Service."""
+    """Desired state of a Service."""
 
     type: str = ""
     ports: list[ServicePort] | None = None
@@ -60,7 +60,7 @@ class ServiceSpec(Wire, frozen=True, kw_only=True):
 
 
 class PortStatus(Wire, frozen=True, kw_only=True):
-    """State of one port of a load balancer; port and protocol are required by the API."""
+    """State of one port of a load balancer; the API requires port and protocol."""
 
     port: int
     protocol: str
@@ -68,7 +68,7 @@ class PortStatus(Wire, frozen=True, kw_only=True):
 
 
 class LoadBalancerIngress(Wire, frozen=True, kw_only=True):
-    """One address of a load balancer; the server fills in the mode of one with an IP."""
+    """Address of a load balancer; the API server sets a missing `ip_mode` of an IP."""
 
     ip: str = ""
     hostname: str = ""
@@ -77,19 +77,19 @@ class LoadBalancerIngress(Wire, frozen=True, kw_only=True):
 
 
 class LoadBalancerStatus(Wire, frozen=True, kw_only=True):
-    """Where the load balancer can be reached."""
+    """Addresses of a load balancer."""
 
     ingress: list[LoadBalancerIngress] | None = None
 
 
 class ServiceStatus(Wire, frozen=True, kw_only=True):
-    """What is known about a Service."""
+    """Observed state of a Service."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
 class Service(KubeObject, frozen=True, kw_only=True):
-    """A stable address in front of Pods."""
+    """Stable address for Pods."""
 
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
@@ -97,22 +97,22 @@ class Service(KubeObject, frozen=True, kw_only=True):
 
     @property
     def type(self) -> str:
-        """`spec.type`."""
+        """Value of `spec.type`."""
         return self.spec.type
 
     @property
     def ports(self) -> Sequence[ServicePort]:
-        """Ports; empty when there are none."""
+        """Ports; empty instead of null."""
         return self.spec.ports or ()
 
     @property
     def ingress(self) -> Sequence[LoadBalancerIngress]:
-        """Addresses of the load balancer as the status tells them; empty when none."""
+        """Addresses of the load balancer in the status; empty instead of null."""
         return self.status.load_balancer.ingress or ()
 
     @property
     def reference(self) -> ObjectReference:
-        """A reference for events, without a resourceVersion."""
+        """Reference for events, without a resourceVersion."""
         return ObjectReference(
             kind="Service",
             api_version="v1",

@@ -1,4 +1,4 @@
-"""Volumes: from a claim to the volume, and to the nodes that it is attached to."""
+"""Volumes: claims, volumes, and the attachments of volumes to nodes."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 
 class ClaimSpec(Wire, frozen=True, kw_only=True):
-    """What a claim asks for; the volume's name once it is bound."""
+    """Desired state of a claim; has the name of the volume once it is bound."""
 
     volume_name: str = ""
 
 
 class PersistentVolumeClaim(KubeObject, frozen=True, kw_only=True):
-    """A volume that a namespace asks for."""
+    """Claim of a namespace to a volume."""
 
     metadata: ObjectMeta
     spec: ClaimSpec = ClaimSpec()
 
 
 class PersistentVolume(KubeObject, frozen=True, kw_only=True):
-    """A volume; the spec stays as it is, for the driver to read."""
+    """Volume; its spec stays a plain mapping, which the driver reads."""
 
     metadata: ObjectMeta
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class AttachmentSource(Wire, frozen=True, kw_only=True):
-    """What is attached."""
+    """Volume of an attachment."""
 
     persistent_volume_name: str = ""
 
 
 class AttachmentSpec(Wire, frozen=True, kw_only=True):
-    """What is to be attached where."""
+    """Volume of an attachment, and the node to attach it to."""
 
     node_name: str = ""
     source: AttachmentSource = AttachmentSource()
 
 
 class AttachmentStatus(Wire, frozen=True, kw_only=True):
-    """Whether it is."""
+    """Observed state of an attachment."""
 
     attached: bool = False
 
 
 class VolumeAttachment(KubeObject, frozen=True, kw_only=True):
-    """That a volume is attached to a node, or shall be."""
+    """Attachment of a volume to a node, existing or desired."""
 
     metadata: ObjectMeta
     spec: AttachmentSpec = AttachmentSpec()
@@ -57,24 +57,24 @@ class VolumeAttachment(KubeObject, frozen=True, kw_only=True):
 
 
 class AttachedVolume(Wire, frozen=True, kw_only=True):
-    """A volume that a node has; its name holds the ID by which the cloud knows it."""
+    """Volume that is attached to a node; the name contains its cloud ID."""
 
     name: str = ""
 
 
 class VolumesStatus(Wire, frozen=True, kw_only=True):
-    """What a node reports about its volumes."""
+    """Volumes in the status of a node."""
 
     volumes_attached: list[AttachedVolume] | None = None
 
 
 class NodeVolumes(KubeObject, frozen=True, kw_only=True):
-    """A Node reduced to its volumes: most of the time nobody reads them of any node."""
+    """Node reduced to its volumes, which are rarely needed."""
 
     metadata: ObjectMeta
     status: VolumesStatus = VolumesStatus()
 
     @property
     def attached(self) -> tuple[str, ...]:
-        """Names of the volumes that are attached to it."""
-        return tuple(one.name for one in self.status.volumes_attached or ())
+        """Names of the attached volumes."""
+        return tuple(volume.name for volume in self.status.volumes_attached or ())

@@ -1,40 +1,40 @@
-"""Kubernetes time text: seconds (`Time`) and microseconds (`MicroTime`), always UTC."""
+"""Kubernetes' time formats: seconds (`Time`) and microseconds (`MicroTime`), always UTC."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 NEVER = datetime.fromtimestamp(0, UTC)
-"""Time of what has none."""
+"""Placeholder for a missing time: the start of Unix time."""
 
 
 def format_time(moment: datetime) -> str:
-    """`2026-01-02T03:04:05Z`."""
+    """Format a time as `2026-01-02T03:04:05Z`."""
     return _in_utc(moment).isoformat(timespec="seconds") + "Z"
 
 
 def format_micro_time(moment: datetime) -> str:
-    """`2026-01-02T03:04:05.000000Z`: six digits always, as Go's fixed layout demands."""
+    """Format a time as `2026-01-02T03:04:05.000000Z`: Go's layout requires six digits."""
     return _in_utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_time(text: str) -> datetime:
-    """Parse either form, with any offset.
+    """Parse a time in either format, with any offset.
 
     Raises:
-        ValueError: the text is no RFC 3339 time with a zone.
+        ValueError: the text is no RFC 3339 time with a zone, or out of range in UTC.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
     try:
         return moment.astimezone(UTC)
-    except OverflowError as error:  # at either end of the calendar
+    except OverflowError as error:  # at the first or last day of the calendar
         raise ValueError(f"{text!r} is out of range") from error
 
 
 def moment(text: str | None) -> datetime | None:
-    """What others wrote, as a time; None where it is none."""
+    """Parse a time that another program wrote; None = missing or invalid."""
     try:
         return parse_time(text) if text else None
     except ValueError:
