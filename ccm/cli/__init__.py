@@ -1,12 +1,11 @@
-"""The `kube-ccm` command: for people who try, inspect or develop, never for production.
+"""The `kube-ccm` command, for trying, inspecting and developing, not for production.
 
-Each subcommand is a module whose `add` describes its arguments and registers the function that
-runs them and returns the exit status; those that take the daemon's flags do so by a
-`command.Command`. A subcommand imports what it needs when it runs, so that `--help` and `--version`
-answer at once.
+Each subcommand is a module whose `add` declares its arguments and a function that runs it and
+returns the exit status. Subcommands with the daemon's flags use a `command.Command`. A subcommand
+imports its dependencies when it runs, so that `--help` and `--version` answer at once.
 
-What may enter: reading the command line and the environment, one clear message for
-each mistake in them. What must never enter: the work itself.
+Allowed here: reading the command line and the environment, and one clear message for each mistake
+in them. Not allowed: the work itself.
 """
 
 from __future__ import annotations
@@ -57,19 +56,19 @@ with a cloud of your own:
 _COLUMN = 16
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+"""Exit status after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Commands and what they do beside each other, on lines as long as our others."""
+    """Prints command names and summaries side by side, on lines of up to 100 characters."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=_COLUMN, width=100)
-        self._action_max_length = _COLUMN - 2  # argparse forgets how far commands are indented
+        self._action_max_length = _COLUMN - 2  # argparse ignores the indentation of commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; returns the exit status (2: the command line is wrong)."""
+    """Run a subcommand and return the exit status; 2 means that the command line is wrong."""
     try:
         words = sys.argv[1:] if argv is None else argv
         if words[:1] == [completion.ASK] and words[2:]:
@@ -80,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`); nothing may be written at exit either.
+        # The reader has closed the pipe (`| head`): also keep Python from flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="kube-ccm",
         description=_DESCRIPTION,
@@ -95,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for each in (
+    for module in (
         sandbox,
         providers,
         doctor,
@@ -106,5 +105,5 @@ def build_parser() -> argparse.ArgumentParser:
         new_provider,
         completion,
     ):
-        each.add(commands)
+        module.add(commands)
     return parser

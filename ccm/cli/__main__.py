@@ -1,4 +1,4 @@
-"""`kube-ccm`, `kubectl ccm` and `python -m ccm.cli`: the command for people."""
+"""Entry points of `kube-ccm`, `kubectl ccm` and `python -m ccm.cli`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ccm.cli import main as run
 
 
 def complete() -> None:
-    """Tell kubectl what Tab may offer behind `kubectl ccm` and the words that it hands on."""
+    """Print the completions of a `kubectl ccm` command line, which kubectl passes on Tab."""
     sys.exit(run([completion.ASK, "kube-ccm", *sys.argv[1:]]))
 
 
 def main() -> None:
-    """Run the command and end the process, also while a thread of a vendor's library hangs."""
+    """Run the command and end the process, even if a thread of a vendor's library hangs."""
     code = run()
     if all(thread.daemon for thread in threading.enumerate()[1:]):
         sys.exit(code)

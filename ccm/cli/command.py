@@ -1,7 +1,7 @@
-"""Parts that commands share: the daemon's flags beside a few of their own, output and errors.
+"""Common parts of commands: the daemon's flags beside their own, output and errors.
 
-Names, annotations and messages of tenants and clouds may have anything in them: escape sequences of
-terminals, ends of lines, changes of direction. All that commands print goes through here.
+Names, annotations and messages of tenants and clouds can contain anything: terminal escape
+sequences, line breaks, bidirectional controls. All output of commands is escaped here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ EXIT_USAGE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A command line that was read.
+    """A parsed command line.
 
     Attributes:
-        options: the daemon's settings, those of its `--config` included.
-        own: the values of the command's own flags, by name.
-        words: the words that are no flags.
+        options: the daemon's settings, including those from `--config`.
+        own: values of the command's own flags, by name.
+        words: positional arguments.
     """
 
     options: Options
@@ -44,18 +44,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command that takes the daemon's flags, in the daemon's syntax, and a few of its own.
+    """A command that takes the daemon's flags, in the daemon's syntax, and some of its own.
 
     Attributes:
-        name: the word behind `kube-ccm`.
+        name: name of the subcommand.
         summary: one line for the list of commands.
-        introduction: the help above the flags.
+        introduction: help text above the flags.
         own: a dataclass that declares the command's own flags.
-        act: carries out a request and returns the exit status; raises Refused.
-        used: the daemon's flags that the help lists; empty: all.
-        needs_provider: whether a missing `--cloud-provider` is a fault.
-        faults: returns what is wrong with the words that are no flags, a sentence for each.
-        exit_usage: the exit status after a wrong command line.
+        act: executes a request and returns the exit status; raises Refused.
+        used: names of the daemon's flags that the help lists; empty = all.
+        needs_provider: whether a missing `--cloud-provider` is an error.
+        faults: returns the errors of the positional arguments, one sentence each.
+        exit_usage: exit status for a wrong command line.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Command:
     exit_usage: int = EXIT_USAGE
 
     def own_flags(self) -> Mapping[str, Flag]:
-        """Return the flags that the daemon does not have."""
+        """Return the flags that the daemon does not have, by name."""
         return table(self.own)
 
     def add(self, commands: Any) -> None:
-        """Register the command; argparse hands its words on unread."""
+        """Register the command; argparse passes its arguments on unparsed."""
         parser: argparse.ArgumentParser = commands.add_parser(
             self.name, help=self.summary, add_help=False, prefix_chars="\0"
         )
@@ -83,11 +83,11 @@ class Command:
         parser.set_defaults(run=lambda options: self.run(options.words))
 
     def run(self, words: Sequence[str], *, out: TextIO | None = None) -> int:
-        """Print the help or carry out the request; return the exit status.
+        """Print the help or execute the request; return the exit status.
 
         Args:
-            words: the words behind the command's name.
-            out: where to write; None: standard output.
+            words: the arguments of the command.
+            out: destination of the output; None = standard output.
         """
         from ccm.app.options.argv import UsageError
 
@@ -108,10 +108,10 @@ class Command:
                 return EXIT_FAILED
 
     def read(self, words: Sequence[str]) -> Request:
-        """Read the words behind the command's name.
+        """Parse the arguments of the command.
 
         Raises:
-            UsageError: the words cannot be used; every fault is named.
+            UsageError: the arguments are invalid; the message lists every error.
         """
         from ccm.app.options import FLAGS, IDLE, Options, argv, config, faults
 
@@ -126,8 +126,8 @@ class Command:
             if (right := flag.wrong(own[name]))
         ]
         options = config.effective(Options.given(given, parsed.idle))
-        named = options.cloud_provider or ("" if self.needs_provider else "none")
-        wrong += faults(replace(options, cloud_provider=named))
+        provider = options.cloud_provider or ("" if self.needs_provider else "none")
+        wrong += faults(replace(options, cloud_provider=provider))
         if wrong:
             raise argv.UsageError(wrong)
         return Request(options=options, own=own, words=parsed.arguments)
@@ -143,7 +143,7 @@ class Command:
 
 
 def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.ArgumentParser:
-    """Register a command with a parser of its own; `more`: description, epilog, usage."""
+    """Register a command with an argparse parser; `more`: description, epilog, usage."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter, **more
     )
@@ -151,7 +151,7 @@ def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.Arg
 
 
 def output(section: Section, for_people: str) -> str:
-    """Declare the flag `--output`: a word for people, or json."""
+    """Declare the flag `--output`, with a human-readable format as default, and json."""
     return section.flag(
         for_people,
         f"{for_people} for people, json for programs.",
@@ -162,11 +162,11 @@ def output(section: Section, for_people: str) -> str:
 
 @contextlib.contextmanager
 def _logging_at(verbosity: int) -> Iterator[None]:
-    """Show the log of the layers below only with -v."""
+    """Show logs only with -v."""
     from ccm.base import log
 
-    with open(os.devnull, "wb", buffering=0) as nowhere:
-        log.setup(verbosity=verbosity, stream=None if verbosity else nowhere)
+    with open(os.devnull, "wb", buffering=0) as null:
+        log.setup(verbosity=verbosity, stream=None if verbosity else null)
         try:
             yield
         finally:
@@ -174,7 +174,7 @@ def _logging_at(verbosity: int) -> Iterator[None]:
 
 
 def show(out: TextIO, lines: Iterable[str]) -> None:
-    """Write each text as one line, with escapes for what would move a terminal's cursor."""
+    """Write each text as one line; escape control characters."""
     from ccm.base.log_render import visible
 
     out.writelines(f"{visible(line)}\n" for line in lines)
@@ -182,17 +182,19 @@ def show(out: TextIO, lines: Iterable[str]) -> None:
 
 
 def show_json(out: TextIO, value: object) -> None:
-    """Write a value as JSON in which every character is printable; it means the same."""
+    """Write a value as JSON; escape characters that are not printable."""
     import msgspec
 
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     escaped = re.sub(
-        r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else json.dumps(at[0])[1:-1], text
+        r"[^\n -~]",
+        lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1],
+        text,
     )
     out.write(f"{escaped}\n")
     out.flush()
 
 
 def fail(command: str, text: str) -> None:
-    """Write to standard error why a command failed; a list of faults has a line for each."""
+    """Write the reason of a command's failure to standard error; each line of `text` is escaped."""
     show(sys.stderr, f"kube-ccm {command}: {text}".split("\n"))

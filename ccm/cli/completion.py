@@ -1,10 +1,9 @@
-"""`kube-ccm completion`: Tab completes our commands, the daemon's flags and their values.
+"""`kube-ccm completion`: shell completion of commands, the daemon's flags and their values.
 
-The shell's script is a few lines: each Tab asks `kube-ccm __complete`, which answers from the
-tables that the command lines are read with: the argparse tree of `kube-ccm`, and the daemon's
-flags. The answer is Cobra's, as kubectl asks plugins for it: a line for each word, its meaning
-behind a tab, and last a number with directives. Only what a place needs is loaded, so that the
-answer comes at once. shtab writes scripts for neither fish nor kubectl.
+The shell script is short: each Tab runs `kube-ccm __complete`, which reads the argparse tree of
+`kube-ccm` and the daemon's flags. The output has Cobra's format, which kubectl expects of plugins:
+one line per word with its description after a tab, then a line with directives as a number. Imports
+are lazy, so that the answer comes at once. shtab supports neither fish nor kubectl.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ if TYPE_CHECKING:
     from ccm.base.flags import Flag
 
 ASK = "__complete"
-"""The command that shells call; people do not."""
+"""Hidden command that shell scripts call."""
 
 NO_SPACE = 2
-"""More may follow the word directly. As Cobra counts."""
+"""Cobra's directive: add no space after the word."""
 
 NO_FILES = 4
-"""The shell shall not offer files instead."""
+"""Cobra's directive: do not offer files."""
 
 DAEMON = "cloud-controller-manager"
 
 DAEMONS = (DAEMON, "machine-controller", "machine-controller-manager")
-"""Programs that run in a cluster; the others are its machine controllers alone."""
+"""Daemon programs: the cloud controller manager, and those with machine controllers only."""
 
 _DESCRIPTION = """\
 Prints a script that lets your shell complete `kube-ccm`, `cloud-controller-manager`,
@@ -107,21 +106,21 @@ end
 """
 
 SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""Shell -> script; `ASK` stands for the command line that is asked, `PROGRAMS` for the programs."""
+"""Shell -> script template; `ASK` stands for the completion command, `PROGRAMS` for programs."""
 
-_COMMANDS = {each.NAME: each.COMMAND for each in (doctor, explain, orphans, plan, rollout)}
+_COMMANDS = {module.NAME: module.COMMAND for module in (doctor, explain, orphans, plan, rollout)}
 """Commands that take the daemon's flags."""
 
 _FIRST_WORDS = {explain.NAME: explain.OBJECTS, rollout.NAME: rollout.ACTIONS}
 
 _PROVIDERS = "ccm.providers"
-"""The registry's group of entry points, without the time it takes to load the registry."""
+"""Entry-point group of the provider registry, copied because importing the registry is slow."""
 
 _FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
 
 def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
+    """Register the subcommand."""
     summary = "print a script with which your shell completes all of this"
     parser = command.add_parser(
         commands, "completion", summary, description=_DESCRIPTION, epilog=_EPILOG
@@ -136,20 +135,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """Return what the shell has to read."""
-    # A Tab must not run what lies in the folder where it is pressed.
+    """Return the completion script of a shell."""
+    # Completion must not run code from the current folder.
     asking = shlex.join(interpreter.command("ccm.cli", ASK))
     programs = " ".join(("kube-ccm", *DAEMONS))
     return SCRIPTS[shell].replace("PROGRAMS", programs).replace("ASK", asking)
 
 
 def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
-    """Print what a shell may offer; return the exit status.
+    """Print the completions; return the exit status.
 
     Args:
         whole: the parser of `kube-ccm`.
-        typed: the words up to the cursor, two at least: the program first, and last what was
-            begun, which may be empty.
+        typed: the words up to the cursor, at least two: the program, and last the word at the
+            cursor, which may be empty.
     """
     *before, last = typed
     offered, directive = _offer(place(whole, before), before[-1], last)
@@ -160,13 +159,13 @@ def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One flag, or a word without a dash.
+    """A flag or a positional argument.
 
     Attributes:
-        names: with their dashes; the first one is offered.
+        names: names with their dashes; only the first is offered.
         help: one line.
-        words: the values that are known, of providers aside.
-        needs_value: whether a value has to follow.
+        words: the known values, except names of providers.
+        needs_value: whether a value must follow.
     """
 
     names: Sequence[str]
@@ -176,21 +175,21 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The offered name without its dashes."""
+        """The offered name without dashes."""
         return self.names[0].lstrip("-")
 
     @property
     def is_list(self) -> bool:
-        """Whether commas separate several of the words."""
+        """Whether the value is a comma-separated list of the words."""
         return self.name == "controllers"
 
     @property
     def is_file(self) -> bool:
-        """Whether files are offered."""
+        """Whether files are offered as values."""
         return not self.words and self.name.endswith(_FILE_ENDS)
 
     def known(self) -> Sequence[str]:
-        """Return the values that are known."""
+        """Return the known values, including names of providers."""
         if self.name not in ("name", "provider", "cloud-provider"):
             return self.words
         from importlib.metadata import entry_points
@@ -200,76 +199,82 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What may stand at one place: flags, and words without a dash, each with its meaning."""
+    """What can be completed at the cursor: flags, and words with their descriptions."""
 
     options: Sequence[Option]
     words: Mapping[str, str] = field(default_factory=dict)
 
 
 def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
-    """Return the place behind these words.
+    """Return what can be completed after these words.
 
     Args:
         whole: the parser of `kube-ccm`.
-        before: the words before the one at the cursor, the program first.
+        before: the words before the cursor; the first is the program.
     """
     program, *typed = before
     if (daemon := PurePath(program).name) in DAEMONS:
         return Place(options=[*_of_daemon(daemon)])
     name, parser = "", whole
     for word in typed:
-        if found := _commands(parser).get(word):
-            name, parser = word, found[1]
+        if entry := _commands(parser).get(word):
+            name, parser = word, entry[1]
     if name in _COMMANDS:
         own = map(_of_flag, _COMMANDS[name].own_flags().values())
         return Place(options=[*own, *_of_daemon(DAEMON)], words=_FIRST_WORDS.get(name, {}))
     options = [_of_action(action) for action in _actions(parser)]
-    positional = (one for one in options if not one.names[0].startswith("-"))
-    words = dict.fromkeys((word for one in positional for word in one.known()), "")
+    positional = (option for option in options if not option.names[0].startswith("-"))
+    words = dict.fromkeys((word for option in positional for word in option.known()), "")
     words |= {name: text for name, (text, _) in _commands(parser).items()}
-    return Place(options=[one for one in options if one.names[0].startswith("-")], words=words)
+    return Place(
+        options=[option for option in options if option.names[0].startswith("-")],
+        words=words,
+    )
 
 
 def _offer(here: Place, previous: str, last: str) -> tuple[Mapping[str, str], int]:
-    """Return the words that fit what was begun, each with its meaning, and the directives.
+    """Return the matching words with their descriptions, and the directives.
 
-    Behind `--flag=` they are values, without the flag.
+    After `--flag=`, the words are values without the flag.
     """
     name, equals, begun = last.partition("=")
     named = name if equals else previous
-    option = next((one for one in here.options if named in one.names), None)
+    option = next((candidate for candidate in here.options if named in candidate.names), None)
     if option is not None and (equals or option.needs_value):
         return _values(option, begun if equals else last)
     words = here.words
     if last.startswith("-"):
-        words = {f"{one.names[0]}{'=' * one.needs_value}": one.help for one in here.options}
-    found = {word: text for word, text in words.items() if word.startswith(last)}
-    is_open = len(found) == 1 and next(iter(found)).endswith("=")
-    return found, NO_FILES | (NO_SPACE if is_open else 0)
+        words = {
+            f"{candidate.names[0]}{'=' * candidate.needs_value}": candidate.help
+            for candidate in here.options
+        }
+    matches = {word: text for word, text in words.items() if word.startswith(last)}
+    is_open = len(matches) == 1 and next(iter(matches)).endswith("=")
+    return matches, NO_FILES | (NO_SPACE if is_open else 0)
 
 
 def _values(option: Option, begun: str) -> tuple[Mapping[str, str], int]:
     if option.is_file:
         return {}, 0
     before, comma, last = begun.rpartition(",") if option.is_list else ("", "", begun)
-    found = [f"{before}{comma}{word}" for word in option.known() if word.startswith(last)]
-    return dict.fromkeys(found, ""), NO_FILES | (NO_SPACE if option.is_list else 0)
+    matches = [f"{before}{comma}{word}" for word in option.known() if word.startswith(last)]
+    return dict.fromkeys(matches, ""), NO_FILES | (NO_SPACE if option.is_list else 0)
 
 
 def _commands(
     parser: argparse.ArgumentParser,
 ) -> Mapping[str, tuple[str, argparse.ArgumentParser]]:
-    """Return the name of each subcommand with its meaning and its parser."""
+    """Return each subcommand's help and parser, by name."""
     return {
-        one.dest: (one.help or "", action.choices[one.dest])
+        choice.dest: (choice.help or "", action.choices[choice.dest])
         for action in _actions(parser)
         if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - see `_actions`
-        for one in action._choices_actions  # noqa: SLF001
+        for choice in action._choices_actions  # noqa: SLF001
     }
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """argparse has no public way to ask what a parser knows."""
+    """Return the arguments of a parser, for which argparse has no public API."""
     return parser._actions  # noqa: SLF001
 
 
@@ -303,9 +308,9 @@ def _of_flag(flag: Flag) -> Option:
     elif flag.name == "controllers":
         from ccm.app.options.names import MANIFESTS
 
-        words = [f"{sign}{one.name}" for sign in ("", "-") for one in MANIFESTS]
+        words = [f"{sign}{manifest.name}" for sign in ("", "-") for manifest in MANIFESTS]
     elif flag.name == "output":
-        words = [flag.default, "json"]  # for people by default, or for programs
+        words = [flag.default, "json"]  # the default is the human-readable format
     elif flag.name == "logging-format":
         words = ["text", "json", "dev"]
     return Option(

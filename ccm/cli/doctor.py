@@ -1,4 +1,4 @@
-"""`kube-ccm doctor`: the daemon's own flags and a few more in, findings and an exit status out."""
+"""`kube-ccm doctor`: checks the cluster and the cloud with the daemon's flags."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ async def answer(
     environ: Mapping[str, str] = os.environ,
     watch: Callable[[str], None] = lambda _name: None,
 ) -> int:
-    """Make all checks and show their findings; return the exit status.
+    """Run all checks and show their findings; return the exit status.
 
     Args:
         request: the command line.
-        out: where findings go.
+        out: destination of the findings.
         environ: the environment, for kubeconfig and exec plugins.
-        watch: called with the name of each check before it is made.
+        watch: called with the name of each check before it runs.
     """
     from ccm.base import terminal
     from ccm.doctor import case, examination
@@ -107,8 +107,8 @@ async def answer(
 
     results = []
     try:
-        async with contextlib.aclosing(examination.examine(examined, about_to)) as coming:
-            async for result in coming:
+        async with contextlib.aclosing(examination.examine(examined, about_to)) as stream:
+            async for result in stream:
                 clear()
                 results.append(result)
                 if not is_json:
@@ -136,9 +136,9 @@ def _show(result: Result, out: TextIO) -> None:
 
 @contextlib.contextmanager
 def _watchdog(limit_s: float) -> Iterator[Callable[[str], None]]:
-    """Yield a function that starts the time of a check; end the process where one hangs.
+    """Yield a function that starts the timer of a check; exit the process if a check hangs.
 
-    A provider may block the event loop or ignore its cancellation; a thread notices that.
+    A provider can block the event loop or ignore cancellation, so that only a thread can act.
     """
     timers: list[threading.Timer] = []
 
@@ -175,6 +175,6 @@ COMMAND = command.Command(
     introduction=_INTRODUCTION,
     own=_Own,
     act=_act,
-    needs_provider=False,  # a check finds that, and the other checks are made all the same
+    needs_provider=False,  # a check reports a missing provider, and the other checks still run
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -1,4 +1,4 @@
-"""`kube-ccm explain`: why one node, Service or Machine is as it is, and what to do about it."""
+"""`kube-ccm explain`: the state of a node, Service or Machine, its cause, and what to do."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OBJECTS = {
     "machineset": "NAMESPACE/NAME: of a MachineSet",
     "machinedeployment": "NAMESPACE/NAME: of a MachineDeployment",
 }
-"""Kinds of objects -> the word that follows; plurals and kubectl's short names do as well."""
+"""Kind of object -> description of its name. Plurals and kubectl's short names work as well."""
 
 _SHORT = {
     "no": "node",
@@ -114,7 +114,7 @@ class _Own:
 
 
 def kind_of(word: str) -> str:
-    """Return the kind of object for a word, as kubectl spells them; empty: there is none."""
+    """Return the kind for a word as in kubectl; empty if it is unknown."""
     kind = _SHORT.get(word, word.removesuffix("s"))
     return kind if kind in OBJECTS else ""
 
@@ -137,7 +137,7 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     """Explain the object; return the exit status.
 
     Raises:
-        Refused: the cluster cannot be asked.
+        Refused: a request to the cluster failed.
     """
     from ccm.base import redact
     from ccm.doctor import asking, explain, reach

@@ -1,4 +1,4 @@
-"""`kube-ccm orphans`: shows or deletes load balancers of this cluster that belong to no Service."""
+"""`kube-ccm orphans`: shows or deletes load balancers of this cluster without a Service."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     """Show the orphans, or delete one.
 
     Raises:
-        Refused: it cannot be done.
+        Refused: the cloud or the API server refuses, or the load balancer is no orphan.
     """
     from ccm.base import redact
     from ccm.cloud.errors import CloudError
@@ -68,8 +68,9 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
             lines = [f"{name} is deleted"]
         else:
             lines = [
-                f"{one.name}  {', '.join(at.ip or at.hostname for at in one.status.ingress) or '-'}"
-                for one in orphans
+                f"{lb.name}  "
+                f"{', '.join(entry.ip or entry.hostname for entry in lb.status.ingress) or '-'}"
+                for lb in orphans
             ]
         command.show(out, lines or ["every load balancer of this cluster belongs to a Service"])
     except (CloudError, KubeError) as error:
@@ -80,7 +81,7 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
 
 
 async def _opened(case: Case) -> Handle:
-    """Return the way to the cloud; the API server is reached through `case` then."""
+    """Connect `case` to the API server and the cloud; return the cloud client."""
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor import provider
@@ -98,7 +99,7 @@ async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
     from ccm.kube.resources import SERVICES
 
     listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)
-    # Read after the listing: a listed load balancer belongs to a Service that exists by now.
+    # Read Services after the listing: the owner of a listed load balancer exists by now.
     services: list[Service] = []
     async for page in case.client.resource(SERVICES).pages():
         services += page.items
@@ -111,7 +112,7 @@ async def _orphans(case: Case, handle: Handle) -> Sequence[LoadBalancerRecord]:
 async def _delete(handle: Handle, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
     from ccm.cloud.interface import LoadBalancerRemoval
 
-    if name not in {one.name for one in orphans}:
+    if name not in {record.name for record in orphans}:
         raise Refused(f"{name} is no load balancer of this cluster, or belongs to a Service")
     if not handle.offers(LoadBalancerRemoval):
         raise Refused(

@@ -1,4 +1,4 @@
-"""`kube-ccm plan`: what the daemon would do, found out without doing it."""
+"""`kube-ccm plan`: what the daemon would do, without doing it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = 
     """Show the plan; return the exit status.
 
     Raises:
-        Refused: there is no plan.
+        Refused: the plan cannot be computed.
     """
     from ccm.base import terminal
     from ccm.base.log_render import visible
@@ -125,6 +125,6 @@ COMMAND = command.Command(
     introduction=_INTRODUCTION,
     own=_Own,
     act=_act,
-    exit_usage=EXIT_FAILED,  # 2 stands for changes
+    exit_usage=EXIT_FAILED,  # 2 means changes
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -1,7 +1,7 @@
-"""`kube-ccm providers`: which providers are installed, and what each offers and reads.
+"""`kube-ccm providers`: the installed providers, and capabilities and settings of each.
 
-Without a configuration a provider is described by its declaration in the registry; with one it is
-opened, and knows better what it offers.
+Without a cloud config the description comes from the provider's declaration in the registry. With
+one the provider is opened and reports its actual capabilities.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Document = Mapping[str, Any]
 
 
 def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
+    """Register the subcommand."""
     summary = "list the installed providers, or describe one: what it offers, its settings"
     parser = command.add_parser(
         commands, "providers", summary, description=_DESCRIPTION, epilog=_EPILOG
@@ -91,12 +91,15 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def installed() -> list[Document]:
-    """Return every provider, by name; those that cannot be used with the fault."""
+    """Return every provider, sorted by name; unusable ones have a `fault`."""
     from ccm.cloud import registry
 
-    found = map(_installed, entry_points(group=registry.GROUP))
-    by_name = {(one["name"], one["package"], one["target"]): one for one in found}
-    return [one for _, one in sorted(by_name.items())]
+    documents = map(_installed, entry_points(group=registry.GROUP))
+    by_name = {
+        (document["name"], document["package"], document["target"]): document
+        for document in documents
+    }
+    return [document for _, document in sorted(by_name.items())]
 
 
 def _installed(entry: EntryPoint) -> Document:
@@ -117,16 +120,15 @@ def _installed(entry: EntryPoint) -> Document:
 
 
 async def describe(name: str, *, cloud_config: str = "") -> Document:
-    """Return what a provider says about itself.
+    """Return the description of a provider.
 
     Args:
-        name: of the provider.
-        cloud_config: file with which it is opened; empty: it is not opened.
+        cloud_config: cloud config with which to open the provider; empty = do not open it.
 
     Raises:
-        ProviderError: it cannot be used.
-        Misconfigured: it refuses the configuration.
-        Exception: whatever else keeps it from opening.
+        ProviderError: the provider cannot be loaded.
+        Misconfigured: the provider rejects its cloud config.
+        Exception: opening the provider failed.
     """
     import dataclasses
     import inspect
@@ -137,7 +139,9 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
 
     opener = registry.load(name)
     declared = registry.declared(opener)
-    offered = declared.offers and [OFFERS.get(one, one) for one in declared.offers]
+    offered = declared.offers and [
+        OFFERS.get(capability, capability) for capability in declared.offers
+    ]
     source: registry.provider | Cloud = declared
     if cloud_config:
         given = context(file=cloud_config, cluster_name="kubernetes", clients=None)
@@ -146,7 +150,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
     about = inspect.getdoc(inspect.getmodule(inspect.unwrap(opener))) or ""
     prefixes = source.service_annotations
     return {
-        **next(one for one in installed() if one["name"] == name),
+        **next(record for record in installed() if record["name"] == name),
         "sdk": declared.sdk,
         "about": " ".join(about.partition("\n\n")[0].split()),
         "opened": bool(cloud_config),
@@ -154,14 +158,19 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
         "cloudConfig": {
             "format": declared.form if declared.config else "",
             "settings": [
-                dataclasses.asdict(one)
-                for one in (settings.table(declared.config) if declared.config else ())
+                dataclasses.asdict(setting)
+                for setting in (settings.table(declared.config) if declared.config else ())
             ],
         },
         "serviceAnnotationPrefixes": None if prefixes is None else list(prefixes),
         "serviceAnnotations": [
-            {"name": one.name, "expects": one.expects, "default": one.shown, "help": one.help}
-            for one in source.service_annotation_schema
+            {
+                "name": item.name,
+                "expects": item.expects,
+                "default": item.shown,
+                "help": item.help,
+            }
+            for annotation in source.service_annotation_schema
         ],
     }
 
@@ -170,42 +179,45 @@ def _listing(providers: Sequence[Document]) -> Iterator[str]:
     if not providers:
         yield "no provider is installed; install a package that offers one"
         return
-    rows = [(one["name"], one["package"] or "-", one["fault"] or "ok") for one in providers]
+    rows = [
+        (provider["name"], provider["package"] or "-", provider["fault"] or "ok")
+        for provider in providers
+    ]
     yield from _table(("NAME", "PACKAGE", "STATUS"), rows)
 
 
-def _page(of: Document) -> Iterator[str]:
-    origin = f", of {of['package']}" if of["package"] else ""
-    yield f"{of['name']}: {of['target']}{origin}, written for SDK {of['sdk']}"
-    if of["about"]:
-        yield from ("", *textwrap.wrap(of["about"], _WIDTH))
-    yield from ("", f"offers, {'asked when open' if of['opened'] else 'as its source says'}:")
-    if of["offers"] is None:
+def _page(provider: Document) -> Iterator[str]:
+    origin = f", of {provider['package']}" if provider["package"] else ""
+    yield f"{provider['name']}: {provider['target']}{origin}, written for SDK {provider['sdk']}"
+    if provider["about"]:
+        yield from ("", *textwrap.wrap(provider["about"], _WIDTH))
+    yield from ("", f"offers, {'asked when open' if provider['opened'] else 'as its source says'}:")
+    if provider["offers"] is None:
         yield "  the source does not tell; --cloud-config FILE opens the provider and asks it"
     else:
-        yield from (f"  {offer}" for offer in of["offers"] or ("nothing",))
+        yield from (f"  {offer}" for offer in provider["offers"] or ("nothing",))
     yield ""
-    if settings := of["cloudConfig"]["settings"]:
-        yield f"cloud config, {of['cloudConfig']['format']}:"
+    if settings := provider["cloudConfig"]["settings"]:
+        yield f"cloud config, {provider['cloudConfig']['format']}:"
         rows = [
-            (one["name"], one["kind"], "required" if one["required"] else one["default"] or "-")
-            for one in settings
+            (item["name"], item["kind"], "required" if item["required"] else item["default"] or "-")
+            for item in settings
         ]
         head, *lines = _table(("NAME", "VALUE", "DEFAULT"), rows)
         yield f"  {head}"
-        for line, one in zip(lines, settings, strict=True):
+        for line, item in zip(lines, settings, strict=True):
             yield f"  {line}"
-            yield from _explanation(one["help"])
+            yield from _explanation(item["help"])
     else:
         yield "cloud config: the provider does not say what it reads; see its documentation"
     yield ""
-    if annotations := of["serviceAnnotations"]:
+    if annotations := provider["serviceAnnotations"]:
         yield "annotations of Services:"
-        for one in annotations:
-            yield f"  {one['name']}: {one['expects']}, default {one['default']}"
-            yield from _explanation(one["help"])
+        for item in annotations:
+            yield f"  {item['name']}: {item['expects']}, default {item['default']}"
+            yield from _explanation(item["help"])
     else:
-        prefixes = of["serviceAnnotationPrefixes"]
+        prefixes = provider["serviceAnnotationPrefixes"]
         shown = "any" if prefixes is None else ", ".join(prefixes) or "none"
         yield f"annotations of Services: {shown}"
 

@@ -77,7 +77,7 @@ class _Own:
 
 
 def target(words: Sequence[str]) -> tuple[str, str]:
-    """Return the action and the name of the deployment; empty where the words make no sense."""
+    """Return the action and the name of the deployment; both are empty for invalid words."""
     action, *objects = words or ("",)
     kind, _, name = "/".join(objects).partition("/")
     if action not in ACTIONS or kind not in _KINDS or "/" in name or len(objects) > 2:
@@ -92,10 +92,10 @@ def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def answer(request: Request, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
-    """Show or steer the rollout; return the exit status.
+    """Show or change the rollout; return the exit status.
 
     Raises:
-        Refused: it cannot be done, does not move on, or is not done in time.
+        Refused: the action is not possible, or the rollout is stuck or exceeds the timeout.
     """
     from ccm.base import redact
     from ccm.doctor import reach
@@ -142,7 +142,7 @@ async def _status(client: Client, request: Request, out: TextIO) -> int:
 async def _states(
     deployments: Resource[MachineDeployment], request: Request, name: str
 ) -> AsyncIterator[MachineDeployment]:
-    """Yield the deployment now, and after each change until its deletion. Raises KubeError."""
+    """Yield the current deployment and each later state until its deletion. Raises KubeError."""
     namespace = request.options.namespace
     while True:
         yield await deployments.get(name, namespace=namespace)
@@ -170,7 +170,12 @@ async def _steer(client: Client, request: Request, out: TextIO) -> int:
     shown = f"{MACHINE_DEPLOYMENTS.kind.lower()}.{MACHINE_DEPLOYMENTS.group}/{name}"
     if action == "undo":
         pages = client.resource(MACHINE_SETS).pages(namespace=obj.namespace)
-        sets = [one async for page in pages for one in page.items if controller_uid(one) == obj.uid]
+        sets = [
+            machine_set
+            async for page in pages
+            for machine_set in page.items
+            if controller_uid(machine_set) == obj.uid
+        ]
         revert = rolloutstatus.way_back(obj, sets, request.own["to-revision"])
         if revert.is_same:
             command.show(out, [f"{shown} stays as it is: {revert.why_not}"])

@@ -1,4 +1,4 @@
-"""`kube-ccm sandbox`: its arguments, checked as a whole before anything starts."""
+"""`kube-ccm sandbox`: arguments, validated before anything starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ccm.base.parsing import parse_digits
 from ccm.cli import command
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-"""Names a folder with real kube-apiserver and etcd programs (kubebuilder's convention)."""
+"""Environment variable with the folder of kube-apiserver and etcd (kubebuilder's convention)."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -72,7 +72,7 @@ _ACTS = {
 
 
 def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
+    """Register the subcommand."""
     usage = "kube-ccm sandbox [OPTION...]\n       kube-ccm sandbox ACT NODE [--folder FOLDER]"
     parser = command.add_parser(
         commands, "sandbox", _SUMMARY, usage=usage, description=_DESCRIPTION, epilog=_EPILOG
@@ -176,8 +176,8 @@ def _add_acts(parser: argparse.ArgumentParser) -> None:
     for name, text in _ACTS.items():
         act = acts.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         act.set_defaults(run=partial(_act, name))
-        told = "as `kubectl get nodes` names it"
-        act.add_argument("node", type=_node_name, metavar="NODE", help=told)
+        help_text = "as `kubectl get nodes` names it"
+        act.add_argument("node", type=_node_name, metavar="NODE", help=help_text)
         act.add_argument(
             "--folder",
             type=Path,
@@ -188,14 +188,14 @@ def _add_acts(parser: argparse.ArgumentParser) -> None:
 
 
 def _act(name: str, options: argparse.Namespace) -> int:
-    """Do something to a machine of a running sandbox; return the exit status."""
+    """Run an action on a machine of a running sandbox; return the exit status."""
     import asyncio
 
     from ccm.sandbox import cloud
 
     try:
-        told = cloud.find(options.folder, os.environ.get("KUBECONFIG", ""))
-        print(asyncio.run(cloud.carry_out(name, options.node, told)))
+        running = cloud.find(options.folder, os.environ.get("KUBECONFIG", ""))
+        print(asyncio.run(cloud.carry_out(name, options.node, running)))
     except (cloud.Refused, cloud.CloudTrouble) as error:
         whose = "the simulated cloud: " if isinstance(error, cloud.CloudTrouble) else ""
         print(f"kube-ccm sandbox {name}: {whose}{error}", file=sys.stderr)
@@ -211,13 +211,13 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> settings.Settings:
-    """Turn parsed arguments into settings; calls `refuse` with a message if they clash."""
+    """Convert parsed arguments to settings; call `refuse` with a message if they conflict."""
     if options.nodes is not None and options.node_names is not None:
         refuse("--nodes and --node-names exclude each other")
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
     provider = _read_provider(options, refuse)
-    # No node by default beside machines in a cloud of one's own.
+    # With Machines in a real cloud, the default is no simulated node.
     is_own = provider is not None and not provider.fake
     count = options.nodes or (0 if options.machines and is_own else settings.NODES)
     names = options.node_names or tuple(f"node-{number:04d}" for number in range(1, count + 1))
@@ -281,7 +281,7 @@ def _read_provider(
 def _read_class(
     options: argparse.Namespace, refuse: Callable[[str], NoReturn], *, is_made: bool
 ) -> tuple[Mapping[str, Any], ...]:
-    """The objects of `--machine-class`; a fake of the cloud makes them if nobody else does."""
+    """Return the objects of `--machine-class`; empty if a fake of the cloud provides them."""
     file: Path | None = options.machine_class
     is_enough = is_made and file is None
     if not is_enough and (file is None) == bool(options.machines):
@@ -309,10 +309,10 @@ def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | Non
 
 
 def _number(text: str, *, least: int, most: int) -> int:
-    found = parse_digits(text, most=most)
-    if found is None or found < least:
+    number = parse_digits(text, most=most)
+    if number is None or number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-    return found
+    return number
 
 
 def _duration(text: str) -> timedelta:

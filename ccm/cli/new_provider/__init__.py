@@ -1,8 +1,8 @@
-"""`kube-ccm new-provider`: writes a package with a provider that is green at once.
+"""`kube-ccm new-provider`: writes a provider package whose tests pass at once.
 
-`template` holds the package as it would be for a cloud called acme, each file with `.tmpl` behind
-its name. What is written differs in that word, in the versions of daemon and SDK, and in the parts
-between `@if NAME@` and `@end@`; a file with nothing else but such a part may be left out.
+`template` holds the package for a cloud called acme, each file with the suffix `.tmpl`. The written
+package differs in that word, in the versions of daemon and SDK, and in the parts between
+`@if NAME@` and `@end@`. A file that consists only of a dropped part is not written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ccm.cli.command import EXIT_FAILED, EXIT_OK
 from ccm.doctor import Refused
 
 NAME_LENGTH = 24
-"""Longest name of a provider; lines of the template hold it."""
+"""Maximum length of a provider name: longer names exceed the line length of the template."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TEMPLATE = Path(__file__).with_name("template")
@@ -49,12 +49,12 @@ exit status: 0, 1 when the folder cannot be written, 2 when the command line is 
 
 
 def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
+    """Register the subcommand."""
     parser = command.add_parser(
         commands, "new-provider", _SUMMARY, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
-    # Not `name`: that is completed with the providers that there are.
+    # Not `name`: completion offers the installed providers for that.
     parser.add_argument("new_name", metavar="NAME", help="lower-case letters, digits and '-'")
     parser.add_argument(
         "--folder", type=Path, metavar="FOLDER", help="where it goes; must not exist (ccm-NAME)"
@@ -86,7 +86,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _wrong(name: str) -> str:
-    """What is wrong with a name; empty when nothing is."""
+    """Return the error of a provider name; empty if it is valid."""
     if len(name) > NAME_LENGTH or not _NAME.fullmatch(name):
         return (
             f"{name!r} is no name of a provider: lower-case letters, digits and '-' between them "
@@ -100,15 +100,19 @@ def _wrong(name: str) -> str:
 
 
 def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool = False) -> None:
-    """Write the package of the provider of that name into a new folder.
+    """Write the package of a new provider into a new folder.
 
     Raises:
-        Refused: the folder is there already, or cannot be written.
+        Refused: the folder exists, or cannot be written.
     """
-    given = {"load_balancer": load_balancer, "routes": routes, "networks": load_balancer or routes}
+    features = {
+        "load_balancer": load_balancer,
+        "routes": routes,
+        "networks": load_balancer or routes,
+    }
     try:
         folder.mkdir(parents=True)
-        for place, text in _files(name, [part for part, is_given in given.items() if is_given]):
+        for place, text in _files(name, [part for part, is_given in features.items() if is_given]):
             file = folder / place
             file.parent.mkdir(exist_ok=True)
             file.write_text(text, encoding="utf-8")
@@ -119,7 +123,7 @@ def write(name: str, folder: Path, *, load_balancer: bool = False, routes: bool 
 
 
 def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Path and content of each file."""
+    """Yield the path and content of each file."""
     words = _words(name)
     for file in sorted(_TEMPLATE.rglob(f"*{_SUFFIX}")):
         place = file.relative_to(_TEMPLATE).as_posix().removesuffix(_SUFFIX)
@@ -130,7 +134,7 @@ def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _words(name: str) -> Mapping[str, str]:
-    """What stands in the template -> what it becomes; the longer comes first."""
+    """Return the replacements of the template; longer words come first."""
     from ccm.cloud import SDK_VERSION
 
     return {
@@ -144,5 +148,5 @@ def _words(name: str) -> Mapping[str, str]:
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
-    # In one go: a name may itself hold a word of the template.
-    return re.sub("|".join(words), lambda found: words[found[0]], text)
+    # In one pass, because a provider name may contain a word of the template.
+    return re.sub("|".join(words), lambda match: words[match[0]], text)
