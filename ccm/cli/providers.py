@@ -139,9 +139,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
 
     opener = registry.load(name)
     declared = registry.declared(opener)
-    offered = declared.offers and [
-        OFFERS.get(capability, capability) for capability in declared.offers
-    ]
+    offered = declared.offers and [OFFERS.get(item, item) for item in declared.offers]
     source: registry.provider | Cloud = declared
     if cloud_config:
         given = context(file=cloud_config, cluster_name="kubernetes", clients=None)
@@ -150,7 +148,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
     about = inspect.getdoc(inspect.getmodule(inspect.unwrap(opener))) or ""
     prefixes = source.service_annotations
     return {
-        **next(record for record in installed() if record["name"] == name),
+        **next(item for item in installed() if item["name"] == name),
         "sdk": declared.sdk,
         "about": " ".join(about.partition("\n\n")[0].split()),
         "opened": bool(cloud_config),
@@ -158,8 +156,8 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
         "cloudConfig": {
             "format": declared.form if declared.config else "",
             "settings": [
-                dataclasses.asdict(setting)
-                for setting in (settings.table(declared.config) if declared.config else ())
+                dataclasses.asdict(item)
+                for item in (settings.table(declared.config) if declared.config else ())
             ],
         },
         "serviceAnnotationPrefixes": None if prefixes is None else list(prefixes),
@@ -170,7 +168,7 @@ async def describe(name: str, *, cloud_config: str = "") -> Document:
                 "default": item.shown,
                 "help": item.help,
             }
-            for annotation in source.service_annotation_schema
+            for item in source.service_annotation_schema
         ],
     }
 
