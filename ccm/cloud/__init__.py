@@ -1,17 +1,16 @@
-"""L2: the provider SDK: interfaces, values, errors, registry; what a provider imports.
+"""L2: the provider SDK: interfaces, values, errors and the registry of providers.
 
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
-daemon. The wrappers that the daemon puts around every provider live here too
-(`calls`, `lookup`) but are not part of the public names. Nothing in this
-package speaks to the API server unless it is told to (`Context.whole`), and importing it loads no
-HTTP library; who wants one imports `ccm.cloud.rest`.
+daemon. The daemon's wrappers around every provider (`calls`, `lookup`) live here too but are not
+public. This package calls the API server only in `Context.whole`. Importing it loads no HTTP
+library; `ccm.cloud.rest` does.
 
 A Node or Service is a frozen `msgspec.Struct`, in tests too: `Service(metadata=ObjectMeta(
 name="web"), spec=ServiceSpec(...))`. `msgspec.json.encode(service)` and `msgspec.to_builtins`
-write it with the API's names (`loadBalancerSourceRanges`) and leave out every field that has its
-default: an absent list and `null` are the same, an empty list is written. What the model does not
-hold is not in it; `Context.whole` reads that. A digest is made of fields that are picked for it:
-a whole Service has `resourceVersion` and status, which change while its load balancer does not.
+write it with the API's names (`loadBalancerSourceRanges`). Both omit every field that has its
+default: an absent list equals `null`, but an empty list is written. The model holds only some
+fields of the API object; `Context.whole` reads all of them. Compute a digest from selected fields:
+`resourceVersion` and status change while the load balancer does not.
 """
 
 from types import ModuleType as _Module
@@ -144,4 +143,4 @@ from ccm.model.cidr import parse_cidrs as parse_cidrs
 __all__ = [
     name for name in dir() if not name.startswith("_") and not isinstance(globals()[name], _Module)
 ]
-"""What is imported above; each name is a promise to providers."""
+"""All names imported above. Each is a stable interface for providers."""

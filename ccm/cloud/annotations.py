@@ -1,9 +1,8 @@
-"""What a provider says about its Service annotations, once, for reading and for checking.
+"""Service annotations of a provider: one declaration for reading and for validation.
 
 A provider declares each annotation with `ServiceAnnotation`, reads it with `read`, and lists
-all of them as `Cloud.service_annotation_schema`. The daemon's admission webhook then refuses a
-Service with a wrong value when somebody writes it, in the words the provider would use when
-it balances that Service.
+all of them as `Cloud.service_annotation_schema`. The admission webhook of the daemon then rejects a
+Service with an invalid value. Its message is the one that `read` raises during a reconcile.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ T = TypeVar("T")
 _SHOWN_LENGTH = 80
 
 _REFUSALS = (ValueError, ArithmeticError)
-"""What `parse` may raise; `timedelta` and `Decimal` raise the latter for a number out of range."""
+"""Errors `parse` may raise. `timedelta` and `Decimal` raise ArithmeticError for a number out of
+range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAnnotation(Generic[T]):
-    """One annotation.
+    """Declaration of one Service annotation.
 
     Attributes:
-        name: the whole name.
-        expects: its values, in words that follow "expected".
-        default: the value of a Service without it.
-        shown: the default as one would write it.
-        help: what it does, one sentence.
-        parse: text without white space around it -> value; ValueError for any other. It
-            answers at once and asks nobody.
+        name: the full annotation key.
+        expects: the valid values, phrased to follow "expected".
+        default: the value for a Service without the annotation.
+        shown: the default in the annotation's own syntax; empty if there is none to show.
+        help: the effect of the annotation, one sentence.
+        parse: converts text without surrounding white space to the value; raises ValueError for
+            invalid text. Pure: it must not block or make calls.
     """
 
     name: str
@@ -47,10 +47,10 @@ class ServiceAnnotation(Generic[T]):
     parse: Callable[[str], T]
 
     def read(self, service: Service) -> T:
-        """The value that a Service asks for.
+        """Return the value for a Service, or `default` where the annotation is absent.
 
         Raises:
-            InvalidArgument: the text is no value; the message says what is expected.
+            InvalidArgument: the value is invalid; the message names the expected values.
         """
         text = service.annotations.get(self.name)
         if text is None:
@@ -61,7 +61,7 @@ class ServiceAnnotation(Generic[T]):
             raise InvalidArgument(self._complaint(text)) from error
 
     def fault(self, text: str) -> str:
-        """What is wrong with a text, one sentence; empty if it is a value."""
+        """Return the error message for an annotation value; empty for a valid one."""
         try:
             self.parse(text.strip())
         except _REFUSALS:
@@ -75,17 +75,23 @@ class ServiceAnnotation(Generic[T]):
 
 
 def truth(text: str) -> bool:
-    """For `parse`: true or false, in all words of Go."""
-    found = parse_bool(text)
-    if found is None:
+    """Parse a boolean in every spelling of Go's `strconv.ParseBool`; for use as `parse`.
+
+    Raises:
+        ValueError: the text is no boolean.
+    """
+    value = parse_bool(text)
+    if value is None:
         raise ValueError(text)
-    return found
+    return value
 
 
 def markdown(schema: Iterable[ServiceAnnotation[Any]], *, without: str = "") -> str:
-    """Annotations as a table for people; `without` stands for a default that nobody states."""
+    """Return the annotations as a Markdown table; `without` is shown where `shown` is empty."""
     rows = ["| annotation | values | default | effect |", "| --- | --- | --- | --- |"]
-    for one in schema:
-        default = f"`{one.shown}`" if one.shown else without
-        rows.append(f"| `{one.name}` | {one.expects} | {default} | {one.help} |")
+    for annotation in schema:
+        default = f"`{annotation.shown}`" if annotation.shown else without
+        rows.append(
+            f"| `{annotation.name}` | {annotation.expects} | {default} | {annotation.help} |"
+        )
     return "\n".join(rows)

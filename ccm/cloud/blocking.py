@@ -1,7 +1,7 @@
-"""Runs a synchronous vendor SDK in bounded threads, so that the event loop never waits.
+"""Bounded thread pools for synchronous vendor SDKs, so that they never block the event loop.
 
-Each kind of call, such as `ensure_load_balancer`, has threads of its own: where those of one
-hang for good, the others go on.
+Each operation, such as `ensure_load_balancer`, has its own pool: if all threads of one operation
+hang, the others keep working.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 32
-"""Most calls of one kind that run at once; further ones wait for a thread. Twice as many as hung
-objects of one controller can hold, so that the others are served."""
+"""Maximum concurrent calls of one operation; further calls wait for a thread. Twice the number
+that hung objects of one controller can occupy, so that other objects are still served."""
 
 KIND: contextvars.ContextVar[str] = contextvars.ContextVar("kind", default="other")
-"""The kind of call under way; the daemon's calls to a provider set it."""
+"""Operation of the current call. The daemon sets it for each call to a provider."""
 
 OUTLASTED: contextvars.ContextVar[bool] = contextvars.ContextVar("outlasted", default=False)
-"""Whether a cancelled caller waits for its thread, because somebody waits in its stead; so it
-is in the daemon's calls to a provider."""
+"""Whether a cancelled caller waits for its thread to end. True in the daemon's calls to a
+provider: their own caller stops waiting at the deadline (see `ccm.cloud.calls.inflight`)."""
 
 
 @functools.cache
@@ -43,11 +43,11 @@ def _free() -> Gauge:
 
 
 class _Pool:
-    """The threads for one kind of call."""
+    """Thread pool of one operation."""
 
     def __init__(self, kind: str) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"cloud-{kind}")
-        self._lock = threading.Lock()  # calls end in their threads
+        self._lock = threading.Lock()  # done callbacks run in the pool's threads
         self.taken = 0
         self.moved_at = clock.monotonic()
         _free().labels(kind).set_function(lambda: max(0, THREADS - self.taken))
@@ -64,7 +64,7 @@ class _Pool:
     def _ended(self, call: Future[Any]) -> None:
         with self._lock:
             self.taken -= 1
-            if not call.cancelled():  # else it never had a thread
+            if not call.cancelled():  # a cancelled call never occupied a thread
                 self.moved_at = clock.monotonic()
 
 
@@ -72,18 +72,18 @@ _pools: dict[str, _Pool] = {}
 
 
 def exhausted() -> Mapping[str, float]:
-    """Seconds for which no thread has become free, by kind of call, where none is free."""
+    """Return each operation whose pool is exhausted, with the seconds since its last progress."""
     now = clock.monotonic()
-    return {kind: now - one.moved_at for kind, one in _pools.items() if one.taken >= THREADS}
+    return {kind: now - pool.moved_at for kind, pool in _pools.items() if pool.taken >= THREADS}
 
 
 async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` in a thread and return or raise what it does.
+    """Call `function` in a thread; return its result or raise its exception.
 
     A thread cannot be interrupted: when the call is cancelled, for example by its
-    deadline, the function runs on in the background and its result is dropped. Nothing else
-    is done about the same Service or route until it has ended. Give the vendor's client a
-    timeout of its own. Once our lease may have run out, no function is begun any more.
+    deadline, the function runs on in the background and its result is dropped. Further calls
+    about the same Service or route are rejected until the function returns. So give the vendor's
+    client its own timeout. Once the leader lease may have expired, no function is started.
     """
     call = functools.partial(contextvars.copy_context().run, _begin, function, *args, **kwargs)
     kind = KIND.get()
@@ -98,13 +98,13 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
 
 
 def _begin(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    # It may have waited for its thread for long.
+    # The lease may have expired while the call waited for a thread.
     lease_guard.check()
     return function(*args, **kwargs)
 
 
 async def _end_of(running: Future[Any]) -> None:
-    """Wait until the thread is done with it, whoever else wants to end that."""
+    """Wait until the function has returned, ignoring further cancellations."""
     if running.cancelled():
         return
     ended = asyncio.wrap_future(running)
@@ -112,7 +112,7 @@ async def _end_of(running: Future[Any]) -> None:
         try:
             await asyncio.wait({ended})
         except asyncio.CancelledError:
-            # The caller's caller is long gone; ours is the one that raises in the end.
+            # `blocking` re-raises its own CancelledError once the thread has ended.
             continue
     if not ended.cancelled():
-        ended.exception()  # mark as retrieved: nobody wants the outcome
+        ended.exception()  # marks the exception as retrieved; the outcome is dropped

@@ -1,8 +1,8 @@
-"""What a provider gets to start with: its configuration and a few handles.
+"""Input of a provider when it is opened: its configuration and access to the cluster.
 
-The daemon hands over the bytes of the `--cloud-config` file as they are; `Context` has
-parsers for the usual formats, and reads them as a Struct or field by field
-(`settings.Fields`), so that every fault of a file is reported in one message.
+The daemon passes the bytes of the `--cloud-config` file unchanged. `Context` parses the usual
+formats into a Struct or into fields (`settings.Fields`), so that one message reports every
+fault of a file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 Form = Literal["YAML", "JSON", "TOML", "INI"]
 
 READER = "provider-reader"
-"""Name of the client that reads objects for providers, with the rights of the daemon itself."""
+"""Name of the API client that reads objects for providers, with the daemon's own permissions."""
 
 _PLACE = re.compile(r"line \d+, column \d+|byte \d+")
 
 
 class ApiClient(Protocol):
-    """The cluster's API server, for providers that need it."""
+    """Client of the cluster's API server, for providers that need it."""
 
     async def request(
         self,
@@ -43,18 +43,18 @@ class ApiClient(Protocol):
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Send a request and return the body of the answer."""
+        """Send a request and return the body of the response."""
 
 
 class ClientBuilder(Protocol):
-    """Makes API clients; the name ends up in the user agent."""
+    """Factory of API clients."""
 
     def client(self, name: str) -> ApiClient:
-        """A client of its own name and rate limit."""
+        """Return a client with its own rate limit; `name` becomes part of its user agent."""
 
 
 class EventSink(Protocol):
-    """Where a provider's events go."""
+    """Recorder of a provider's events."""
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Record an event of kind `Normal` or `Warning`; never blocks."""
@@ -62,19 +62,19 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything a provider is opened with.
+    """Input of a provider when it is opened.
 
     Attributes:
         config: the raw bytes of the cloud-config file; empty when none was given.
-        source: where they came from, for messages.
+        source: the origin of `config`, for messages.
         cluster_name: `--cluster-name`.
-        clients: makes API clients; None where there is no cluster, as in contract tests.
-        environ: the environment of the process, for a provider whose reference reads that; empty in
-            contract tests, unless they say otherwise.
-        pod_ranges: the ranges that routes are made for: `--cluster-cidr`, unless
-            `--configure-cloud-routes=false`; empty where none are.
-        events: takes what `warn` says; None where there is no cluster, as in contract tests.
-        followed: the files that the provider named to `follow`, and what they looked like then.
+        clients: factory of API clients; None without a cluster, as in contract tests.
+        environ: the environment variables of the process, for a provider whose reference
+            implementation reads them; empty in contract tests, unless a test sets them.
+        pod_ranges: the Pod ranges that need routes: `--cluster-cidr`; empty with
+            `--configure-cloud-routes=false`.
+        events: recorder for `warn`; None without a cluster, as in contract tests.
+        followed: the files passed to `follow`, with their signatures at that time.
     """
 
     config: bytes = b""
@@ -90,62 +90,64 @@ class Context:
     )
 
     def warn(self, about: ObjectReference, reason: str, message: str) -> None:
-        """Make a Warning event about a Node or Service that is served all the same.
+        """Record a Warning event about a Node or Service that is served nevertheless.
 
-        What is not served is an error, and the daemon makes its event. Secrets in the message are
-        masked, and a message that is repeated is counted.
+        If the object cannot be served, raise an error instead: the daemon then records the event.
+        Secrets in the message are masked, and repeated messages are counted.
 
         Args:
             about: `node.reference` or `service.reference`.
-            reason: in CamelCase, for machines; with most providers that of the vendor's manager.
-            message: for people: what is so, and what they may do.
+            reason: in CamelCase; most providers use that of the vendor's own controller manager.
+            message: the cause, and what users can do about it.
         """
         if self.events is not None:
             self.events.event(about, names.WARNING, reason, message)
 
     async def whole(self, obj: Node | Service) -> Mapping[str, Any]:
-        """The object with every field it has at the API server, as it is now.
+        """Read an object from the API server, with all its fields.
 
-        `ccm.model` holds the fields that the daemon uses; this asks for all, one request for each
-        call, at the rate of `--kube-api-qps`. Not for a digest, which makes no call.
+        `ccm.model` holds only the fields that the daemon uses. Each call sends one request, within
+        the rate limit `--kube-api-qps`. Do not use it for digests, which must be pure.
 
         Raises:
-            Aborted: it is gone, or another has its name.
-            Unavailable: it cannot be read, or there is no cluster, as in contract tests.
+            Aborted: the object is gone, or its name now belongs to another object.
+            Unavailable: the request failed, or there is no cluster, as in contract tests.
         """
         if self.clients is None:
             raise errors.Unavailable(f"no API server to read {obj.key} from")
-        if READER not in self._readers:  # one, because each has a rate of its own
+        if READER not in self._readers:  # shared, because each client has its own rate limit
             self._readers[READER] = self.clients.client(READER)
         client = self._readers[READER]
         place = f"namespaces/{obj.namespace}/services" if obj.namespace else "nodes"
         try:
             body = await client.request("GET", f"/api/v1/{place}/{obj.name}")
-            found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-        except Exception as error:  # what an API client raises is its own
+            whole_object: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        except Exception as error:  # `ApiClient` declares no error classes
             if getattr(error, "status", None) == 404:
                 raise errors.Aborted(f"{obj.key} is gone") from error
             raise errors.Unavailable(f"cannot read {obj.key}: {error}") from error
-        if found.get("metadata", {}).get("uid") != obj.uid:
+        if whole_object.get("metadata", {}).get("uid") != obj.uid:
             raise errors.Aborted(f"{obj.key} is another by now")
-        return found
+        return whole_object
 
     def follow(self, file: str | Path) -> Path:
-        """Open the provider anew when that file changes, as when the cloud-config does.
+        """Watch a file: a change reopens the provider, as a change of the cloud-config does.
 
-        For credentials and certificates that the cloud-config names; call it before the file is
-        read. What the provider holds when it is opened anew is tried with a first call before
-        the old is let go, so that a broken file changes nothing.
+        For credentials and certificates that the cloud-config names. Call it before reading the
+        file, so that no change is missed. The reopened provider replaces the old one only after a
+        successful test call, so a broken file changes nothing.
         """
         path = Path(file)
         self.followed[path] = files.signature(path)
         return path
 
     def secret_file(self, file: str | Path) -> str:
-        """The text of such a file, which the log never shows, white space around it left out.
+        """Follow a file that holds a secret, and return its text without surrounding white space.
+
+        The text is masked in the log.
 
         Raises:
-            ConfigError: it cannot be read, is empty, or is too long for a credential.
+            ConfigError: the file is unreadable, empty or too long for a credential.
         """
         try:
             text = credentials.read(self.follow(file))
@@ -159,18 +161,17 @@ class Context:
         return text
 
     def settings(self, declared: type[S], *, form: Form = "YAML", environment: bool = False) -> S:
-        """The configuration as the Struct that declares it, see `ccm.cloud.settings`.
-
-        JSON is YAML too; the sections of INI are Structs within it.
+        """Return the configuration as the Struct that declares it; see `ccm.cloud.settings`.
 
         Args:
-            declared: the Struct.
-            form: of the file.
-            environment: whether variables of the environment with the settings' names count too;
-                what the file says goes before, and an empty variable is none.
+            declared: the Struct; each section of an INI file is a nested Struct.
+            form: format of the file; YAML includes JSON.
+            environment: whether to read environment variables with the names of settings too. The
+                file wins over variables, and an empty variable counts as unset.
 
         Raises:
-            ConfigError: it cannot be read, or settings are wrong; every fault is named.
+            ConfigError: the file is malformed or settings are invalid; the message lists every
+                fault.
         """
         given: Mapping[str, Any] = {}
         if environment:
@@ -178,19 +179,19 @@ class Context:
         return self._fields({**given, **self._parsed(form)}).read(declared)
 
     def yaml(self) -> Fields:
-        """The configuration as a YAML mapping. Raises ConfigError."""
+        """Parse the configuration as a YAML mapping. Raises ConfigError."""
         return self._fields(self._parsed("YAML"))
 
     def json(self) -> Fields:
-        """The configuration as a JSON object. Raises ConfigError."""
+        """Parse the configuration as a JSON object. Raises ConfigError."""
         return self._fields(self._parsed("JSON"))
 
     def toml(self) -> Fields:
-        """The configuration as TOML. Raises ConfigError."""
+        """Parse the configuration as TOML. Raises ConfigError."""
         return self._fields(self._parsed("TOML"))
 
     def ini(self) -> Mapping[str, Fields]:
-        """The configuration as INI: section -> fields. Raises ConfigError."""
+        """Parse the configuration as INI: section -> fields. Raises ConfigError."""
         sections: Mapping[str, Any] = self._parsed("INI")
         return {name: self._fields(section, where=name) for name, section in sections.items()}
 
@@ -199,17 +200,17 @@ class Context:
 
     def _parsed(self, form: Form) -> Mapping[str, Any]:
         try:
-            found = _parse(form, self.config)
-        except Exception as error:  # whatever a parser stumbles over, it is the file
+            parsed = _parse(form, self.config)
+        except Exception as error:  # parsers raise many classes; all mean a malformed file
             raise ConfigError(f"{self.source} is not valid {form}: {_why(form, error)}") from error
-        if not isinstance(found, dict | None):
-            kind = "a list" if isinstance(found, list) else "one value"
+        if not isinstance(parsed, dict | None):
+            kind = "a list" if isinstance(parsed, list) else "one value"
             raise ConfigError(f"{self.source} must be a mapping of names to values, not {kind}")
-        return found or {}
+        return parsed or {}
 
 
 def _parse(form: Form, config: bytes) -> Any:
-    # Of the parsers only the one in use is loaded.
+    # Imports are local so that only the parser in use is loaded.
     if form == "JSON":
         return msgspec.json.decode(config or b"{}")
     if form == "YAML":
@@ -228,7 +229,7 @@ def _parse(form: Form, config: bytes) -> Any:
 
 
 def _why(form: Form, error: Exception) -> str:
-    """Where a file cannot be read, without quoting it: the line may hold a secret."""
+    """Return the position of a syntax error without quoting the line: it may hold a secret."""
     if form == "YAML":
         from ccm.base import strict_yaml
 
@@ -239,5 +240,5 @@ def _why(form: Form, error: Exception) -> str:
         return f"line {line}"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is not UTF-8"
-    found = _PLACE.search(str(error))
-    return found[0] if found else "nested too deeply or not valid"
+    position = _PLACE.search(str(error))
+    return position[0] if position else "nested too deeply or not valid"

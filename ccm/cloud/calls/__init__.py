@@ -1,1 +1,1 @@
-"""How the daemon calls a provider: one handle, under which every call is protected and checked."""
+"""The daemon's calls to a provider: limits, metrics and verified responses for every call."""

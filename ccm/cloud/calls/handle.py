@@ -1,7 +1,7 @@
-"""The daemon's one way to a cloud: deadline, rate limit, metrics and normal errors for every call.
+"""Client for one cloud: deadline, rate limit, metrics and normalized errors for every call.
 
-Controllers hold a `Handle`, never the provider's own object. The provider behind it can be
-exchanged with `swap` while controllers run, because every call looks it up anew.
+Controllers hold a `Handle`, never the provider's own object. `swap` can replace the provider
+while controllers run, because every call looks it up again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ccm.cloud.operation import DECLARED, Operation
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 Observer = Callable[[str, str], None]
-"""Told (operation, outcome) after each call."""
+"""Callback with (operation, outcome) after each call."""
 
 _CALLS = metrics.counter(
     "ccm_cloud_calls",
@@ -60,6 +60,7 @@ OUTCOMES: Mapping[type[errors.CloudError], str] = {
 }
 """Error class -> value of the metric label `outcome`; any other error is `error`."""
 
+# Errors that mean that the cloud is unreachable or rejects the provider's credentials.
 _TROUBLES = (
     errors.Unavailable,
     errors.DeadlineExceeded,
@@ -70,7 +71,12 @@ _TROUBLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The cloud cannot be reached, or refuses us: so many calls in a row, the last so."""
+    """A series of calls in which the cloud was unreachable or rejected the credentials.
+
+    Attributes:
+        calls: consecutive failed calls.
+        error: the error of the last one.
+    """
 
     calls: int
     error: errors.CloudError
@@ -78,7 +84,7 @@ class Trouble:
 
 @dataclass(slots=True, kw_only=True)
 class _Provider:
-    """What all views of a handle share."""
+    """State that all views of a handle share."""
 
     cloud: Cloud
     limiter: Limiter
@@ -89,12 +95,12 @@ class _Provider:
 
 
 class Handle:
-    """The way to one cloud.
+    """Client for one cloud.
 
     Args:
-        cloud: what the provider yielded.
-        cluster_name: of the cluster in whose name it is called, see `LoadBalancer` and `Routes`.
-        deadline_s: of every call, in place of the provider's own and of the declared ones.
+        cloud: the object that the provider yielded.
+        cluster_name: passed to `LoadBalancer` and `Routes`.
+        deadline_s: deadline of every call; overrides those of the provider and of `operation`.
         limiter: overrides the rate that the provider declares.
     """
 
@@ -114,7 +120,7 @@ class Handle:
 
     @property
     def cloud(self) -> Cloud:
-        """What the provider offers now; ask it for names and settings, never call it."""
+        """The current provider object. Read names and settings from it; never call its methods."""
         return self._provider.cloud
 
     @property
@@ -124,82 +130,84 @@ class Handle:
 
     @property
     def trouble(self) -> Trouble | None:
-        """What keeps calls from being answered; None since the last answer of the cloud.
+        """The current series of failed calls; None after any other outcome.
 
-        Of calls that come with credentials of their own nothing is noted.
+        Calls with their own credentials (machines) are not counted.
         """
         return self._provider.trouble
 
     @property
     def opening(self) -> int:
-        """Which provider object is in use: a number that changes with each exchange.
+        """Number of the provider session; changes with each `swap`.
 
-        What two openings say of one thing may be about two accounts.
+        Two sessions may use two accounts, so their answers must not be combined.
         """
         return self._provider.opening
 
     @property
     def confirmed(self) -> set[str]:
-        """UIDs of nodes without provider ID whose instance this opening has confirmed."""
+        """UIDs of nodes without provider ID whose instance this provider session confirmed."""
         return self._provider.confirmed
 
     @property
     def abandoned_calls(self) -> int:
-        """How many calls did not end when they were cancelled, and still run."""
+        """Number of cancelled calls that still run."""
         return self._provider.calls.abandoned
 
     @property
     def abandoned_changes(self) -> int:
-        """How many of them may still change something in the cloud."""
+        """Number of cancelled calls that still run and may change cloud resources."""
         return self._provider.calls.abandoned_changes
 
     async def ended(self, cloud: Cloud) -> None:
-        """Wait until every call to a provider object, perhaps one swapped out, has ended."""
+        """Wait until every call to a provider object has ended; it may be a replaced one."""
         await self._provider.calls.ended(cloud)
 
     def offers(self, face: type) -> bool:
-        """Whether the provider has that interface of `ccm.cloud` now."""
+        """Return whether the current provider implements an interface of `ccm.cloud`."""
         return offered(self.cloud, face) is not None
 
     def swap(self, cloud: Cloud) -> None:
-        """Use another provider object from the next call on; calls under way finish."""
+        """Replace the provider object for all later calls; calls in flight finish on the old."""
         self._provider.cloud = cloud
         self._provider.limiter = self._limiter_for(cloud)
         self._provider.opening += 1
         self._provider.confirmed.clear()
 
     def observe(self, observer: Observer) -> Handle:
-        """The same handle; what is called through it is told to an observer too."""
+        """Return a view of this handle that also reports each call made through it."""
         view = copy.copy(self)
         vars(view)["_observers"] = (*self._observers, observer)
         return view
 
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
-        """The answer of a method that asks nobody; whatever goes wrong is a CloudError."""
+        """Call a synchronous, pure method. Raises CloudError for any exception."""
         try:
             return cast("T", bound(self.cloud, method)(*args))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            found = errors.normalized(error)
+            normalized = errors.normalized(error)
             # An error found among the causes must not become the cause of its own cause.
-            raise found from found.__cause__
+            raise normalized from normalized.__cause__
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Call a method, such as `Routes.list_routes`; it ends at its deadline, or with its caller.
+        """Call a provider method, such as `Routes.list_routes`.
+
+        The call is cancelled at its deadline and when its caller is cancelled.
 
         Raises:
-            RetryAfter: another provider came into use before a change was begun.
-            CloudError: what the provider raised, normalised; Unimplemented where it lacks the
-                interface, Internal where the answer is not what the method promises,
-                DeadlineExceeded when it took too long.
+            RetryAfter: the provider was replaced before a change started.
+            CloudError: the normalized error of the provider; Unimplemented if it lacks the
+                interface, Internal if the response has the wrong type, DeadlineExceeded after
+                the deadline.
         """
         operation = self._operation(method, args)
         provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
         opening = provider.opening
-        # Waiting for the rate is no part of the call: neither of its time nor yet a change.
+        # The wait for the rate limiter counts neither towards the deadline nor as a change.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
         if operation.change and provider.opening != opening:
-            # What the former one listed may be another's here: it has to be decided anew.
+            # The decision was made from the old session's data, perhaps of another account.
             text = f"{operation.verb} was meant for the provider that was in use before"
             raise errors.RetryAfter(text, seconds=0)
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
@@ -222,7 +230,7 @@ class Handle:
                 observer(operation.verb, outcome)
 
     async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
-        """Put the question, and check the answer."""
+        """Call the provider and verify its response."""
         ask = bound(cloud, method)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
             lease_guard.check()
@@ -246,7 +254,7 @@ class Handle:
     def _note(self, error: errors.CloudError | None, *, ours: bool) -> None:
         provider = self._provider
         if not ours:
-            return  # whether somebody's Secret is accepted says nothing about our credentials
+            return  # an error about a Machine's Secret says nothing about our own credentials
         if isinstance(error, _TROUBLES):
             before = provider.trouble.calls if provider.trouble else 0
             provider.trouble = Trouble(calls=before + 1, error=error)

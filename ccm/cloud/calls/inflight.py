@@ -1,18 +1,18 @@
-"""Calls to a provider while they run; each ends for its caller when its time is over.
+"""In-flight calls to a provider; no caller waits longer than the deadline plus a grace period.
 
 A call runs in a task of its own. At its deadline, or when its caller is cancelled, the task
-is cancelled and gets a short grace to clean up. A call whose provider swallows the
-cancellation is then abandoned: the caller goes on, and the call stays known here until it really
-ends. So is one that waits for a thread of a synchronous SDK, which nothing can interrupt.
+is cancelled and gets a short grace period to clean up. A call that has not ended by then is
+abandoned: its caller continues, and the call stays registered here until it ends. Providers cause
+this by swallowing the cancellation, or by waiting for the thread of a synchronous SDK.
 
-What may still be at work in the cloud is not started a second time: while an abandoned call
-runs, further calls about the same subject are refused, and so are all of its operation once
-`MOST_ABANDONED` of them run. Refusals are errors that are tried again with back-off, so
-everything goes on by itself when the old calls end; one that never ends keeps its subject from
-being served until the daemon is started anew, which a log line says.
+An operation that may still run in the cloud is never started a second time. While an abandoned
+call runs, further calls about its subject are rejected. Once `MOST_ABANDONED` abandoned calls of
+one operation run, all calls of that operation are rejected. Rejections are retried with back-off,
+so service resumes when the old calls end. A call that never ends blocks its subject until the
+daemon is restarted; the log reports the abandoned call.
 
-User data that a cloud quotes in an error are masked: they hold a bootstrap token, and the text of
-an error goes to the Machine's status, to Events, to the log and to `explain`.
+Errors that quote user data are masked: user data holds a bootstrap token, and an error text
+reaches the Machine's status, Events, the log and `explain`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from ccm.cloud.operation import Operation
 T = TypeVar("T")
 
 GRACE_S = 1.0
-"""How long a cancelled call may take to clean up before it is abandoned. A lost lease and
-a stop wait as long, so it is well below the time a successor waits."""
+"""Seconds a cancelled call may take to clean up before it is abandoned. A lost lease and
+a shutdown wait as long, so it is well below the time until a new leader takes over."""
 
 MOST_ABANDONED = THREADS
-"""Abandoned calls of one operation at the same time; beyond, further ones are refused."""
+"""Abandoned calls of one operation from which on further calls of it are rejected."""
 
 REMARKABLE_S = 30.0
-"""A call that lasts longer is logged while it lasts: it holds one of its controller's workers."""
+"""Seconds after which a call in flight is logged: it occupies a worker of its controller."""
 
 _UNDER_WAY = metrics.gauge(
     "ccm_cloud_calls_under_way",
@@ -69,7 +69,7 @@ class _Fault:
 
 
 class InflightCalls:
-    """All calls to the cloud that have not ended."""
+    """Registry of all calls to the cloud that have not ended."""
 
     def __init__(self) -> None:
         self._running: dict[int, set[asyncio.Task[Any]]] = {}
@@ -78,25 +78,25 @@ class InflightCalls:
 
     @property
     def abandoned(self) -> int:
-        """How many calls were abandoned and have not ended since."""
+        """Number of abandoned calls that still run."""
         return len(self._abandoned)
 
     @property
     def abandoned_changes(self) -> int:
-        """How many of these change something."""
+        """Number of abandoned calls that still run and may change cloud resources."""
         return sum(operation.change for operation, _ in self._abandoned.values())
 
     async def ended(self, cloud: Cloud) -> None:
-        """Wait until all calls to a provider object have ended, abandoned ones included."""
+        """Wait until all calls to a provider object have ended, including abandoned ones."""
         while tasks := self._running.get(id(cloud)):
             await asyncio.wait(tasks)
 
     def admit(self, operation: Operation, cloud: Cloud) -> None:
-        """Refuse a call that must not be made beside those that were abandoned.
+        """Reject a call that must not run concurrently with abandoned calls.
 
         Raises:
-            Aborted: one about the same subject has not ended.
-            Unavailable: too many of this operation have not ended.
+            Aborted: an abandoned call about the same subject still runs.
+            Unavailable: too many abandoned calls of this operation still run.
         """
         alike = 0
         for earlier, provider in self._abandoned.values():
@@ -113,11 +113,10 @@ class InflightCalls:
             )
 
     async def run(self, operation: Operation, cloud: Cloud, make: Callable[[], Awaitable[T]]) -> T:
-        """Make a call.
+        """Run a call until it ends, its deadline passes or its caller is cancelled.
 
         Raises:
-            CloudError: what the provider raised, normalised; DeadlineExceeded when it took too
-                long.
+            CloudError: the normalized error of the provider; DeadlineExceeded after the deadline.
         """
         task = self._start(operation, cloud, make)
         try:
@@ -126,21 +125,21 @@ class InflightCalls:
             await self._end(operation, cloud, task)
             raise
         if not task.done():
-            # What is answered from now on is no answer: "gone" would delete a node.
+            # A response after the cancellation is not trusted: a false "gone" would delete a node.
             await self._end(operation, cloud, task)
             text = f"{operation.verb} took longer than {operation.deadline_s:g} s"
             raise errors.DeadlineExceeded(text) from _error_of(task, operation)
         outcome = task.result()
         if not isinstance(outcome, _Fault):
             return outcome
-        found = _normalized(operation.verb, outcome.error)
-        if mask(found, operation):
-            raise found from None  # its causes quote the same
+        normalized = _normalized(operation.verb, outcome.error)
+        if mask(normalized, operation):
+            raise normalized from None  # the causes quote the same user data
         # An error found among the causes must not become the cause of its own cause.
-        raise found from found.__cause__
+        raise normalized from normalized.__cause__
 
     async def _wait(self, operation: Operation, task: asyncio.Task[Any]) -> None:
-        """Wait until the call ends or its time is over; say so when it takes long."""
+        """Wait until the call ends or its deadline passes; log a slow call."""
         remarkable = operation.deadline_s > REMARKABLE_S
         first_s = REMARKABLE_S if remarkable else operation.deadline_s
         await asyncio.wait({task}, timeout=first_s)
@@ -158,7 +157,7 @@ class InflightCalls:
             self._log.info("cloud call that took long has ended", **facts)
 
     async def _end(self, operation: Operation, cloud: Cloud, task: asyncio.Task[Any]) -> None:
-        """Cancel a call and give it its grace; then abandon it."""
+        """Cancel a call; abandon it if it still runs after the grace period."""
         task.cancel()
         try:
             await asyncio.wait({task}, timeout=GRACE_S)
@@ -205,7 +204,10 @@ class InflightCalls:
 
 
 async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Fault:
-    """Make the call; whatever it raises is a value, for vendor SDKs raise SystemExit."""
+    """Make the call and return any exception as a value, because vendor SDKs raise SystemExit.
+
+    In a task, asyncio would re-raise SystemExit out of the event loop.
+    """
     OUTLASTED.set(True)
     KIND.set(verb)
     try:
@@ -217,7 +219,7 @@ async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Fault:
 
 
 def _error_of(task: asyncio.Task[T | _Fault], operation: Operation) -> BaseException | None:
-    """What an ended call raised; None where that quotes user data."""
+    """Return the exception of an ended call; None if it has none or its text quotes user data."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     outcome = task.result()
@@ -230,31 +232,36 @@ def _error_of(task: asyncio.Task[T | _Fault], operation: Operation) -> BaseExcep
 def _normalized(verb: str, fault: BaseException) -> errors.CloudError:
     if not isinstance(fault, asyncio.CancelledError):
         return errors.normalized(fault)
-    # Something inside the provider was cancelled; passed on, it would end our worker.
-    found = errors.Canceled(f"{verb} was cancelled inside the provider")
-    found.__cause__ = fault
-    return found
+    # A task inside the provider was cancelled; a CancelledError here would end our worker.
+    normalized = errors.Canceled(f"{verb} was cancelled inside the provider")
+    normalized.__cause__ = fault
+    return normalized
 
 
 PIECE = 16
-"""Characters in a row that count as a quotation."""
+"""Minimum length of a common substring that counts as a quotation."""
 
 _GRAM = 8
-"""Every quotation has a gram that begins at a multiple of this in its source."""
+"""Length of the indexed substrings (grams), taken at multiples of it. A quotation of `PIECE`
+characters or more always contains one of them in full."""
 
 _PLACES = 8
-"""Places of a source that are compared for one gram; a hostile one would repeat it everywhere."""
+"""Maximum positions compared per gram: hostile user data could repeat one gram everywhere."""
 
 
 def mask(error: CloudError, operation: Operation) -> bool:
-    """Mask quotations of user data in an error; return whether it or a cause had any."""
-    requests = [one for one in operation.arguments.values() if isinstance(one, MachineRequest)]
+    """Mask quotations of user data in an error; return whether it or one of its causes had any."""
+    requests = [
+        argument
+        for argument in operation.arguments.values()
+        if isinstance(argument, MachineRequest)
+    ]
     sources = [source for request in requests for source in _sources(request)]
     if not sources:
         return False
-    said = str(error)
-    masked = _masked(said, sources)
-    if masked != said:
+    message = str(error)
+    masked = _masked(message, sources)
+    if masked != message:
         error.args = (masked,)
         return True
     return any(_masked(text := str(cause), sources) != text for cause in _causes(error))
@@ -262,11 +269,11 @@ def mask(error: CloudError, operation: Operation) -> bool:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen = {id(error)}
-    found = error.__cause__ or error.__context__
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or found.__context__
+    cause = error.__cause__ or error.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _masked(text: str, sources: Sequence[str]) -> str:
@@ -277,24 +284,30 @@ def _masked(text: str, sources: Sequence[str]) -> str:
 
 
 def _sources(request: MachineRequest) -> Iterator[str]:
-    """Yield the user data as they are, within JSON, and in base64."""
+    """Yield the user data as plain text, as a JSON string and in base64."""
     in_spec = request.provider_spec.get(SPEC_USER_DATA)
     for data in (request.user_data, in_spec.encode() if isinstance(in_spec, str) else b""):
         if not data:
             continue
         text = data.decode(errors="replace")
         digits = base64.b64encode(data).decode()
-        who = request.identity
-        for name in (who.name, who.pool, who.namespace, who.cluster, who.uid):
-            # Names of the machine are no secret, and errors have them.
+        identity = request.identity
+        for name in (
+            identity.name,
+            identity.pool,
+            identity.namespace,
+            identity.cluster,
+            identity.uid,
+        ):
+            # Names of the machine are not secret, and error messages need them.
             text = text.replace(name, "\0") if len(name) >= _GRAM else text
-        # As they are first: the others would leave the short lines between long ones.
+        # Plain text first: masking another form first would leave short lines unmasked.
         yield from (text, json.dumps(text, ensure_ascii=False)[1:-1])
         yield from {digits, digits.replace("+", "-").replace("/", "_")}
 
 
 def _without(text: str, source: str) -> str:
-    """Mask all runs of at least `PIECE` characters that are in the source too."""
+    """Mask all substrings of at least `PIECE` characters that also occur in the source."""
     grams: defaultdict[str, list[int]] = defaultdict(list)
     for place in range(0, len(source) - _GRAM + 1, _GRAM):
         places = grams[source[place : place + _GRAM]]
@@ -315,7 +328,7 @@ def _without(text: str, source: str) -> str:
 
 
 def _run(text: str, source: str, at: int, place: int, least: int) -> tuple[int, int]:
-    """Return the ends of the common run around a gram; it begins at `least` or later."""
+    """Return start and end of the common substring around a gram; the start is at least `least`."""
     start, end = at, at + _GRAM
     shift = place - at
     while start > least and start + shift > 0 and text[start - 1] == source[start - 1 + shift]:

@@ -1,8 +1,8 @@
-"""Whether a provider offers and answers what the interfaces promise. Pure.
+"""Checks of a provider against the interfaces: its methods and its responses. Pure.
 
-Python does not hold a provider to its type hints, so they are held to here, field by field. An
-answer of a wrong kind is a fault of the provider, never taken for an answer: a forgotten
-`return` must not read as "gone" or as "no addresses", nor end in a provider ID.
+Python does not enforce type hints, so this module checks every response, field by field. A
+response of the wrong type is an error of the provider: a forgotten `return` must not mean "gone"
+or "no addresses", and must not become a provider ID.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _PLAIN = {bool: "True or False", str: "text", int: "a number"}
 
 
 class InvalidResponse(Exception):
-    """The answer is of a wrong kind; the message says what it was and what it should be."""
+    """A response of the wrong type; the message contains the value and the expected type."""
 
     def __init__(self, answer: object, place: str, wanted: str) -> None:
-        found = reprlib.repr(answer) + (f" as {place}" if place else "")
-        super().__init__(f"{found}, not {wanted}")
+        shown = reprlib.repr(answer) + (f" as {place}" if place else "")
+        super().__init__(f"{shown}, not {wanted}")
 
 
 def verify(method: Callable[..., Any], answer: Any) -> None:
-    """Raise where an answer is not what a method of an interface promises.
+    """Check a response against the return type of its interface method.
 
     Raises:
-        Internal: it is not, and the message says how.
+        Internal: the type is wrong; the message contains the value and the expected type.
     """
     promised = _promised(method)
     try:
-        if promised is not NoneType:  # one that promises None may answer anything
+        if promised is not NoneType:  # the result of a method without one is ignored
             _check(promised, answer, "")
         if method is MachineDriver.create_machine:
             _identified(answer)
@@ -75,13 +75,13 @@ def _promised(method: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str, Any, bool]]]:
-    """Whether a type hint allows None, and else the type, its origin, arguments and fields.
+    """Return whether a type hint allows None, then the type, its origin, arguments and fields.
 
-    A field has its name, its hint, and whether that is a plain type.
+    Each field is a tuple of name, type hint and whether the hint is a plain type (`_PLAIN`).
     """
     inner, origin = get_args(kind), get_origin(kind)
     if origin in (Union, UnionType):
-        (kind,) = (one for one in inner if one is not NoneType)
+        (kind,) = (argument for argument in inner if argument is not NoneType)
         return (True, *_form(kind)[1:])
     if origin is not None and origin not in (Sequence, Mapping, Literal):
         raise TypeError(f"no rule for answers of {origin}")
@@ -92,7 +92,7 @@ def _form(kind: Any) -> tuple[bool, Any, Any, Sequence[Any], Sequence[tuple[str,
 
 
 def _check(hint: Any, answer: Any, place: str) -> None:
-    """Raise InvalidResponse for an answer, found in the place of that name, of another kind."""
+    """Raise InvalidResponse where a value has another type; `place` is its field name."""
     is_optional, kind, origin, inner, fields = _form(hint)
     if is_optional and answer is None:
         return
@@ -102,11 +102,11 @@ def _check(hint: Any, answer: Any, place: str) -> None:
         if fields:
             _check_record(kind, answer, fields)
     elif origin is Sequence:
-        # The usual types first: asking an abstract one costs ten times as much.
+        # The common types first: isinstance with an abstract class is ten times as slow.
         if not isinstance(answer, list | tuple | Sequence) or isinstance(answer, str | bytes):
             raise InvalidResponse(answer, place, f"a sequence of {inner[0].__name__}")
-        for one in answer:
-            _check(inner[0], one, place)
+        for item in answer:
+            _check(inner[0], item, place)
     elif origin is Mapping:
         if not isinstance(answer, dict | Mapping):
             raise InvalidResponse(answer, place, "a mapping")
@@ -122,7 +122,7 @@ def _check_record(kind: type, answer: Any, fields: Sequence[tuple[str, Any, bool
         value = getattr(answer, name)
         if not (is_plain and isinstance(value, hint)):
             _check(hint, value, name)
-    # The one field whose absence means something only beside another one.
+    # `power` may be None only where `exists` is False; no type hint expresses that.
     if kind is InstanceState and answer.exists and answer.power is None:
         raise InvalidResponse(answer.power, "power", _said(Power))
     if kind is MachineRecord:
@@ -130,7 +130,7 @@ def _check_record(kind: type, answer: Any, fields: Sequence[tuple[str, Any, bool
 
 
 def _identified(info: MachineInfo) -> None:
-    # Stored, an empty one would read as "no VM yet": another would be made.
+    # An empty provider ID would be stored, mean "no VM yet" and cause a second VM.
     if not info.provider_id:
         raise InvalidResponse(info.provider_id, "provider_id", "the ID of a VM")
 
@@ -154,7 +154,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     SpecValidation: ("machines", "a check of provider specs"),
     MachineMetrics: ("machines", "metric labels of machines"),
 }
-"""Interface -> the field of `Cloud` that holds it, and its name in messages."""
+"""Interface -> the field of `Cloud` that implements it, and its name in messages."""
 
 _ON_THE_SAME_OBJECT = (
     InstanceStates,
@@ -163,7 +163,7 @@ _ON_THE_SAME_OBJECT = (
     SpecValidation,
     MachineMetrics,
 )
-"""Interfaces that the object of another may have besides."""
+"""Optional interfaces, implemented by the object of another interface."""
 
 _FACE_OF: Mapping[Callable[..., Any], type] = {
     method: face
@@ -175,56 +175,60 @@ _NAMES = {method.__name__ for method in _FACE_OF}
 
 
 def brings_credentials(method: Callable[..., Any]) -> bool:
-    """Whether each call of a method has credentials of its own, not those of the provider."""
+    """Return whether each call of a method carries credentials, instead of the provider's own."""
     return CAPABILITIES[_FACE_OF[method]][0] == "machines"
 
 
 def offered(cloud: Cloud, face: type) -> object | None:
-    """The provider's object with that interface; None where it has none."""
-    found: object | None = getattr(cloud, CAPABILITIES[face][0])
-    return None if face in _ON_THE_SAME_OBJECT and not isinstance(found, face) else found
+    """Return the provider's object that implements an interface; None where it has none."""
+    implementation: object | None = getattr(cloud, CAPABILITIES[face][0])
+    return (
+        None
+        if face in _ON_THE_SAME_OBJECT and not isinstance(implementation, face)
+        else implementation
+    )
 
 
 def bound(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
-    """The provider's own method for one of an interface; raises Unimplemented."""
+    """Return the provider's method for a method of an interface. Raises Unimplemented."""
     face = _FACE_OF[method]
-    found = offered(cloud, face)
-    if found is None:
+    implementation = offered(cloud, face)
+    if implementation is None:
         raise Unimplemented(f"this cloud does not offer {CAPABILITIES[face][1]}")
-    own: Callable[..., Any] = getattr(found, method.__name__)
+    own: Callable[..., Any] = getattr(implementation, method.__name__)
     return own
 
 
 def incomplete(cloud: Cloud) -> Sequence[str]:
-    """Return each method that an object of a provider lacks or has in another form.
+    """Return a message for each interface method that is missing or has a wrong signature.
 
-    Interfaces beside another are optional: they count from their first method on.
+    An optional interface is checked once the object has at least one of its methods.
     """
     return [fault for face in CAPABILITIES for fault in _faults(cloud, face)]
 
 
 def _faults(cloud: Cloud, face: type) -> Iterator[str]:
     field = CAPABILITIES[face][0]
-    found: object | None = getattr(cloud, field)
+    implementation: object | None = getattr(cloud, field)
     methods = [method for method in _FACE_OF if _FACE_OF[method] is face and _is_called(method)]
     is_optional = face in _ON_THE_SAME_OBJECT
-    if is_optional and not any(hasattr(found, method.__name__) for method in methods):
+    if is_optional and not any(hasattr(implementation, method.__name__) for method in methods):
         return
-    for method in methods if found is not None else ():
-        if fault := _fault(found, method):
-            yield f"{field}: {type(found).__name__}.{fault}"
+    for method in methods if implementation is not None else ():
+        if fault := _fault(implementation, method):
+            yield f"{field}: {type(implementation).__name__}.{fault}"
 
 
 def _is_called(method: Callable[..., Any]) -> bool:
-    """Whether the daemon calls it: what is waited for is declared, what is computed is not."""
+    """Return whether the daemon calls a method: a declared operation or a public pure function."""
     name = method.__name__
     return name in DECLARED or not (name.startswith("_") or inspect.iscoroutinefunction(method))
 
 
-def _fault(found: object, method: Callable[..., Any]) -> str:
-    name, own = method.__name__, getattr(found, method.__name__, None)
+def _fault(implementation: object, method: Callable[..., Any]) -> str:
+    name, own = method.__name__, getattr(implementation, method.__name__, None)
     if not callable(own):
-        others = {one for one in dir(found) if not one.startswith("_")}
+        others = {attribute for attribute in dir(implementation) if not attribute.startswith("_")}
         near = difflib.get_close_matches(name, others - _NAMES, n=1)
         hint = f"; is {near[0]} misspelt?" if near else "; write it"
         return f"{name} is missing{hint}"
@@ -238,12 +242,12 @@ def _fault(found: object, method: Callable[..., Any]) -> str:
         inspect.signature(own).bind(*parameters)
     except TypeError:
         return f"{name} does not take its arguments; they are ({', '.join(parameters)})"
-    except ValueError:  # written in C
+    except ValueError:  # functions written in C may have no signature
         pass
     return ""
 
 
 def _is_async(own: Any) -> bool:
-    """Whether a call can be awaited, also through decorators and of an object that is called."""
+    """Return whether a call is awaitable, including decorated functions and callable objects."""
     forms = (own, inspect.unwrap(own), type(own).__call__)
     return any(inspect.iscoroutinefunction(form) for form in forms)
