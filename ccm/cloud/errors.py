@@ -1,30 +1,30 @@
-"""What a provider may raise, and what the daemon then does.
+"""Errors that a provider may raise, and the reaction of the daemon to each.
 
 ```text
 CloudError
-├─ NotFound                               absent is an answer, not a fault
+├─ NotFound                               the object is absent: a result, not a failure
 │  └─ DiskNotFound                        a volume is absent
 ├─ AlreadyExists                          event; back off (providers read and adopt)
 ├─ InvalidArgument, OutOfRange            event; retry slowly (the cloud side may change)
 ├─ FailedPrecondition                     event; retry slowly
-│  └─ NotOwned                            a Machine whose VM is another's: nothing is touched
-├─ Unauthenticated, PermissionDenied      event; back off long
-├─ ResourceExhausted                      event; back off long
+│  └─ NotOwned                            the VM is not the Machine's: nothing is changed
+├─ Unauthenticated, PermissionDenied      event; long back-off
+├─ ResourceExhausted                      event; long back-off
 ├─ Unavailable, DeadlineExceeded, Aborted event; back off
-├─ Uninitialized                          event; back off, and initialise it again
+├─ Uninitialized                          event; back off and initialise again
 ├─ Unimplemented                          the capability counts as absent; event; retry slowly
-├─ ImplementedElsewhere                   leave alone, no event
-├─ RetryAfter(seconds)                    come back then, later if it lasts; not a failure
+├─ ImplementedElsewhere                   leave the object alone; no event
+├─ RetryAfter(seconds)                    requeue after that delay, longer if repeated; no failure
 └─ Internal, DataLoss, Canceled, Unknown  event; back off
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
-Go cloud-provider library (its "instance not found" is `NotFound`); `CODES` has their
-numbers and the text that goes over the wire. Anything else that a
-provider raises arrives at the controllers as `Internal`, with the original as its cause.
+Go cloud-provider library (its "instance not found" is `NotFound`). `CODES` holds their
+numbers and wire names. Controllers receive any other exception of a provider as `Internal`, with
+the original as its cause.
 
-Raise the class itself for `NotFound`. An error that merely has a `NotFound` among its
-causes is not an absence: an absence deletes things.
+Raise `NotFound` itself. An error that merely has a `NotFound` among its causes does not mean
+absence, because an absence deletes objects.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from typing import NamedTuple, Self
 
 
 class ProviderError(Exception):
-    """The provider cannot be used as it is; the daemon prints the message and exits with 1."""
+    """An unusable provider; the daemon prints the message and exits with 1."""
 
 
 class CloudError(Exception):
-    """Base of everything a provider raises on purpose; the message is shown to people.
+    """Base of all errors that a provider raises deliberately; users see the message.
 
-    Without a message it is the name of the class that is shown.
+    An empty message is replaced by the class name.
 
     Attributes:
-        partial: what is known in spite of the error, where the method says what that may be;
-            None = nothing. An error that is raised from this one does not have it by itself.
-        refusal: the answer that the error was made of, such as a `ccm.cloud.rest.Refusal`; None
-            where there is none. The daemon never reads it.
+        partial: the result known in spite of the error, where the method documents one;
+            None = no result. An error raised from this one does not inherit it.
+        refusal: the response that caused the error, such as a `ccm.cloud.rest.Refusal`; None
+            without one. The daemon never reads it.
     """
 
     partial: object = None
     refusal: object = None
 
     def carrying(self, partial: object) -> Self:
-        """This error, with what is known in spite of it."""
+        """Attach a partial result and return the error."""
         self.partial = partial
         return self
 
@@ -65,7 +65,7 @@ class CloudError(Exception):
 
 
 class NotFound(CloudError):
-    """The thing asked for does not exist. Never raise it for a stopped instance."""
+    """The requested object does not exist. Never raise it for a stopped instance."""
 
 
 class DiskNotFound(NotFound):
@@ -73,11 +73,11 @@ class DiskNotFound(NotFound):
 
 
 class AlreadyExists(CloudError):
-    """Something of that name exists already."""
+    """An object of that name already exists."""
 
 
 class InvalidArgument(CloudError):
-    """The request makes no sense to this cloud, a foreign provider ID included."""
+    """The request is invalid for this cloud, for example because of a foreign provider ID."""
 
 
 class OutOfRange(CloudError):
@@ -85,39 +85,39 @@ class OutOfRange(CloudError):
 
 
 class FailedPrecondition(CloudError):
-    """The cloud refuses until somebody changes something; retrying soon is useless."""
+    """The cloud rejects the request until its state is changed; an early retry is useless."""
 
 
 class NotOwned(FailedPrecondition):
-    """The VM of a provider ID is not the machine's; see `machines.check_owner`."""
+    """The VM of a provider ID does not belong to the machine; see `machines.check_owner`."""
 
 
 class Unauthenticated(CloudError):
-    """The cloud does not accept the credentials."""
+    """The cloud rejects the credentials."""
 
 
 class PermissionDenied(CloudError):
-    """The credentials are valid but not allowed to do this."""
+    """The credentials are valid but lack the permission for the request."""
 
 
 class ResourceExhausted(CloudError):
-    """Quota or capacity is used up."""
+    """Quota or capacity is exhausted."""
 
 
 class Unavailable(CloudError):
-    """The cloud cannot be reached or answers with a fault of its own."""
+    """The cloud is unreachable or responds with a server error."""
 
 
 class DeadlineExceeded(CloudError):
-    """The call took longer than it may."""
+    """The call exceeded its deadline."""
 
 
 class Aborted(CloudError):
-    """The cloud gave up the operation, for example because of a concurrent one."""
+    """The cloud aborted the operation, for example because of a concurrent one."""
 
 
 class Uninitialized(CloudError):
-    """The instance exists but its initialisation has to run again."""
+    """The instance exists, but its initialisation must run again."""
 
 
 class Unimplemented(CloudError):
@@ -125,14 +125,14 @@ class Unimplemented(CloudError):
 
 
 class ImplementedElsewhere(CloudError):
-    """Another controller takes care of this object."""
+    """Another controller is responsible for this object."""
 
 
 class RetryAfter(CloudError):
-    """Not yet: come back after `seconds`. No failure and no event.
+    """The operation is still in progress; the daemon requeues the object after `seconds`.
 
-    A time that is over already counts as 0, after which the daemon comes back as soon as it
-    comes back at all. Raises ValueError for NaN and infinity.
+    It counts as no failure and causes no event, unless it lasts (see `Retry.AFTER`). A negative
+    time counts as 0. The constructor raises ValueError for NaN and infinity.
     """
 
     def __init__(self, message: str, *, seconds: float) -> None:
@@ -143,11 +143,11 @@ class RetryAfter(CloudError):
 
 
 class Internal(CloudError):
-    """The provider failed in a way it did not foresee."""
+    """The provider failed unexpectedly."""
 
 
 class DataLoss(CloudError):
-    """The cloud lost or damaged something for good."""
+    """The cloud lost or damaged data permanently."""
 
 
 class Canceled(CloudError):
@@ -155,11 +155,11 @@ class Canceled(CloudError):
 
 
 class Unknown(CloudError):
-    """The cloud gave an answer nobody can classify."""
+    """The cloud's response fits no other class."""
 
 
 class Retry(Enum):
-    """When the daemon tries again, and whether people get a Warning event with the message."""
+    """Retry policy after an error, and whether the daemon records a Warning event."""
 
     BACK_OFF = "back off"
     """Exponential back-off from milliseconds to the queue's cap."""
@@ -168,13 +168,13 @@ class Retry(Enum):
     SLOW = "slow"
     """Every ten minutes, and at once when the object changes."""
     AFTER = "after"
-    """When the error says, and more rarely the longer it lasts; after a minute with an event."""
+    """After the error's own delay, longer if repeated; with an event after one minute."""
     NEVER = "never"
-    """Not at all and without an event: the error is an answer."""
+    """No retry and no event: the error is a result."""
 
     @property
     def event(self) -> bool:
-        """Whether people hear of it."""
+        """Whether the daemon records an event at once."""
         return self not in (Retry.AFTER, Retry.NEVER)
 
 
@@ -200,25 +200,26 @@ POLICY: dict[type[CloudError], Retry] = {
     Canceled: Retry.BACK_OFF,
     Unknown: Retry.BACK_OFF,
 }
-"""Class -> retry where nothing more special applies; subclasses inherit their base's."""
+"""Class -> default retry policy; a subclass inherits that of its base."""
 
 
 def policy_for(error: CloudError) -> Retry:
-    """When to try again after an error: as its class says, or the nearest base that does."""
+    """Return the retry policy of an error's class, or of its nearest base that has one."""
     return next((POLICY[base] for base in type(error).__mro__ if base in POLICY), Retry.BACK_OFF)
 
 
 def normalized(error: BaseException) -> CloudError:
-    """The error a controller sees for whatever a provider raised.
+    """Convert any exception of a provider to a `CloudError`.
 
-    A `CloudError` stays itself. `RetryAfter`, `Unimplemented` and
-    `ImplementedElsewhere` are also found among the causes of any other error, because
-    they only ever make the daemon do less. `NotFound` is never dug out. The rest
-    becomes `Internal`, or `DeadlineExceeded` for a bare timeout.
+    A `RetryAfter`, `Unimplemented` or `ImplementedElsewhere` among the causes is returned
+    instead of the error, because these classes only make the daemon do less. A `NotFound` among
+    the causes is ignored. Any other `CloudError` is returned unchanged. A bare `TimeoutError`
+    becomes `DeadlineExceeded`, and everything else becomes `Internal`.
 
-    An exception group, as a task group raises it, says what its members say; it is of
-    their class where they agree and otherwise `Internal`, for part of the work may have
-    failed in another way than the rest. It carries what the first of them carries.
+    An exception group, as raised by a task group, becomes one error with the messages of all
+    members. Its class is theirs if all agree, otherwise `Internal`, because parts of the work
+    failed differently. A group of `NotFound` becomes `Internal` too, and a group of `RetryAfter`
+    has the longest delay. The error carries the first partial result among its members.
     """
     if isinstance(error, BaseExceptionGroup):
         return _of_group(error)
@@ -232,13 +233,13 @@ def normalized(error: BaseException) -> CloudError:
 
 
 def _of_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
-    found = [normalized(member) for member in group.exceptions]
-    partial = next((member.partial for member in found if member.partial is not None), None)
-    text = f"{group.message}: {'; '.join(map(str, found))}"
-    kinds = {type(member) for member in found}
+    members = [normalized(member) for member in group.exceptions]
+    partial = next((member.partial for member in members if member.partial is not None), None)
+    text = f"{group.message}: {'; '.join(map(str, members))}"
+    kinds = {type(member) for member in members}
     if kinds == {RetryAfter}:
-        seconds = max(member.seconds for member in found if isinstance(member, RetryAfter))
-        again = _wrapped(lambda said: RetryAfter(said, seconds=seconds), text, group)
+        seconds = max(member.seconds for member in members if isinstance(member, RetryAfter))
+        again = _wrapped(lambda message: RetryAfter(message, seconds=seconds), text, group)
         return again.carrying(partial)
     kind = kinds.pop() if len(kinds) == 1 else Internal
     if kind not in POLICY or kind is NotFound:
@@ -247,13 +248,13 @@ def _of_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
 
 
 def _wrapped(make: Callable[[str], CloudError], text: str, original: BaseException) -> CloudError:
-    made = make(text)
-    made.__cause__ = original
-    return made
+    error = make(text)
+    error.__cause__ = original
+    return error
 
 
 def _said(error: BaseException) -> str:
-    """Kind and text of an error of somebody else's."""
+    """Return class name and text of a foreign exception."""
     kind = type(error).__name__
     try:
         text = str(error)
@@ -263,27 +264,27 @@ def _said(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and its explicit causes, nearest first; a loop of causes ends the walk."""
-    found: list[BaseException] = []
+    """Return the error and its explicit causes, nearest first; stops at a cycle."""
+    chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in found:
-        found.append(current)
+    while current is not None and current not in chain:
+        chain.append(current)
         current = current.__cause__
-    return found
+    return chain
 
 
 class Code(NamedTuple):
-    """One code: its number, and its name in texts and in `status.lastOperation.errorCode`."""
+    """Machine code: its number, and its name in texts and in `status.lastOperation.errorCode`."""
 
     number: int
     name: str
 
 
 PREFIX = "machine codes error:"
-"""Begins the text of an error; other words may stand before it."""
+"""Marker at the beginning of an error in wire format; other text may precede it."""
 
 OK = Code(0, "OK")
-"""No error; it has no class."""
+"""Code of success; it has no error class."""
 
 CODES: Mapping[type[CloudError], Code] = MappingProxyType(
     {
@@ -304,13 +305,13 @@ CODES: Mapping[type[CloudError], Code] = MappingProxyType(
         DataLoss: Code(15, "DataLoss"),
         Unauthenticated: Code(16, "Unauthenticated"),
         Uninitialized: Code(17, "Uninitialized"),
-        # Without one of their own. Who reads these tries again soon, and looks elsewhere.
+        # No codes of their own: each has the code whose usual handling is closest.
         NotOwned: Code(9, "FailedPrecondition"),
         RetryAfter: Code(14, "Unavailable"),
         ImplementedElsewhere: Code(12, "Unimplemented"),
     }
 )
-"""Class -> code; a subclass has its base's. The first class of a code is what it is read as."""
+"""Class -> code; a subclass inherits that of its base. A code is read as the first class listed."""
 
 _KINDS: dict[int | str, type[CloudError]] = {}
 for _kind, _code in CODES.items():
@@ -319,51 +320,51 @@ for _kind, _code in CODES.items():
 
 
 def code_of(error: CloudError) -> Code:
-    """The code of an error; one of no class that is known is `Unknown`."""
+    """Return the code of an error; `Unknown` for a class without one."""
     own = (CODES[base] for base in type(error).__mro__ if base in CODES)
     return next(own, CODES[Unknown])
 
 
 def kind_of(code: object) -> type[CloudError] | None:
-    """The class of a code, given as number, name, or an enumeration of either; None: it is none."""
+    """Return the class of a code given as number, name or enum member; None for an unknown code."""
     if isinstance(code, Enum):
         return kind_of(code.value) or kind_of(code.name)
     return _KINDS.get(code) if isinstance(code, int | str) else None
 
 
 def format_error(error: CloudError) -> str:
-    """The text of an error, which `parse_error` and Gardener's controllers can read.
+    """Return an error in the wire format that `parse_error` and Gardener's controllers parse.
 
-    Brackets that do not match would make it unreadable there; they become round ones.
+    Unbalanced square brackets would break the format, so they become round ones.
     """
-    said = str(error)
-    if [*_groups(f"[{said}]")] != [said]:
-        said = said.replace("[", "(").replace("]", ")")
-    return f"{PREFIX} code = [{code_of(error).name}] message = [{said}]"
+    message = str(error)
+    if [*_groups(f"[{message}]")] != [message]:
+        message = message.replace("[", "(").replace("]", ")")
+    return f"{PREFIX} code = [{code_of(error).name}] message = [{message}]"
 
 
 def parse_error(text: str) -> CloudError | None:
-    """The error that such a text says; None: it is no such text.
+    """Parse an error in wire format; None for any other text.
 
-    Behind `PREFIX` it has two groups in brackets, within which others may be. A first one that is
-    no code is `Unknown`, as is OK: nobody raises a success.
+    `PREFIX` is followed by two groups in square brackets, which may contain nested groups: code
+    and message. An unknown code becomes `Unknown`, and so does OK, which is no error.
     """
     match [*_groups(text.partition(PREFIX)[2])]:
-        case [name, said]:
-            return (kind_of(name) or Unknown)(said)
+        case [name, message]:
+            return (kind_of(name) or Unknown)(message)
         case _:
             return None
 
 
 def _groups(text: str) -> Iterator[str]:
-    """What stands in brackets that stand in no others."""
+    """Yield the content of each top-level group in square brackets."""
     depth = start = 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         if letter == "[":
             depth += 1
             if depth == 1:
-                start = place + 1
+                start = position + 1
         elif letter == "]" and depth:
             depth -= 1
             if depth == 0:
-                yield text[start:place]
+                yield text[start:position]

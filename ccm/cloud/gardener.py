@@ -1,19 +1,23 @@
-"""Machine drivers that were written to the shape of Gardener's, as they are.
+"""Adapter for machine drivers with the method signatures of Gardener's driver interface.
 
-`from_gardener(driver)` makes a `MachineDriver` of an object with the origin's methods in snake
-case: each takes a `GardenerRequest`, with `machine`, `machine_class` and `secret`, and answers an
-object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`;
-`get_volume_ids` takes a `GardenerVolumeRequest`; `list_machines` answers a map from provider ID to
-machine name. What is missing is `Unimplemented`.
-A method that is no coroutine function runs in a thread (`ccm.cloud.blocking`). Errors are
-understood by a `code`, number or name, or by the origin's text; any other is `Internal`.
+`from_gardener(driver)` turns an object with Gardener's methods, in snake case, into a
+`MachineDriver`:
 
-Ownership. Such a driver finds VMs by name and keeps no marks. A VM of the machine's name is taken
-for the machine's only while the Machine records a started creation (`creation_started`): the
-controller calls `get_machine_status` first, and records the creation only when no VM has the name.
-Without the record, a question by name answers `NotFound` and a deletion by name does nothing. While
-a creation is recorded, a VM that another cluster creates under the same name would be taken for the
-machine's: give each cluster its own project.
+* Each method takes a `GardenerRequest` with `machine`, `machine_class` and `secret`. It returns an
+  object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`.
+* `get_volume_ids` takes a `GardenerVolumeRequest`.
+* `list_machines` returns a mapping from provider ID to machine name.
+* A missing method raises `Unimplemented`.
+* A synchronous method runs in a thread (`ccm.cloud.blocking`).
+* The class of an error follows from its `code` (number or name), or from Gardener's error text.
+  Any other error is normalized (`ccm.cloud.errors.normalized`).
+
+Ownership: such a driver finds VMs by name and sets no marks. A VM with the machine's name counts
+as the machine's only while the Machine records a started creation (`creation_started`). The
+controller calls `get_machine_status` first, and records the creation only if the name is free.
+Without the record, a lookup by name raises `NotFound` and a deletion by name does nothing. While
+a creation is recorded, a VM that another cluster creates under that name would be adopted. So
+give each cluster its own project.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ from ccm.cloud.machines import (
 from ccm.model import NodeAddress
 
 USER_DATA = "userData"
-"""Key of the secret under which such drivers find it."""
+"""Key of the user data in the secret that such drivers receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerMetadata:
-    """Of a machine or a class."""
+    """Metadata of a machine or a machine class."""
 
     name: str
     uid: str = ""
@@ -56,21 +60,21 @@ class GardenerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerMachineSpec:
-    """Of a machine."""
+    """Spec of a machine."""
 
     provider_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerMachineStatus:
-    """Of a machine."""
+    """Status of a machine."""
 
     last_known_state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerMachine:
-    """What a request says of the machine."""
+    """Machine of a request."""
 
     metadata: GardenerMetadata
     spec: GardenerMachineSpec = GardenerMachineSpec()
@@ -79,7 +83,7 @@ class GardenerMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerMachineClass:
-    """What a request says of the class."""
+    """Machine class of a request."""
 
     metadata: GardenerMetadata
     provider_spec: Mapping[str, Any] = field(repr=False)
@@ -87,14 +91,14 @@ class GardenerMachineClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerSecret:
-    """What a request says of the secret; user data is among it, ready to use."""
+    """Secret of a request; includes the user data with placeholders already filled in."""
 
     data: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerRequest:
-    """What such a driver is handed; a listing has no machine."""
+    """Argument of such a driver's methods; `machine` is None for a listing."""
 
     machine_class: GardenerMachineClass
     secret: GardenerSecret
@@ -103,23 +107,23 @@ class GardenerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GardenerVolumeRequest:
-    """What such a driver is handed to name volumes."""
+    """Argument of such a driver's `get_volume_ids`."""
 
     pv_specs: Sequence[Mapping[str, Any]]
 
 
 def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromGardener:
-    """A machine driver, of one that was written to the origin's shape.
+    """Adapt a driver with Gardener's method signatures.
 
     Args:
-        driver: with the origin's methods, its session in it (the origin's `NewProvider(spi)`).
+        driver: the object; it holds its own session (Gardener's `NewProvider(spi)`).
         provider_names: see `Driver.provider_names`.
     """
     return FromGardener(driver, provider_names=provider_names)
 
 
 class FromGardener(Driver[Any]):
-    """`MachineDriver`, around an object of the origin's shape; see the head of the module."""
+    """`MachineDriver` that delegates to a driver with Gardener's signatures; see the module."""
 
     finds_by_name = True
 
@@ -128,7 +132,7 @@ class FromGardener(Driver[Any]):
         self.provider_names = provider_names
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """Create by name. Raises FailedPrecondition where the creation is not recorded."""
+        """Create a VM by name. Raises FailedPrecondition if the creation is not recorded."""
         if not req.creation_started:
             raise errors.FailedPrecondition(
                 f"the creation of {req.identity.name} is not recorded: a VM of that name may be "
@@ -137,46 +141,50 @@ class FromGardener(Driver[Any]):
         return _info(await self._ask("create_machine", req))
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
-        """The driver's own."""
+        """Call the driver's method."""
         return _info(await self._ask("initialize_machine", req))
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
-        """Return the VM with the provider ID, or with the name once the creation was started."""
+        """Return the VM of the provider ID, or of the name if a creation is recorded.
+
+        Raises:
+            NotFound: neither provider ID nor creation is recorded, or there is no such VM.
+        """
         if not req.provider_id and not req.creation_started:
             raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
         return _info(await self._ask("get_machine_status", req))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        """Delete by provider ID, or by name once the creation was started."""
+        """Delete by provider ID, or by name if a creation is recorded; else do nothing."""
         if not req.provider_id and not req.creation_started:
             return DeleteMachineResponse()
         answer = await self._ask("delete_machine", req)
         return DeleteMachineResponse(last_known_state=_state(answer))
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
-        """Provider IDs and names, marked with the pool alone."""
-        asked = GardenerRequest(
+        """List provider IDs and names; the identities have only name and pool."""
+        request = GardenerRequest(
             machine_class=_class(req.pool, req.provider_spec), secret=_secret(req.credentials)
         )
-        answer = await self._call("list_machines", asked)
-        found = _field(answer, "machine_list", answer)
-        if not isinstance(found, Mapping):
-            raise errors.Internal(f"list_machines answered {type(found).__name__}, no mapping")
+        answer = await self._call("list_machines", request)
+        listing = _field(answer, "machine_list", answer)
+        if not isinstance(listing, Mapping):
+            raise errors.Internal(f"list_machines answered {type(listing).__name__}, no mapping")
         return [
             MachineRecord(
                 identity=Identity(cluster="", pool=req.pool, name=str(name), uid=""),
                 info=MachineInfo(provider_id=str(provider_id)),
             )
-            for provider_id, name in found.items()
+            for provider_id, name in listing.items()
         ]
 
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
-        """The driver's own."""
+        """Call the driver's method."""
         answer = await self._call("get_volume_ids", GardenerVolumeRequest(pv_specs=req.pv_specs))
-        return [str(one) for one in _field(answer, "volume_ids", answer) or ()]
+        return [str(volume_id) for volume_id in _field(answer, "volume_ids", answer) or ()]
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
-        """The driver's own."""
+        """Call the driver's method."""
         await self._call("generate_machine_class_for_migration", req)
 
     async def _ask(self, method: str, req: MachineRequest) -> Any:
@@ -185,44 +193,44 @@ class FromGardener(Driver[Any]):
             spec=GardenerMachineSpec(provider_id=req.provider_id),
             status=GardenerMachineStatus(last_known_state=req.last_known_state),
         )
-        asked = GardenerRequest(
+        request = GardenerRequest(
             machine=machine,
             machine_class=_class(req.identity.pool, req.provider_spec),
             secret=_secret(req.credentials, req.user_data),
         )
-        return await self._call(method, asked)
+        return await self._call(method, request)
 
-    async def _call(self, method: str, asked: object) -> Any:
+    async def _call(self, method: str, request: object) -> Any:
         own = getattr(self.spi, method, None)
         if own is None:
             raise errors.Unimplemented(f"this driver has no {method}")
         try:
-            return await _called(own, asked)
+            return await _called(own, request)
         except errors.CloudError:
             raise
         except Exception as error:
             raise _understood(error) from error
 
 
-async def _called(own: Callable[[object], Any], asked: object) -> Any:
+async def _called(own: Callable[[object], Any], request: object) -> Any:
     if inspect.iscoroutinefunction(own):
-        return await own(asked)
-    answer = await blocking(own, asked)
+        return await own(request)
+    answer = await blocking(own, request)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _understood(error: Exception) -> errors.CloudError:
-    """The error of the tree for one of the driver's; what travels with it comes along."""
-    said = str(error)
-    read = errors.parse_error(said)
+    """Convert a driver's exception to a `CloudError`, with the partial result it carries."""
+    message = str(error)
+    parsed = errors.parse_error(message)
     kind = errors.kind_of(getattr(error, "code", None))
     if kind is not None:
-        found = kind(str(read) if read else said)
+        cloud_error = kind(str(parsed) if parsed else message)
     else:
-        found = read or errors.normalized(error)
+        cloud_error = parsed or errors.normalized(error)
     carried = getattr(error, "response", None)
     info = _info(error if carried is None else carried)
-    return found if info == MachineInfo() else found.carrying(info)
+    return cloud_error if info == MachineInfo() else cloud_error.carrying(info)
 
 
 def _class(pool: str, spec: Mapping[str, Any]) -> GardenerMachineClass:
@@ -238,7 +246,7 @@ def _info(answer: Any) -> MachineInfo:
     return MachineInfo(
         provider_id=str(_field(answer, "provider_id") or ""),
         node_name=str(_field(answer, "node_name") or ""),
-        addresses=tuple(_address(one) for one in _field(answer, "addresses") or ()),
+        addresses=tuple(_address(address) for address in _field(answer, "addresses") or ()),
         phase=Phase.UNKNOWN,
         last_known_state=_state(answer),
     )
@@ -249,14 +257,14 @@ def _state(answer: Any) -> str | None:
     return None if state is None else str(state)
 
 
-def _address(one: Any) -> NodeAddress:
-    if isinstance(one, NodeAddress):
-        return one
-    return NodeAddress(type=str(_field(one, "type")), address=str(_field(one, "address")))
+def _address(value: Any) -> NodeAddress:
+    if isinstance(value, NodeAddress):
+        return value
+    return NodeAddress(type=str(_field(value, "type")), address=str(_field(value, "address")))
 
 
 def _field(answer: Any, name: str, otherwise: Any = None) -> Any:
-    """A field of an object or a mapping."""
+    """Return a field of an object or a mapping."""
     if isinstance(answer, Mapping):
         return answer.get(name, otherwise)
     return getattr(answer, name, otherwise)

@@ -1,7 +1,7 @@
-"""Helpers of providers: facts of a Service, provider IDs, label values. Pure.
+"""Helpers for providers: properties of a Service, provider IDs, label values. Pure.
 
-Answers about a Service are those of the Go library. A provider ID is `<scheme>://<id>`, where the
-scheme is the name of the provider.
+Helpers for Services return the same results as the Go library. A provider ID is `<scheme>://<id>`,
+where the scheme is the name of the provider.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from ccm.model.cidr import Network, parse_cidr
 from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
 DEFAULT_SOURCE_RANGES = "0.0.0.0/0"
-"""The ranges of a Service that names none: every IPv4 client."""
+"""Source ranges of a Service without any: every IPv4 client."""
 
 HEALTH_CHECK_PATH = "/healthz"
-"""Where kube-proxy says whether a node has endpoints of a Service with local traffic."""
+"""Path of kube-proxy's health check: whether a node has local endpoints of a Service."""
 
 _NAME_LENGTH = 32
 
 
 def load_balancer_name(uid: str) -> str:
-    """`a` and a Service's UID without dashes, at most 32 characters: valid in most clouds."""
+    """Return `a` and a Service's UID without dashes, cut to 32 characters for most clouds."""
     return ("a" + uid.replace("-", ""))[:_NAME_LENGTH]
 
 
 def default_load_balancer_name(service: Service) -> str:
-    """`load_balancer_name` of the Service's UID."""
+    """Return `load_balancer_name` of the Service's UID."""
     return load_balancer_name(service.uid)
 
 
 def has_load_balancer_finalizer(service: Service) -> bool:
-    """Whether the Service waits for its load balancer to be removed before it vanishes."""
+    """Return whether the Service has the load balancer finalizer."""
     return names.FINALIZER_LOAD_BALANCER in service.finalizers
 
 
 def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
-    """The client ranges that may use the load balancer, host bits cleared, each once.
+    """Return the client ranges that may use the load balancer, deduplicated, host bits cleared.
 
-    The field of the spec wins over the annotation; without both it is every IPv4 client.
+    The field of the spec wins over the annotation. Without both, every IPv4 client is allowed.
 
     Raises:
-        InvalidArgument: an entry is no CIDR; the message names its place.
+        InvalidArgument: an entry is no CIDR; the message names the field or annotation.
     """
     place = "spec.loadBalancerSourceRanges"
     entries = list(service.spec.load_balancer_source_ranges or ())
@@ -66,39 +66,39 @@ def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
 
 
 def is_allow_all(ranges: Collection[Network]) -> bool:
-    """Whether the ranges let every IPv4 client in by one entry; `::/0` says nothing of those."""
+    """Return whether one range allows every IPv4 client; `::/0` does not count."""
     return any(str(network) == DEFAULT_SOURCE_RANGES for network in ranges)
 
 
 def requests_only_local_traffic(service: Service) -> bool:
-    """Whether a node may serve only its own Pods to clients from outside."""
+    """Return whether nodes send external traffic only to their own Pods."""
     reachable = service.type in (TYPE_LOAD_BALANCER, TYPE_NODE_PORT)
     return reachable and service.spec.external_traffic_policy == POLICY_LOCAL
 
 
 def needs_health_check(service: Service) -> bool:
-    """Whether the load balancer must find out which nodes have Pods of the Service."""
+    """Return whether the load balancer needs kube-proxy's health check to find nodes with Pods."""
     return service.type == TYPE_LOAD_BALANCER and requests_only_local_traffic(service)
 
 
 def health_check_path_port(service: Service) -> tuple[str, int]:
-    """Path and node port of that health check; ("", 0) when there is none."""
+    """Return path and node port of kube-proxy's health check; ("", 0) without one."""
     port = service.spec.health_check_node_port
     return (HEALTH_CHECK_PATH, port) if needs_health_check(service) and port else ("", 0)
 
 
 def load_balancer_status(service: Service) -> Status:
-    """The Service's status in the SDK's words."""
+    """Return the Service's load balancer status as an SDK value."""
     return Status.from_ingress(service.ingress)
 
 
 def load_balancer_status_equal(one: Status, other: Status) -> bool:
-    """Whether both say the same in the same order; an unset IP mode is not `VIP`."""
+    """Return whether two statuses are equal, order included; an unset IP mode is not `VIP`."""
     return _comparable(one) == _comparable(other)
 
 
 def _comparable(status: Status) -> list[object]:
-    """Sequences of any type as lists, so that only their content is compared."""
+    """Convert sequences to lists, so that their type does not affect the comparison."""
     return [
         (entry.ip, entry.hostname, entry.ip_mode, list(entry.ports)) for entry in status.ingress
     ]
@@ -108,12 +108,12 @@ _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def is_label_value(text: str) -> bool:
-    """Whether a label may have that value."""
+    """Return whether the text is a valid label value."""
     return _VALUE.fullmatch(text) is not None
 
 
 def label_value(text: str) -> str:
-    """The text itself, or where it cannot stand in a label one that is made of it."""
+    """Return the text if it is a valid label value, else the first 40 digits of its SHA-256."""
     return text if is_label_value(text) else sha256(text.encode()).hexdigest()[:40]
 
 
@@ -121,16 +121,16 @@ _SEPARATOR = "://"
 
 
 def format_provider_id(scheme: str, instance_id: str) -> str:
-    """Build a provider ID."""
+    """Return `<scheme>://<instance ID>`."""
     return f"{scheme}{_SEPARATOR}{instance_id}"
 
 
 def parse_provider_id(provider_id: str, scheme: str) -> str:
-    """The instance ID in a provider ID of this scheme.
+    """Return the instance ID of a provider ID.
 
     Raises:
-        InvalidArgument: it has another scheme, none, or nothing behind it. A foreign ID is
-            never an absence.
+        InvalidArgument: scheme or instance ID is missing or wrong. Never NotFound, because a
+            foreign provider ID does not mean absence.
     """
     found, separator, instance_id = provider_id.partition(_SEPARATOR)
     if not separator or found != scheme or not instance_id.strip("/"):
@@ -141,28 +141,30 @@ def parse_provider_id(provider_id: str, scheme: str) -> str:
 
 
 def is_foreign(provider_id: str, schemes: Collection[str], others: Collection[str] = ()) -> bool:
-    """Whether a provider ID names another cloud.
+    """Return whether a node's provider ID belongs to another cloud or controller.
 
-    An empty ID and one without a scheme are not foreign: nothing says whose they are, so
+    An empty ID and an ID without a scheme are not foreign: their owner is unknown, so
     the provider decides.
 
     Args:
-        provider_id: of a node.
-        schemes: ours.
-        others: what IDs begin with that are others' though their scheme is ours.
+        provider_id: the node's provider ID.
+        schemes: schemes of our cloud.
+        others: prefixes of foreign IDs that have one of our schemes.
     """
     scheme, separator, _ = provider_id.partition(_SEPARATOR)
     return bool(separator) and (scheme not in schemes or provider_id.startswith(tuple(others)))
 
 
 def is_same_instance(one: str, other: str) -> bool:
-    """Whether two provider IDs name the same instance, one of them with more of its place.
+    """Return whether two provider IDs name the same instance; one may have a longer path.
 
-    `stackit://<project>/<server>` and `stackit://<server>` do: some clouds' machine drivers and
-    node controllers write different forms. Two of the same length are the same when they are equal.
+    `stackit://<project>/<server>` matches `stackit://<server>`: the machine driver and the node
+    controller of some clouds write different forms. IDs with equally long paths must be equal.
     """
     if not one or not other:
         return False
-    schemes, _, rests = zip(*(each.partition(_SEPARATOR) for each in (one, other)), strict=True)
+    schemes, _, rests = zip(
+        *(provider_id.partition(_SEPARATOR) for provider_id in (one, other)), strict=True
+    )
     shorter, longer = sorted((rest.strip("/").split("/") for rest in rests), key=len)
     return len(set(schemes)) == 1 and longer[-len(shorter) :] == shorter

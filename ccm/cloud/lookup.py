@@ -1,16 +1,16 @@
-"""Nodes and their instances: which nodes are ours, and what the cloud knows about them.
+"""Lookup of instances: the nodes of our cloud, and the cloud's data about them.
 
-`InstancesV2` wins; else `Instances` with `Zones` answer, by the order of calls and the fallbacks of
-the Go reference. Where the provider has an inventory, one bulk listing shared by all controllers
-answers first, used only where it saves cloud requests.
+`InstancesV2` takes precedence. Otherwise `Instances` with `Zones` is used, with the order of calls
+and the fallbacks of the Go reference. If the provider has an inventory, all controllers share one
+bulk listing, used only where it saves cloud requests.
 
-A listing is worth its price when more single requests are waiting than it took last time. It proves
-presence only: an instance missing from it is asked for on its own. A listing that answered fewer
-questions than it cost, or failed, pauses bulk listing for a while.
+A listing saves requests if more single requests are waiting than the last listing took. It proves
+presence only: an instance missing from it is looked up by a single call. After a failed listing, or
+one that served fewer lookups than it took requests, bulk listing is paused.
 
-What a listing says may be as old as its beginning, so its age counts from there. A node without
-provider ID is looked up by its name, which another machine may have had before: it needs a listing
-begun after the node was first seen.
+The data of a listing may be as old as its start, so its age counts from there. A node without
+provider ID is looked up by its name, which another machine may have had before. So it needs a
+listing that started after the node was first seen.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from ccm.model.selectors import Requirement, parse_labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOwnership:
-    """Which nodes are ours; about the others no cloud is asked, and nothing of them is changed.
+    """Rules for the nodes that belong to us. Others are neither looked up nor changed.
 
     Attributes:
-        schemes: provider-ID schemes of our cloud.
-        others: what provider IDs of these begin with that are others' all the same.
-        selector: what the labels of our nodes satisfy; empty = all nodes may be ours.
+        schemes: provider ID schemes of our cloud.
+        others: prefixes of provider IDs with these schemes that belong to another controller.
+        selector: label selector of our nodes; empty = any node may be ours.
     """
 
     schemes: Collection[str]
@@ -57,55 +57,55 @@ class NodeOwnership:
 
     @classmethod
     def of(cls, schemes: Collection[str], own_nodes: str) -> NodeOwnership:
-        """By the text of `--own-nodes`. Raises BadSelectorError."""
+        """Build from the value of `--own-nodes`. Raises BadSelectorError."""
         return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
 
     @classmethod
     def at(cls, cloud: Cloud, own_nodes: str) -> NodeOwnership:
-        """With a provider, by the text of `--own-nodes`. Raises BadSelectorError."""
+        """Build from a provider and the value of `--own-nodes`. Raises BadSelectorError."""
         return replace(cls.of(cloud.provider_schemes, own_nodes), others=cloud.foreign_ids)
 
     @property
     def is_explicit(self) -> bool:
-        """Whether somebody said which nodes are ours."""
+        """Whether a label selector is configured."""
         return bool(self.selector)
 
     def is_foreign(self, node: Node) -> bool:
-        """Whether a node belongs to another cloud, or to another manager of this one."""
+        """Return whether a node belongs to another cloud or to another controller."""
         return self.has_foreign_id(node) or not all(
             term.matches(node.labels) for term in self.selector
         )
 
     def may_touch(self, node: Node, *, is_claimed: bool) -> bool:
-        """Whether a node may be changed before the cloud was asked about it.
+        """Return whether a node may be changed without a lookup in the cloud.
 
-        One with neither provider ID nor the taint that waits for a cloud may be anybody's.
+        The owner of a node is unknown if it has neither provider ID nor uninitialized taint.
 
         Args:
             node: the node.
-            is_claimed: whether the provider in use has confirmed its instance.
+            is_claimed: whether the current provider session has confirmed its instance.
         """
         says_ours = node.provider_id or is_uninitialized(node) or self.is_explicit
         return (bool(says_ours) or is_claimed) and not self.is_foreign(node)
 
     def has_foreign_id(self, node: Node) -> bool:
-        """Whether its provider ID names another cloud."""
+        """Return whether the node's provider ID belongs to another cloud or controller."""
         return is_foreign(node.provider_id, self.schemes, self.others)
 
 
 PAGE_GUESS = 50
-"""Instances per cloud request assumed before the first listing told; a small usual page."""
+"""Instances per cloud request, assumed before the first listing; a small common page size."""
 
 PATIENCE_S = 60.0
-"""Longest wait for a listing; after it a node is asked for on its own, so that one hanging
-listing holds nobody up for longer than one hanging call would."""
+"""Maximum wait for a listing, then a single call follows. So a hanging listing delays a node no
+longer than a hanging call."""
 
 PACE_S = 1.0
-"""Shortest time between the beginnings of two listings: new nodes come one after the other, and
-each that comes meanwhile shares the next one, which reads all instances again."""
+"""Minimum time between the starts of two listings. New nodes appear one after another; those that
+appear in this time share the next listing, which reads all instances again."""
 
 PAUSE_S = 60.0
-"""How long bulk listing rests after a listing that failed or did not pay off."""
+"""Pause of bulk listing after a listing that failed or saved no requests."""
 
 _LISTINGS = metrics.counter(
     "ccm_cloud_inventory_listings",
@@ -120,13 +120,13 @@ _ANSWERS = metrics.counter(
 
 
 class SharedInventory:
-    """The shared listing.
+    """Bulk listing of instances, shared by all controllers.
 
     Args:
-        fetch: makes a listing; one runs at a time.
-        population: how many nodes the cluster has, for guessing the price of the first one.
-        max_age_s: seconds since the beginning of a listing for which it may be used. Who asked
-            before it began may use it however long it took.
+        fetch: makes a listing; never called concurrently.
+        population: number of nodes in the cluster, to estimate the requests of the first listing.
+        max_age_s: seconds after the start of a listing for which it may be used. Lookups that
+            waited for it use it regardless of its duration.
     """
 
     def __init__(
@@ -148,7 +148,12 @@ class SharedInventory:
         self._without_id_since: dict[str, float] = {}
 
     def note(self, old: Node | None, new: Node | None) -> None:
-        """A node came, changed or went (None: it is not there); tells how long it is known."""
+        """Handle a node event: record since when a node without provider ID is known.
+
+        Args:
+            old: the former node; None for a new one.
+            new: the current node; None for a deleted one.
+        """
         if old is not None and (new is None or new.uid != old.uid):
             self._without_id_since.pop(old.uid, None)
         if new is not None and new.provider_id:
@@ -157,12 +162,12 @@ class SharedInventory:
             self._without_id_since.setdefault(new.uid, monotonic())
 
     async def find(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
-        """The node's instance in a listing; None = ask for it on its own.
+        """Return a node's instance from a listing; None = a single call is needed.
 
         Args:
-            node: looked up by its provider ID, or by its name where it has none.
-            single_requests: how many requests asking one by one would cost all those who
-                wait now, this question included.
+            node: looked up by its provider ID, or by its name if it has none.
+            single_requests: requests that single calls would take for all waiting lookups,
+                including this one.
         """
         since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
         index = await self._usable(since, single_requests)
@@ -171,18 +176,18 @@ class SharedInventory:
         return record
 
     def drop(self) -> None:
-        """Another cloud answers from now on: what the former one listed counts no more."""
+        """Discard all listings, including one in flight, after the provider was replaced."""
         self._index = None
         self._paused_until = -math.inf
         self._is_outdated = self._flight is not None
 
     async def close(self) -> None:
-        """Cancel a listing under way."""
+        """Cancel a listing in flight."""
         await cancel_and_join(self._flight)
         self._flight = None
 
     def _is_fresh(self, began: float, since: float) -> bool:
-        """Whether a listing begun then says something about a node known since then."""
+        """Return whether a listing that started at `began` is valid for a node seen at `since`."""
         return began >= since and monotonic() < began + self._max_age_s
 
     async def _usable(self, since: float, single_requests: int) -> _Index | None:
@@ -199,7 +204,8 @@ class SharedInventory:
     async def _awaited(self, since: float, single_requests: int) -> _Index | None:
         while not self._is_outdated:
             serves = self._flight is not None and self._is_fresh(self._began, since)
-            # Many who came while one was under way share the next one, unless that takes long.
+            # A lookup that the listing in flight cannot serve shares the next one, unless the
+            # one in flight is slow: then a single call is faster.
             is_slow = self._flight is not None and monotonic() >= self._began + PACE_S
             if not serves and (is_slow or not self._worth_it(single_requests)):
                 return None
@@ -207,7 +213,7 @@ class SharedInventory:
                 self._began = math.inf
                 self._flight = spawn(self._refresh(), name="inventory-listing")
                 serves = True
-            # Shielded: one waiter's end must not take the listing from the others.
+            # Shielded, because other lookups wait for the same listing.
             index = await asyncio.shield(self._flight)
             if serves or index is None:
                 return index
@@ -216,7 +222,8 @@ class SharedInventory:
     def _worth_it(self, single_requests: int) -> bool:
         now = monotonic()
         last = self._index
-        # One that is still young is only too old for a newer node, which says nothing of its worth.
+        # A listing is judged only once it has expired: one that is merely too old for a new node
+        # may still serve more lookups.
         if last is not None and not last.judged and now >= last.began + self._max_age_s:
             last.judged = True
             if last.hits < last.requests:
@@ -250,7 +257,7 @@ class SharedInventory:
 
 
 class _Index:
-    """A listing by provider ID and by name; one that occurs twice proves nothing."""
+    """Index of a listing by provider ID and by name. A duplicate key has no match."""
 
     def __init__(self, listing: InstanceListing, began: float) -> None:
         self.began = began
@@ -268,21 +275,21 @@ class _Index:
 
     def find(self, node: Node) -> InstanceRecord | None:
         key = node.provider_id
-        found = self._by_id.get(key) if key else self._by_name.get(node.name)
-        if found is not None:
+        record = self._by_id.get(key) if key else self._by_name.get(node.name)
+        if record is not None:
             self.hits += 1
-        return found
+        return record
 
 
 T = TypeVar("T")
 
 
 class InstanceLookup:
-    """Answers about the instance behind a node.
+    """Lookup of the instance behind a node.
 
     Args:
-        handle: the way to the cloud.
-        inventory: the shared listing; None where the provider has none.
+        handle: client of the cloud.
+        inventory: the shared listing; None if the provider has no inventory.
     """
 
     def __init__(self, handle: Caller, inventory: SharedInventory | None = None) -> None:
@@ -291,39 +298,39 @@ class InstanceLookup:
 
     @property
     def by_node(self) -> bool:
-        """Whether the provider looks instances up by Node (`InstancesV2`)."""
+        """Whether the provider implements `InstancesV2`."""
         return self._handle.offers(InstancesV2)
 
     @property
     def opening(self) -> int:
-        """A number that changes when another provider object answers from now on."""
+        """Number of the provider session; changes when the provider is replaced."""
         return self._handle.opening
 
     def confirmed(self, node: Node) -> bool:
-        """Whether this opening of the provider has confirmed the instance of a node without ID."""
+        """Return whether this provider session confirmed the instance of a node without ID."""
         return node.uid in self._handle.confirmed
 
     def forget(self, node: Node) -> None:
-        """The node is gone."""
+        """Drop the state of a deleted node."""
         self._handle.confirmed.discard(node.uid)
 
     async def metadata(self, node: Node, *, waiting: int = 1) -> InstanceMetadata | None:
-        """Everything known, for initialising a node; None = nothing to say yet.
+        """Return the metadata for the initialisation of a node; None = not available yet.
 
         Args:
-            node: the node asked about.
-            waiting: how many nodes wait for the same question now, this one included.
+            node: the node to look up.
+            waiting: number of nodes that wait for this kind of lookup, including this one.
 
         Raises:
-            CloudError: the cloud did not answer, or not usefully.
+            CloudError: the lookup failed.
         """
         opening = self.opening
-        found = await self._metadata(node, waiting)
-        self._note(node, opening, exists=found is not None)
-        return found
+        instance = await self._metadata(node, waiting)
+        self._note(node, opening, exists=instance is not None)
+        return instance
 
     async def addresses(self, node: Node, *, waiting: int = 1) -> Sequence[NodeAddress] | None:
-        """The addresses, for the periodic pass; None = nothing to say. Raises CloudError."""
+        """Return the current addresses; None = not available yet. Raises CloudError."""
         if self.by_node:
             metadata = await self.metadata(node, waiting=waiting)
             return None if metadata is None else metadata.addresses
@@ -333,21 +340,21 @@ class InstanceLookup:
         return addresses
 
     async def state(self, node: Node, *, waiting: int = 1) -> InstanceState:
-        """Whether the instance exists and runs.
+        """Return existence and power state of the instance.
 
         Raises:
-            CloudError: existence or power is not known; nothing may follow from that.
+            CloudError: existence or power state is unknown; the node must be left unchanged.
         """
         opening = self.opening
-        found = await self._state(node, waiting)
-        self._note(node, opening, exists=found.exists)
-        return found
+        instance_state = await self._state(node, waiting)
+        self._note(node, opening, exists=instance_state.exists)
+        return instance_state
 
     async def confirmed_gone(self, node: Node) -> bool:
-        """Ask once more, never from a listing, whether the instance is gone.
+        """Return whether the instance is gone, by a single call and never from a listing.
 
         Raises:
-            CloudError: it is not known; the node must be kept.
+            CloudError: existence is unknown; the node must be kept.
         """
         if not self.by_node:
             return await self._existing(node) is None
@@ -375,7 +382,7 @@ class InstanceLookup:
         return await self._handle.call(InstancesV2.instance_metadata, node)
 
     def _note(self, node: Node, opening: int, *, exists: bool) -> None:
-        """Remember whom the cloud knows of those that nothing else says it of."""
+        """Record that the cloud confirmed a node without provider ID, unless it was replaced."""
         if exists and not node.provider_id and self.opening == opening:
             self._handle.confirmed.add(node.uid)
 
@@ -420,14 +427,14 @@ class InstanceLookup:
         )
 
     async def _existing(self, node: Node) -> str | None:
-        """The provider ID of an instance that exists; None when it does not."""
+        """Return the provider ID of the instance if it exists, else None."""
         provider_id = node.provider_id
         if not provider_id:
             try:
                 provider_id = await self._provider_id(node)
             except NotFound:
                 return None
-        # A NotFound from here on is an ordinary error: only the boolean says "gone".
+        # A NotFound from here on is an ordinary error: only False means "gone".
         try:
             exists = await self._handle.call(Instances.instance_exists_by_provider_id, provider_id)
         except NotFound as error:
@@ -459,7 +466,7 @@ class InstanceLookup:
 
 
 async def _powered(is_off: Awaitable[bool]) -> InstanceState:
-    """The state of an instance that exists; one whose cloud cannot tell runs."""
+    """Return the state of an existing instance; RUNNING if the cloud reports no power state."""
     try:
         return SHUTDOWN if await is_off else RUNNING
     except Unimplemented:
@@ -467,9 +474,9 @@ async def _powered(is_off: Awaitable[bool]) -> InstanceState:
 
 
 def _retold(error: CloudError, text: str) -> CloudError:
-    """The same error with another text: its class and facts stay, so its policy holds.
+    """Copy an error with another text; class and attributes, and so the retry policy, stay.
 
-    A copy, because a provider may raise one object again and again.
+    The original must not change, because a provider may raise one error object repeatedly.
     """
     kind = type(error)
     copied = kind.__new__(kind, text)

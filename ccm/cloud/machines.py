@@ -1,31 +1,30 @@
-"""The machine driver: what a cloud may offer so that VMs become objects of the cluster.
+"""The machine driver interface: VMs of a cloud as Machine objects of the cluster.
 
-The methods and their words are those of Gardener's driver interface; requests know neither that
-front's objects nor another's, so that one driver serves every kind of Machine object.
+Methods and names follow Gardener's driver interface. Requests contain no Machine objects of any
+API, so one driver serves every kind of Machine object.
 
-Rules beside those of `ccm.cloud.interface`:
+Rules in addition to those of `ccm.cloud.interface`:
 
-* A call is one short step. What takes time in the cloud is begun, and the answer is
-  `RetryAfter(seconds)`: the same call comes again then. Nothing waits inside a call.
-* Every VM, and whatever is made beside it, carries the whole `Identity`. A VM is looked for by
-  cluster and UID, as a copy of a cluster has its UIDs too. One that has our name and another
-  identity, or none, is never adopted, changed or deleted: `AlreadyExists` says that it is in the
-  way.
-* A provider ID proves nothing, because users with the right to edit Machines can set it to that of
-  any server of the project. Before a VM is described, changed or deleted by provider ID, the driver
+* A call is one short step and never waits. If the cloud needs time, start the operation and
+  raise `RetryAfter(seconds)`; the same call is repeated after that delay.
+* Every VM and every resource created with it carries the complete `Identity`. Look up a VM by
+  cluster and UID, because a copy of a cluster has the same UIDs. A VM with our name but
+  another identity, or none, is never adopted, changed or deleted; raise `AlreadyExists` for it.
+* A provider ID is no proof of ownership: users who may edit Machines can set it to that of any
+  server in the project. Before describing, changing or deleting a VM by provider ID, the driver
   reads its marks and calls `check_owner`.
-* Credentials come with each request, and may be others each time: a driver opens without
-  them, and keeps one client for each `Credentials.digest`.
-* A provider spec that makes no sense stops creation and initialisation, never a question or a
-  deletion: VMs that were made by an older one have to be found and removed.
-* An error of a creation means "unknown", whatever its class: the server may exist. The controller
-  records a creation on the Machine before it calls `create_machine`, and asks for the deletion of
-  every machine whose creation was recorded.
-* What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
-  Of other errors the `last_known_state` alone is kept, and is stored before the next call.
+* Each request carries credentials, which may differ between requests. A driver opens without
+  credentials, and keeps one client for each `Credentials.digest`.
+* An invalid provider spec stops creation and initialisation, never a lookup or a deletion: VMs
+  created with an older spec must still be found and removed.
+* An error of a creation, whatever its class, means "unknown": the VM may exist. The controller
+  records a creation on the Machine before it calls `create_machine`. It calls `delete_machine` for
+  every machine with a recorded creation.
+* An error can carry a partial result: `raise Uninitialized("…").carrying(info)`.
+  From other errors only `last_known_state` is used; it is stored before the next call.
 
-`ccm.cloud.sessions` keeps those clients; `ccm.cloud.gardener` takes a driver that was written to
-the origin's shape.
+`ccm.cloud.sessions` manages the clients per credentials. `ccm.cloud.gardener` adapts a driver with
+Gardener's method signatures.
 """
 
 from __future__ import annotations
@@ -46,28 +45,28 @@ from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
 CHANGE_S = 300.0
-"""Deadline of a call that makes or removes a VM: one request or a few, never the VM's boot."""
+"""Deadline of a call that creates or deletes a VM: a few requests, never the boot of the VM."""
 
 IMPORT_ANNOTATION = "kube-ccm/import-vms"
-"""On a MachineClass: provider IDs, separated by commas, of VMs that its Machines may name although
-their marks are others or none."""
+"""Annotation of a MachineClass: comma-separated provider IDs of VMs that its Machines may own
+although the VMs have other marks or none."""
 
 CORRECT_OWNER = (
     "correct spec.providerID, or list the VM in the annotation "
     f"{IMPORT_ANNOTATION} of MachineClass {{}}"
 )
-"""What to do about `NotOwned`."""
+"""Advice in the message of `NotOwned`."""
 
 SPEC_USER_DATA = "userData"
-"""Field of a provider spec whose placeholders are filled in as those of the Secret are."""
+"""Field of a provider spec with user data; its placeholders are replaced as in the Secret."""
 
 S = TypeVar("S")
 
 
 class Credentials(Mapping[str, bytes]):
-    """Secret data of a request, resolved; shows its keys and never its values.
+    """Resolved secret data of a request; `repr` shows its keys and never its values.
 
-    Two with equal data are equal, and so is their `digest`.
+    Two objects with equal data are equal and have the same `digest`.
     """
 
     def __init__(self, data: Mapping[str, bytes]) -> None:
@@ -90,22 +89,22 @@ class Credentials(Mapping[str, bytes]):
 
     @cached_property
     def digest(self) -> str:
-        """A short text that is equal for equal data and says nothing about it."""
-        found = sha256()
+        """Short hash of the data: 32 hexadecimal digits."""
+        sha = sha256()
         for key, value in sorted(self._data.items()):
-            # With lengths, so that no two ways to cut the same bytes are alike.
-            found.update(b"%d:%b%d:%b" % (len(key.encode()), key.encode(), len(value), value))
-        return found.hexdigest()[:32]
+            # With lengths, so that data with other boundaries has another hash.
+            sha.update(b"%d:%b%d:%b" % (len(key.encode()), key.encode(), len(value), value))
+        return sha.hexdigest()[:32]
 
 
 def token_of(credentials: Mapping[str, bytes], key: str) -> str:
-    """Return a credential that goes into a header; empty where there is none.
+    """Return a credential for use in an HTTP header; empty if the key is absent.
 
-    White space around it is left out: a Secret is often made of a file, which ends with a line
-    break.
+    Surrounding white space is removed: a Secret is often created from a file that ends with a
+    line break.
 
     Raises:
-        InvalidArgument: no header can carry it; the message names its key and size.
+        InvalidArgument: the value is invalid in a header; the message names its key and size.
     """
     try:
         return header_value(credentials.get(key, b"").decode(errors="replace").strip())
@@ -118,12 +117,12 @@ class Identity:
     """Owner of a VM. Drivers write all five fields into the VM's labels, tags or metadata.
 
     Attributes:
-        cluster: the marker of the cluster, one and the same for all its machines.
-        namespace: of the machine object; at most 63 letters a-z, digits and `-`. Empty in a listing
-            for a VM that was created before drivers wrote this mark.
-        pool: what machines alike have in common; the name of the MachineClass.
-        name: of the machine, unique in its cluster at any time; the VM's name.
-        uid: of the machine, unique for ever.
+        cluster: identifier of the cluster, the same for all its machines.
+        namespace: namespace of the machine object; at most 63 letters a-z, digits and `-`. Empty
+            in a listing for a VM that was created before drivers set this mark.
+        pool: name of the MachineClass.
+        name: name of the machine and of the VM, unique in its cluster at any time.
+        uid: UID of the machine, never reused.
     """
 
     cluster: str
@@ -135,7 +134,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Names of the labels, tags or metadata in which a cloud keeps the fields of an `Identity`."""
+    """Names of the labels, tags or metadata keys that store the fields of an `Identity`."""
 
     cluster: str
     namespace: str
@@ -144,52 +143,58 @@ class Marks:
     uid: str
 
     def of(self, who: Identity) -> dict[str, str]:
-        """Return the marks of an identity."""
-        return {getattr(self, each): getattr(who, each) for each in self.__slots__}
+        """Return an identity as labels."""
+        return {
+            getattr(self, field_name): getattr(who, field_name) for field_name in self.__slots__
+        }
 
     def identity(self, labels: Mapping[str, Any] | None, vm_name: str) -> Identity:
-        """Return the identity that labels say; a VM without a mark of the name has its own."""
-        found = {each: (labels or {}).get(getattr(self, each)) for each in self.__slots__}
-        texts = {each: text if isinstance(text, str) else "" for each, text in found.items()}
+        """Return the identity in a VM's labels; without a name mark, the name is the VM's own."""
+        values = {
+            field_name: (labels or {}).get(getattr(self, field_name))
+            for field_name in self.__slots__
+        }
+        texts = {
+            field_name: text if isinstance(text, str) else "" for field_name, text in values.items()
+        }
         return Identity(**{**texts, "name": texts["name"] or vm_name})
 
     def bear(self, labels: Mapping[str, Any] | None, who: Identity) -> bool:
-        """Return whether labels are those of an identity; without marks they are of none."""
-        found = self.identity(labels, "")
-        is_marked = bool(found.cluster and found.uid)
-        return is_marked and (found.cluster, found.uid) == (who.cluster, who.uid)
+        """Return whether labels have cluster and UID of an identity; both marks must be set."""
+        identity = self.identity(labels, "")
+        is_marked = bool(identity.cluster and identity.uid)
+        return is_marked and (identity.cluster, identity.uid) == (who.cluster, who.uid)
 
 
 class Phase(Enum):
-    """What a VM does, as far as the cloud says."""
+    """State of a VM as reported by the cloud."""
 
     CREATING = "creating"
     RUNNING = "running"
     STOPPED = "stopped"
     DELETING = "deleting"
     FAILED = "failed"
-    """The cloud gave it up; it will not run by itself."""
+    """Permanently failed in the cloud; it will not recover by itself."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRequest:
-    """What is asked about one machine.
+    """Request about one machine.
 
     Attributes:
-        identity: whose VM it is.
-        provider_spec: what the VM is to be like, in the driver's own words; read-only.
-        credentials: of the cloud.
-        user_data: what the VM is booted with, ready to use; empty outside of the creation.
-        provider_id: of the VM, once it was stored with the machine; else empty.
-        last_known_state: what the driver said last in `MachineInfo.last_known_state`.
-        creation_started: whether the Machine records that its creation was started. A driver that
-            finds VMs by name takes a VM of the machine's name for the machine's only then. Drivers
-            that mark VMs ignore it.
+        identity: owner of the VM.
+        provider_spec: desired properties of the VM, in the driver's own schema; read-only.
+        credentials: credentials for the cloud.
+        user_data: boot data with placeholders already replaced; empty except for a creation.
+        provider_id: provider ID of the VM; empty until it is stored with the machine.
+        last_known_state: the driver's last `MachineInfo.last_known_state`.
+        creation_started: whether the Machine records that its creation was started. Only then does
+            a driver that finds VMs by name treat a VM with the machine's name as the machine's.
+            Drivers that mark VMs ignore it.
         is_imported: whether the MachineClass lists `provider_id` among the VMs to import, so that
             `check_owner` accepts any marks.
-        adopts_unmarked: whether `check_owner` accepts a VM that has the machine's name and no
-            marks.
+        adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no marks.
     """
 
     identity: Identity
@@ -205,16 +210,17 @@ class MachineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineInfo:
-    """What a cloud knows about one VM.
+    """The cloud's data about one VM.
 
     Attributes:
-        provider_id: what the same cloud's nodes have in `spec.providerID`; never empty in the
-            answer of a creation.
-        node_name: the name under which the VM's kubelet registers.
-        addresses: in this order.
-        phase: what the VM does.
-        message: why, for people; such as the cloud's words about a VM that failed.
-        last_known_state: kept with the machine and handed in again; None = as it was.
+        provider_id: the `spec.providerID` of the VM's node; never empty in the result of a
+            creation.
+        node_name: name under which the VM's kubelet registers.
+        addresses: node addresses, in order.
+        phase: state of the VM.
+        message: reason of the phase, such as the cloud's error message for a failed VM.
+        last_known_state: driver state, stored with the machine and passed to the next request;
+            None = unchanged.
     """
 
     provider_id: str = ""
@@ -230,10 +236,10 @@ class MachineRecord:
     """One VM in a listing.
 
     Attributes:
-        identity: as the VM's marks say it; what is missing there is empty.
-        info: what `get_machine_status` would say of it.
-        initialized: False where it would raise `Uninitialized`.
-        created: when the VM was made; None where the cloud does not say.
+        identity: identity from the VM's marks; a missing mark is empty.
+        info: the result that `get_machine_status` would return.
+        initialized: False where `get_machine_status` would raise `Uninitialized`.
+        created: creation time of the VM; None if the cloud does not report it.
     """
 
     identity: Identity
@@ -244,7 +250,7 @@ class MachineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachinesRequest:
-    """Which machines are asked about: the VMs of a pool, whatever cluster they are marked with."""
+    """Request for the VMs of a pool, regardless of the cluster in their marks."""
 
     cluster: str
     pool: str
@@ -254,10 +260,10 @@ class ListMachinesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteMachineResponse:
-    """The VM is gone, and all that was made beside it.
+    """Confirmation that the VM is gone, with all resources created with it.
 
     Attributes:
-        last_known_state: kept with the machine; None = as it was.
+        last_known_state: driver state, stored with the machine; None = unchanged.
     """
 
     last_known_state: str | None = None
@@ -265,14 +271,14 @@ class DeleteMachineResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetVolumeIDsRequest:
-    """Which volumes are asked about: the specs of PersistentVolumes as the API server has them."""
+    """Request for volume IDs: specs of PersistentVolumes as returned by the API server."""
 
     pv_specs: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationRequest:
-    """An old class of a provider's own kind, and the MachineClass that is to hold what it says."""
+    """Request to convert a provider-specific class into `machine_class`."""
 
     provider_specific_machine_class: Mapping[str, Any]
     machine_class: dict[str, Any]
@@ -281,11 +287,11 @@ class MigrationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong with a provider spec.
+    """Error in a provider spec.
 
     Attributes:
-        field: where, such as `spec.networking.networkId`.
-        message: the value, and what would be right.
+        field: path of the field, such as `spec.networking.networkId`.
+        message: the invalid value and the valid ones.
     """
 
     field: str
@@ -296,90 +302,92 @@ class Problem:
 
 
 def _machine(req: MachineRequest) -> str:
-    # A VM that nobody claims is deleted by its provider ID alone.
+    # The deletion of an orphaned VM has a provider ID but no UID.
     return req.identity.uid or req.provider_id or req.identity.name
 
 
 class MachineDriver(Protocol):
-    """VMs by request. Calls about one machine never overlap."""
+    """Creation, deletion and lookup of VMs. Calls about one machine never overlap."""
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """Make the VM, or find the one that an earlier call made.
+        """Create the VM, or return the VM that an earlier call created.
 
-        Called for a machine whose provider ID is not known, after a look for a VM of its
-        identity found none. May be repeated at any time: there is one VM in the end. An answer
-        means that the VM is there, not that it runs. An error keeps the machine without a VM,
-        is shown in its status, and is tried again according to its class.
+        Called for a machine without provider ID, after a lookup by identity found no VM. It must be
+        idempotent: repeated calls result in one VM. A result means that the VM exists, not that it
+        runs. An error leaves the machine without a VM, is shown in its status, and is retried
+        according to its class.
 
         Raises:
-            AlreadyExists: a VM of this name is not this machine's; none was made beside it.
-            InvalidArgument: the provider spec asks for what cannot be had.
-            ResourceExhausted: quota or capacity is used up.
-            RetryAfter: not yet; called again then.
+            AlreadyExists: a VM of this name belongs to another owner; no VM was created.
+            InvalidArgument: the cloud cannot fulfil the provider spec.
+            ResourceExhausted: quota or capacity is exhausted.
+            RetryAfter: the creation is in progress; the call is repeated after the delay.
         """
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
-        """Do what needs a VM that exists: network settings, volumes.
+        """Set up properties that need an existing VM: network settings, volumes.
 
         Called once after the provider ID was stored, again after every error, and whenever
-        `get_machine_status` raises `Uninitialized`. Repeating it is harmless.
+        `get_machine_status` raises `Uninitialized`. It must be idempotent.
 
         Raises:
-            NotOwned: the VM of the provider ID is not this machine's.
-            Unimplemented: nothing of that kind is needed; counts as done.
-            RetryAfter: not yet; called again then.
-            CloudError: the VM will never run, if it carries a `MachineInfo` whose phase is FAILED;
-                the machine has failed then, and its set replaces it.
+            NotOwned: the VM of the provider ID does not belong to this machine.
+            Unimplemented: no initialisation is needed; counts as success.
+            RetryAfter: the operation is in progress; the call is repeated after the delay.
+            CloudError: if it carries a `MachineInfo` with phase FAILED, the VM will never run; the
+                machine is marked failed, and its MachineSet replaces it.
         """
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        """Remove the VM and what was made beside it; silent when nothing is there.
+        """Delete the VM and all resources created with it; succeed if nothing exists.
 
-        With a provider ID that VM and no other, if `check_owner` accepts its marks; without one,
-        all that bears this identity, which after a creation cut short may be something beside no
-        VM. An answer means that all is gone. With a provider ID this is the last call. Without one,
-        after a creation was started, a second call follows some seconds later, because a listing of
-        the cloud may lag behind. The answer has to be about the place of the VM: a driver
-        whose provider IDs say neither project nor region remembers them in `last_known_state`, and
-        looks there.
+        With a provider ID, delete only that VM, and only if `check_owner` accepts its marks.
+        Without one, delete every resource with this identity; an interrupted creation may have
+        left resources without a VM. Return only when all resources are gone.
+
+        With a provider ID this is the last call. Without one, after a started creation, a second
+        call follows some seconds later, because a cloud listing may be stale. The deletion must
+        look in the project and region of the VM. A driver whose provider IDs contain neither
+        stores both in `last_known_state`.
 
         Raises:
-            NotOwned: the VM of the provider ID is not this machine's; nothing was deleted.
-            RetryAfter: the cloud still works on it; called again then.
-            NotFound: nothing is there; counts as an answer.
+            NotOwned: the VM of the provider ID does not belong to this machine; nothing was
+                deleted.
+            RetryAfter: the deletion is in progress; the call is repeated after the delay.
+            NotFound: no resource exists; counts as success.
         """
 
     @operation()
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
-        """What the cloud knows about the VM: by provider ID, or else by identity.
+        """Return the cloud's data about the VM, looked up by provider ID or else by identity.
 
         Raises:
-            NotFound: there is no such VM, on positive knowledge.
-            NotOwned: the VM of the provider ID is not this machine's.
-            Uninitialized: the VM is there and `initialize_machine` has to run; carries a
+            NotFound: the cloud confirms that there is no such VM.
+            NotOwned: the VM of the provider ID does not belong to this machine.
+            Uninitialized: the VM exists and `initialize_machine` must run; carries a
                 `MachineInfo` with provider ID and node name.
-            Unimplemented: the cloud cannot tell; counts as `NotFound` in a creation.
+            Unimplemented: the cloud has no such lookup; counts as `NotFound` in a creation.
         """
 
     @operation(deadline_s=LISTING_S)
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
-        """All VMs of a pool, every page of them, those of other clusters included.
+        """Return all VMs of a pool, from all pages, including those of other clusters.
 
-        Each once, with its provider ID; what is being deleted may be left out. One listing serves
-        the look for a VM before a creation, the state of many, and the search for VMs without a
-        machine. Whose a VM is, is decided by the caller from its identity: only VMs that carry the
-        request's marker, or whose provider ID stands in a machine, are ever touched.
+        Return each VM once, with its provider ID; VMs being deleted may be omitted. The daemon uses
+        one listing for the lookup before a creation, for the states of many VMs, and for the search
+        for orphaned VMs. The caller decides ownership by the identity: it changes only VMs that
+        carry the request's cluster marker or whose provider ID is stored in a machine.
         """
 
     @operation()
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
-        """Names by which nodes know volumes, where they are this cloud's; others are left out.
+        """Return the volume IDs that nodes report for this cloud's volumes; omit all others.
 
         Raises:
-            Unimplemented: a drain does not wait for volumes to be detached.
+            Unimplemented: volume IDs are unknown; a drain then does not wait for detachments.
         """
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
@@ -388,43 +396,43 @@ class MachineDriver(Protocol):
 
 @runtime_checkable
 class SpecValidation(Protocol):
-    """Optional on the same object as `MachineDriver`."""
+    """Optional on the same object as `MachineDriver`: validation of provider specs."""
 
     @operation()
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
     ) -> Sequence[Problem]:
-        """What is wrong with a provider spec; nothing where it can be used.
+        """Return the errors in a provider spec; none for a valid one.
 
-        Called when a MachineClass or its Secret changes; what it says becomes a condition of the
-        class. Without `live` no request is made.
+        Called when a MachineClass or its Secret changes; the result becomes a condition of the
+        class. Without `live`, make no cloud requests.
         """
 
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional on the same object as `MachineDriver`; no metric of the daemon has them yet."""
+    """Optional on the same object as `MachineDriver`: metric labels. No metric uses them yet."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Labels for metrics about machines of that spec; pure, no call. `size` is among them.
+        """Return metric labels for machines of a spec, including `size`; pure, no call.
 
-        A spec that cannot be read has an empty `size`; it is never an error.
+        Never raise an error: for an unreadable spec, `size` is empty.
         """
 
 
 class Driver(Generic[S]):
-    """Base of a driver: what is optional answers `Unimplemented`.
+    """Base class of drivers: optional methods raise `Unimplemented`.
 
     Args:
-        spi: the session with the cloud, injected so that tests can hand in their own.
+        spi: the session with the cloud, injected so that tests can pass their own.
 
     Attributes:
-        csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
-        finds_by_name: whether VMs carry no marks, so that only the machine's name finds them.
-            The controller then calls `get_machine_status` before each creation, and records the
-            creation only after the name was free.
-        provider_names: values of `MachineClass.provider` for which this driver creates VMs, in
-            upper or lower case. Empty = the name of the provider, `Cloud.name`. A class with
+        csi_driver: name of the CSI driver of this cloud's volumes; empty = none.
+        finds_by_name: whether VMs carry no marks and can only be found by name. The
+            controller then calls `get_machine_status` before each creation, and records the
+            creation only if the name is free.
+        provider_names: values of `MachineClass.provider` for which this driver creates VMs,
+            case-insensitive. Empty = the provider's name, `Cloud.name`. A class with
             another value gets no VMs; a class without a value belongs to every driver. Deletions
             do not depend on the value.
     """
@@ -441,11 +449,13 @@ class Driver(Generic[S]):
         raise Unimplemented("this driver has nothing to initialise")
 
     async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
-        """See `MachineDriver.get_volume_ids`; the handles of `csi_driver`."""
+        """See `MachineDriver.get_volume_ids`; returns the volume handles of `csi_driver`."""
         if not self.csi_driver:
             raise Unimplemented("this driver does not know volumes")
-        found = [spec.get("csi") or {} for spec in req.pv_specs]
-        return [str(one["volumeHandle"]) for one in found if one.get("driver") == self.csi_driver]
+        csi_sources = [spec.get("csi") or {} for spec in req.pv_specs]
+        return [
+            str(csi["volumeHandle"]) for csi in csi_sources if csi.get("driver") == self.csi_driver
+        ]
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:  # noqa: ARG002
         """See `MachineDriver.generate_machine_class_for_migration`."""
@@ -453,7 +463,7 @@ class Driver(Generic[S]):
 
 
 def known(error: CloudError) -> MachineInfo:
-    """What an error of a driver carries, whichever answer it was made of; empty where nothing."""
+    """Return the partial result of a driver's error as `MachineInfo`; empty if there is none."""
     match error.partial:
         case MachineInfo() as info:
             return info
@@ -464,10 +474,9 @@ def known(error: CloudError) -> MachineInfo:
 
 
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
-    """The VM of an identity in a listing; None where there is none.
+    """Return the VM of an identity in a listing; None if there is none.
 
-    Cluster and UID decide. The name and the pool do not: names come again. The namespace does not:
-    older VMs have no mark of it.
+    Only cluster and UID are compared: names are reused, and older VMs have no namespace mark.
     """
     for record in records:
         if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):
@@ -478,9 +487,9 @@ def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord
 def is_owner(who: Identity, marks: Identity) -> bool:
     """Return whether a VM with these marks belongs to a machine.
 
-    Cluster and UID decide. A Machine that was restored has another UID than its VM says; the VM is
-    its own if cluster, namespace, pool and name agree, as no two Machines of a namespace share a
-    name.
+    Cluster and UID must agree. A restored Machine has another UID than its VM's mark. It owns the
+    VM if cluster, namespace, pool and name agree, because Machine names are unique in a namespace.
+    Without a UID mark, all fields must be equal. An identity without a cluster owns nothing.
     """
     if not who.cluster or who.cluster != marks.cluster or not marks.uid:
         return bool(who.cluster) and who == marks
@@ -493,14 +502,14 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
 
     Args:
         req: the request.
-        marks: the VM's, as a listing returns them: where no mark says a name, the name of the VM.
+        marks: identity from the VM's marks, as in a listing: without a name mark, the VM's name.
 
     Returns:
-        The identity that what was created beside the VM bears.
+        The identity in the marks of the resources created with the VM.
 
     Raises:
-        NotOwned: the VM is another machine's, or has no marks. The daemon neither drains nor
-            deletes then, and says so in the Machine's status.
+        NotOwned: the VM belongs to another machine, or has no marks. The daemon then neither
+            drains nor deletes it, and reports the error in the Machine's status.
     """
     who = req.identity
     is_unmarked = not (marks.cluster or marks.uid)
@@ -516,27 +525,27 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
 
 
 MOST_DEPTH = 32
-"""Levels of lists and mappings in a field; no cloud has more, and recursion has its limit."""
+"""Maximum nesting of lists and mappings in a field; no cloud needs more. It bounds recursion."""
 
 
 def without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stated: null is the same as nothing."""
+    """Return the mapping without null values; null counts as unset."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def converted(
     given: Mapping[str, Any], declared: type[msgspec.Struct], *, knows_all: bool = True
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The values of the right type by the names that a spec has for them, and what is wrong.
+    """Convert the fields of a spec; return the values by field name of the spec, and the errors.
 
     Args:
         given: the spec.
-        declared: a Struct with the fields of one.
-        knows_all: whether a field that it does not declare is a fault.
+        declared: a Struct that declares the fields.
+        knows_all: whether an undeclared field is an error.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(declared)}
     stated = without_nulls(given)
-    found = [
+    problems = [
         Problem(field=name, message=f"no such field; there are {', '.join(known)}")
         for name in stated
         if knows_all and name not in known
@@ -544,17 +553,17 @@ def converted(
     values: dict[str, Any] = {}
     for name in known.keys() & stated.keys():
         if message := _beyond_json(stated[name], MOST_DEPTH):
-            found.append(Problem(field=name, message=message))
+            problems.append(Problem(field=name, message=message))
             continue
         try:
             values[name] = msgspec.convert(stated[name], known[name].type)
         except msgspec.ValidationError as error:
-            found.append(Problem(field=name, message=str(error)))
-    return values, found
+            problems.append(Problem(field=name, message=str(error)))
+    return values, problems
 
 
 def _beyond_json(value: Any, levels: int) -> str:
-    """Return why a value can be neither sent nor shown; empty for one that can."""
+    """Return why a value cannot be encoded as JSON; empty if it can."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return "must hold no number of more than 64 bits"
     if not isinstance(value, Mapping | list | tuple):
@@ -562,4 +571,4 @@ def _beyond_json(value: Any, levels: int) -> str:
     if not levels:
         return f"must have at most {MOST_DEPTH} levels of lists and mappings"
     inner = value.values() if isinstance(value, Mapping) else value
-    return next(filter(None, (_beyond_json(one, levels - 1) for one in inner)), "")
+    return next(filter(None, (_beyond_json(item, levels - 1) for item in inner)), "")
