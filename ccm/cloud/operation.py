@@ -1,7 +1,7 @@
-"""What is known of a method of the interfaces before it is called, declared on the method itself.
+"""Declarations of the interface methods: deadline, subject and kind of each operation.
 
-Every method that the daemon waits for carries `@operation(...)`: without it the handle refuses
-to call it, so that no change can be forgotten in a list kept elsewhere.
+Every async method that the daemon calls is decorated with `@operation(...)`. The handle cannot call
+a method without it, so no declaration can be forgotten.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ Args = TypeVarTuple("Args")
 M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
 
 READ_S = 60.0
-"""Deadline of a call that asks one question."""
+"""Default deadline of a call that reads one object."""
 
 LISTING_S = 300.0
-"""Deadline of a listing, which is many requests under one call."""
+"""Deadline of a listing: one call that may send many requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What holds for every call of one method.
+    """Properties of every call of one method.
 
     Attributes:
-        parameters: their names, without `self`.
-        deadline_s: how long a call may take where the provider does not say.
-        change: whether it changes something in the cloud; a stop waits for those.
-        subject: from the arguments to what a call is about; see `Operation`.
+        parameters: names of the parameters, without `self`.
+        deadline_s: deadline of a call, unless the provider sets its own (`Limits.deadlines_s`).
+        change: whether the method changes cloud resources; a shutdown waits for such calls.
+        subject: function from the arguments to the subject of a call; see `Operation`.
     """
 
     parameters: tuple[str, ...]
@@ -44,12 +44,12 @@ class Operation:
     """One call, as a value.
 
     Attributes:
-        verb: the method.
-        subject: what it is about, such as the UID of a Service: calls about one subject never
-            overlap. Empty = it may run any number of times at once.
-        arguments: by the names of the parameters.
-        deadline_s: how long it may take.
-        change: whether it changes something in the cloud.
+        verb: name of the method.
+        subject: identifier of the object that the call is about, such as the UID of a Service. No
+            call starts while an abandoned call about its subject runs. Empty = no such limit.
+        arguments: arguments by parameter name.
+        deadline_s: deadline of the call in seconds.
+        change: whether the call changes cloud resources.
     """
 
     verb: str
@@ -60,7 +60,7 @@ class Operation:
 
 
 class Caller(Protocol):
-    """Whatever calls a provider on behalf of somebody."""
+    """Client of a provider, such as `ccm.cloud.calls.handle.Handle`."""
 
     @property
     def name(self) -> str:
@@ -68,21 +68,21 @@ class Caller(Protocol):
 
     @property
     def opening(self) -> int:
-        """A number that changes when another provider object is in use."""
+        """Number of the provider session; changes when the provider is replaced."""
 
     @property
     def confirmed(self) -> set[str]:
-        """UIDs of nodes without provider ID whose instance this opening has confirmed."""
+        """UIDs of nodes without provider ID whose instance this provider session confirmed."""
 
     def offers(self, face: type) -> bool:
-        """Whether the provider has that interface."""
+        """Return whether the provider implements an interface."""
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Call a method, given as an attribute of its interface. Raises CloudError."""
+        """Call a method, given as an attribute of its interface class. Raises CloudError."""
 
 
 DECLARED: dict[str, Declaration] = {}
-"""Every operation by its name, filled as the interfaces are read."""
+"""Every operation by name, filled when the interface modules are imported."""
 
 
 def operation(
@@ -94,7 +94,8 @@ def operation(
     """Declare a method of an interface; see `Declaration`. `subject` gets keyword arguments.
 
     Raises:
-        ValueError: a method of that name is declared otherwise: deadlines are set by the name.
+        ValueError: a method of that name has another declaration; names must be unambiguous,
+            because `Limits.deadlines_s` refers to them.
     """
 
     def declare(method: M) -> M:

@@ -1,13 +1,13 @@
-"""How a provider is found: by an entry point of the group `ccm.providers`.
+"""Registry of providers: entry points of the group `ccm.providers`.
 
-A distribution offers a provider with one line of its own `pyproject.toml`:
+A distribution registers a provider in its `pyproject.toml`:
 
 ```toml
 [project.entry-points."ccm.providers"]
 acme = "ccm_acme:open_cloud"
 ```
 
-Names are listed without importing anything; only the chosen provider is imported.
+Listing the names imports nothing; only the selected provider is imported.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ GROUP = "ccm.providers"
 """The entry-point group."""
 
 SDK_VERSION = "2.0"
-"""Version of these interfaces: the major number changes when a provider has to change."""
+"""Version of the provider interfaces; a new major version requires changes in providers."""
 
 _OLDEST = "1.0"
-"""What a provider without a mark was written for."""
+"""SDK version assumed for a provider without the `provider` decorator."""
 
 _TO_CHANGE = {
     1: "give every LoadBalancerRecord the status that get_load_balancer would answer; raise "
@@ -45,14 +45,14 @@ _TO_CHANGE = {
     "kube-ccm, which was called ccm; in the contract suite declare Harness.opt_outs instead of "
     "overriding cases"
 }
-"""Major number -> what a provider written for it has to change for the next one."""
+"""Major version -> changes that a provider written for it needs for the next one."""
 
 Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class provider:  # noqa: N801 - a decorator
-    """Makes an async generator function that yields one `Cloud` a provider.
+    """Decorator that turns an async generator function that yields one `Cloud` into a provider.
 
     ```python
     @cloud.provider(sdk="2.0", config=Config)
@@ -61,18 +61,19 @@ class provider:  # noqa: N801 - a decorator
             yield cloud.Cloud(name="acme", instances=AcmeInstances(api))
     ```
 
-    All but `sdk` is what `kube-ccm providers NAME` tells without opening it.
+    `kube-ccm providers NAME` prints the attributes, except `machines`, without opening the
+    provider.
 
     Attributes:
-        sdk: the SDK version it was written for. A provider without this mark, a bare
-            `asynccontextmanager`, counts as written for 1.0, which is refused.
-        config: the settings of its cloud config, see `ccm.cloud.settings`.
-        form: how the cloud config is written.
-        offers: names of the capabilities that its `Cloud` has; None: it does not say.
+        sdk: the SDK version that the provider was written for. A provider without this decorator,
+            a bare `asynccontextmanager`, counts as written for 1.0, which is rejected.
+        config: Struct with the settings of the cloud config; see `ccm.cloud.settings`.
+        form: file format of the cloud config.
+        offers: names of the capabilities of its `Cloud`; None = not declared.
         service_annotations: as in `Cloud`.
         service_annotation_schema: as in `Cloud`.
-        machines: opens a `Cloud` for its machine driver alone, without a cloud config: credentials
-            of machines come with each request. None: the provider itself does.
+        machines: opener of a `Cloud` for the machine driver only, without a cloud config:
+            credentials of machines come with each request. None = the provider itself is opened.
 
     Raises:
         ProviderError: the function returns instead of yielding.
@@ -87,17 +88,17 @@ class provider:  # noqa: N801 - a decorator
     machines: Opener | None = None
 
     def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
-        """The function as a provider."""
+        """Convert the function to an opener with this declaration."""
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise _does_not_yield(function)
 
-        # A plain function may return the async generator of another one: only its answer tells.
+        # A plain function may return another function's async generator: check the result.
         @wraps(function)
         def clouds(context: Context) -> AsyncIterator[Cloud]:
-            answer = function(context)
-            if not isinstance(answer, AsyncIterator):
+            result = function(context)
+            if not isinstance(result, AsyncIterator):
                 raise _does_not_yield(function)
-            return answer
+            return result
 
         opener = asynccontextmanager(clouds)
         opener.declared = self  # type: ignore[attr-defined]
@@ -113,41 +114,41 @@ def _does_not_yield(function: Callable[..., object]) -> ProviderError:
 
 
 def declared(opener: Opener) -> provider:
-    """What a provider says of itself where it is made one."""
-    found: provider = getattr(opener, "declared", provider(sdk=_OLDEST))
-    return found
+    """Return the declaration of a provider; for SDK 1.0 where it has none."""
+    declaration: provider = getattr(opener, "declared", provider(sdk=_OLDEST))
+    return declaration
 
 
 def available() -> Mapping[str, EntryPoint]:
-    """The installed providers by name; imports none of them.
+    """Return the installed providers by name, without importing them.
 
     Raises:
-        ProviderError: two distributions offer one name.
+        ProviderError: two distributions register the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    providers: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
-        other = found.get(entry.name)
+        other = providers.get(entry.name)
         if other is not None and _origin(other) != _origin(entry):
             raise ProviderError(
                 f"cloud provider {entry.name!r} is offered twice, by {_origin(other)} and by "
                 f"{_origin(entry)}; uninstall one of them"
             )
-        found[entry.name] = entry
-    return found
+        providers[entry.name] = entry
+    return providers
 
 
 def load(name: str) -> Opener:
     """Import the provider of that name.
 
     Raises:
-        ProviderError: the name is unknown or offered twice, the import failed, the provider was
-            written for another SDK version, returns instead of yielding, or offers what there is
-            not.
+        ProviderError: the name is unknown or registered twice, the import failed, the provider was
+            written for an incompatible SDK version, returns instead of yielding, or declares an
+            unknown capability.
     """
-    found = available()
-    entry = found.get(name)
+    providers = available()
+    entry = providers.get(name)
     if entry is None:
-        raise ProviderError(_unknown(name, found))
+        raise ProviderError(_unknown(name, providers))
     try:
         opener = entry.load()
     except ProviderError as error:
@@ -194,12 +195,12 @@ def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
         )
 
 
-def _unknown(name: str, found: Mapping[str, EntryPoint]) -> str:
-    close = difflib.get_close_matches(name, found, n=1)
+def _unknown(name: str, providers: Mapping[str, EntryPoint]) -> str:
+    close = difflib.get_close_matches(name, providers, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     if name == "external":
         hint = "; that is for the kubelets, the daemon takes the name of a provider."
-    known = ", ".join(sorted(found)) or "none"
+    known = ", ".join(sorted(providers)) or "none"
     return (
         f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}. Another one "
         "is a Python package of its own: install it beside the daemon, in the same environment "

@@ -1,10 +1,10 @@
-"""An HTTP client for providers whose cloud speaks JSON: the daemon's rules about errors, kept.
+"""HTTP client for providers whose cloud has a JSON API; it follows the daemon's rules for errors.
 
-Everything a cloud may answer becomes a value or a class of `ccm.cloud.errors`; nothing of the
-HTTP library leaves this module. An absence is believed only where status and words of the cloud
-both say so: a 404 of some proxy, an empty or garbled body is a fault like any other, because an
-absence deletes nodes. But for a question whose connection breaks, which is put once more, nothing
-is tried again here: the daemon knows better when.
+Every response becomes a value or a class of `ccm.cloud.errors`; exceptions of the
+HTTP library never leave this module. `NotFound` is raised only if both the status and the error
+code of the cloud say so, because an absence deletes nodes. A 404 of a proxy and an empty or
+malformed body are ordinary errors. The client does not retry, because the daemon schedules
+retries; only aiohttp repeats an idempotent request once if a reused connection breaks.
 
 Import it where it is used: `ccm.cloud` itself loads no HTTP library.
 """
@@ -35,7 +35,7 @@ from ccm.cloud.settings import ConfigError
 T = TypeVar("T")
 
 RETRY_AFTER_S = 1.0
-"""Assumed where a cloud does not say, or not readably, when to come back."""
+"""Delay in seconds if a response has no `Retry-After` header or an invalid one."""
 
 STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
     {
@@ -48,40 +48,41 @@ STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
         504: errors.DeadlineExceeded,
     }
 )
-"""HTTP status -> what it means; other 5xx are `Unavailable` and the rest is `Unknown`."""
+"""HTTP status -> error class; other 5xx are `Unavailable`, and all others are `Unknown`."""
 
 Statuses = int | Collection[int]
 
 JSON = "application/json"
-"""What is sent, unless a request says otherwise."""
+"""Default content type of requests."""
 
 SUCCESS: Mapping[str, Statuses] = MappingProxyType(
     {"GET": 200, "POST": 201, "PUT": 200, "PATCH": 200, "DELETE": 204}
 )
-"""Method -> the status that means success, unless the cloud has others.
+"""Method -> default status of success.
 
-Where there are several, an answer has a body unless its status is 204.
+If a method has several, a response must have a body unless its status is 204.
 """
 
 
 ANSWER_LIMIT = 32 << 20
-"""Most bytes of one answer, after decompression: it is held in memory as a whole."""
+"""Maximum bytes of one response after decompression; the whole body is held in memory."""
 
 _PIECE = 64 << 10
-"""Bytes that are read, and decompressed, at a time."""
+"""Bytes read and decompressed at a time."""
 
 REFUSAL_LIMIT = 16384
-"""Most bytes of a body, and most characters of headers, that a `Refusal` holds."""
+"""Maximum bytes of a body, and maximum characters of headers, in a `Refusal`."""
 
 
 class Refusal(NamedTuple):
-    """An answer that is no success; the `CloudError` made of one has it as `refusal`.
+    """Unsuccessful response; the `CloudError` raised for it has it as `refusal`.
 
     Attributes:
-        code: the cloud's word for programs.
-        message: its text for people.
-        headers: of the answer, names in lower case; the client fills them in.
-        body: of the answer, cut at `REFUSAL_LIMIT`; likewise. It may quote credentials.
+        code: the cloud's error code.
+        message: the cloud's error message.
+        headers: headers of the response, names in lower case; set by the client.
+        body: body of the response, cut at `REFUSAL_LIMIT`; set by the client. It may quote
+            credentials.
     """
 
     code: str = ""
@@ -91,64 +92,66 @@ class Refusal(NamedTuple):
 
 
 class Quota(Protocol):
-    """What keeps requests to a cloud's quota."""
+    """Rate limiter that keeps requests within a cloud's quota."""
 
     async def acquire(self) -> None:
-        """Wait until a request may be made."""
+        """Wait until a request is allowed."""
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take note of what an answer says about the quota."""
+        """Update the limiter from status and headers of a response."""
 
 
 class Authorizer(Protocol):
-    """What gives each request its credentials, where they do not stay the same."""
+    """Source of credentials that change, such as short-lived tokens."""
 
     async def header(self) -> str:
-        """Value of the `Authorization` header, a scheme and a secret; empty for none.
+        """Return the `Authorization` header, a scheme and a secret; empty for none.
 
         Raises:
-            CloudError: there is none to be had; the request is not made.
+            CloudError: no credentials are available; the request is not sent.
         """
 
     def refused(self, header: str) -> bool:
-        """Hear that the cloud refused this value with 401.
+        """Handle a response 401 to a request with this header value.
 
-        True has the request made once more, with what `header` gives then: one that was refused
-        so did nothing.
+        Return True to repeat the request once with a new `header`. That is safe, because a
+        request rejected with 401 had no effect.
         """
 
 
 class QuotaLimiter:
-    """At most `calls` in any `period_s` seconds, in order of arrival; it has no burst.
+    """Rate limiter of at most `calls` in any `period_s` seconds, in FIFO order.
 
-    For a quota that a cloud states as "N calls per period". Raises ValueError for one that lets
-    nothing through.
+    For a quota of the form "N calls per period"; it allows no bursts beyond that. Raises ValueError
+    for a quota that allows no calls.
     """
 
     def __init__(self, *, calls: int, period_s: float) -> None:
         if calls < 1 or period_s <= 0:
             raise ValueError(f"a quota needs calls >= 1 and a period > 0, not {calls}/{period_s}")
         self._throttler = Throttler(rate_limit=calls, period=period_s)
-        # The throttler polls in no order; the lock lets only one waiter do so.
+        # The throttler serves its waiters in no order; the lock admits one waiter at a time.
         self._line = asyncio.Lock()
 
     async def acquire(self) -> None:
-        """Wait for a place in the window."""
+        """Wait until the window has room for a request."""
         async with self._line, self._throttler:
             return
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
-        """Nothing: this quota is known from the start."""
+        """Do nothing: this quota is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestClient:
-    """Requests to one cloud; use `open_client`.
+    """HTTP client of one cloud; create it with `open_client`.
 
-    Every method raises classes of `ccm.cloud.errors` only: those of the cloud's codes and of
-    `STATUSES`, `DeadlineExceeded` when the cloud is too slow, `Unavailable` when it cannot be
-    reached, `Unknown` when its answer makes no sense. Those of a status that is no success have a
-    `Refusal` as `refusal`.
+    Every method raises only classes of `ccm.cloud.errors`:
+
+    * the class of the cloud's error code or of the status (`codes`, `statuses`), with a `Refusal`
+      as `refusal`;
+    * `DeadlineExceeded` after a time-out, `Unavailable` if the cloud is unreachable, and `Unknown`
+      for a malformed response.
     """
 
     session: aiohttp.ClientSession
@@ -164,7 +167,7 @@ class RestClient:
     answer_limit: int
 
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
-        """Ask, and read the answer as that type."""
+        """Send a GET request and decode the response as type `answer`."""
         body = await self.request("GET", path, query=query)
         return decoded(f"GET {path}", body, answer)
 
@@ -177,7 +180,7 @@ class RestClient:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> T:
-        """Send something as JSON, and read the answer as that type."""
+        """Send `content` as JSON and decode the response as type `answer`."""
         data = msgspec.json.encode(content)
         body = await self.request(method, path, data=data, headers=headers)
         return decoded(f"{method} {path}", body, answer)
@@ -190,25 +193,29 @@ class RestClient:
         *,
         after: Callable[[T], Mapping[str, str] | None],
     ) -> list[T]:
-        """All pages of a listing, one request each.
+        """Return all pages of a listing, with one request per page.
 
         Args:
-            path: of the listing.
-            page: the type of one page. Let it require the field that leads to the next one, lest
-                a listing be cut short silently.
-            query: of the first page.
-            after: from a page to what the query of the next one adds; None = it was the last.
+            path: path of the listing.
+            page: type of one page. Declare the field that refers to the next page as required;
+                otherwise a response without it would silently truncate the listing.
+            query: query parameters of every page.
+            after: function from a page to the additional query parameters of the next page;
+                None = last page.
+
+        Raises:
+            Unknown: `after` repeats earlier parameters, so the listing would never end.
         """
-        found: list[T] = []
+        pages: list[T] = []
         seen: list[Mapping[str, str]] = []
         more: Mapping[str, str] | None = {}
         while more is not None:
             if more in seen:
                 raise errors.Unknown(f"GET {path}: the listing never ends: {more} again")
             seen.append(more)
-            found.append(await self.get(path, page, {**query, **more}))
-            more = after(found[-1])
-        return found
+            pages.append(await self.get(path, page, {**query, **more}))
+            more = after(pages[-1])
+        return pages
 
     async def request(
         self,
@@ -219,44 +226,44 @@ class RestClient:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body of the one answer that means success; `path` is quoted already.
+        """Send a request and return the body of a successful response.
 
         Args:
             method: GET, POST, ...
-            path: behind the client's URL.
-            query: of the request.
-            data: what is sent, JSON unless `headers` say otherwise.
-            headers: of this request, beside those of all.
+            path: path relative to the client's URL, already quoted.
+            query: query parameters.
+            data: request body, JSON unless `headers` set another content type.
+            headers: additional headers.
         """
         what = f"{method} {path}"
         own = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
-        known = await self._authorize(own)
+        authorization = await self._authorize(own)
         response, body = await self._asked(what, method, path, query, data, own)
-        if response.status == 401 and self.authorizer and self.authorizer.refused(known):
-            known = await self._authorize(own)
+        if response.status == 401 and self.authorizer and self.authorizer.refused(authorization):
+            authorization = await self._authorize(own)
             response, body = await self._asked(what, method, path, query, data, own)
         wanted = self.success[method]
         allowed = (wanted,) if isinstance(wanted, int) else wanted
         if response.status not in allowed:
-            raise self._failure(what, response, body, known)
+            raise self._failure(what, response, body, authorization)
         if len(allowed) > 1 and not body and response.status != 204:
             raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
         return body
 
     async def _authorize(self, headers: dict[str, str]) -> str:
-        """Put the credentials of the moment among the headers of a request.
+        """Add the current credentials to the headers of a request, and return them.
 
-        They are no headers of the session: those go to a proxy too.
+        They are no session headers, because a proxy receives those too.
         """
-        known = self.authorization
+        authorization = self.authorization
         if self.authorizer is not None:
             try:
-                known = _checked(await self.authorizer.header())
+                authorization = _checked(await self.authorizer.header())
             except ValueError as error:
                 raise errors.Unauthenticated(f"{self.url}: the credentials {error}") from None
-        if known:
-            headers["Authorization"] = known
-        return known
+        if authorization:
+            headers["Authorization"] = authorization
+        return authorization
 
     async def _asked(
         self,
@@ -267,7 +274,7 @@ class RestClient:
         data: bytes | None,
         headers: Mapping[str, str],
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """The answer, whatever it is."""
+        """Send a request and return the response with its body, whatever the status."""
         if self.quota is not None:
             await self.quota.acquire()
         try:
@@ -285,8 +292,8 @@ class RestClient:
             raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
             through = f" through the proxy {proxies.shown(self.proxy)}" if self.proxy else ""
-            said = f"{what}: no answer from {self.url}{through}: {reason(error)}"
-            raise errors.Unavailable(_masked(said, headers.get("Authorization", ""))) from error
+            message = f"{what}: no answer from {self.url}{through}: {reason(error)}"
+            raise errors.Unavailable(_masked(message, headers.get("Authorization", ""))) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
         return response, body
@@ -294,7 +301,7 @@ class RestClient:
     async def _read(self, what: str, response: aiohttp.ClientResponse) -> bytes:
         """Return the body, decompressed. Raises Unknown beyond the limit."""
         body = bytearray()
-        # `response.read()` would decompress all that has arrived at once.
+        # In pieces, because `response.read()` would decompress all received data before a check.
         async for piece in response.content.iter_chunked(_PIECE):
             body += piece
             if len(body) > self.answer_limit:
@@ -308,26 +315,26 @@ class RestClient:
     def _failure(
         self, what: str, response: aiohttp.ClientResponse, body: bytes, known: str
     ) -> errors.CloudError:
-        """The error for an answer that is none of success."""
+        """Build the error for an unsuccessful response."""
         status = response.status
         try:
-            said = self.refusal(body)
+            refusal = self.refusal(body)
         except UNDECODABLE:
-            said = Refusal()
-        told = f" {said.code}: {said.message}" if said.code else ""
-        text = _masked(f"{what}: HTTP {status}{told}", known)
-        otherwise = errors.Unavailable if status >= 500 else errors.Unknown
-        kind = self.statuses.get(status, otherwise)
+            refusal = Refusal()
+        suffix = f" {refusal.code}: {refusal.message}" if refusal.code else ""
+        text = _masked(f"{what}: HTTP {status}{suffix}", known)
+        default = errors.Unavailable if status >= 500 else errors.Unknown
+        kind = self.statuses.get(status, default)
         if kind is not errors.RetryAfter:
-            named = self.codes.get(said.code, kind)
-            is_believed = status == 404 or not issubclass(named, errors.NotFound)
-            kind = named if is_believed else kind
+            by_code = self.codes.get(refusal.code, kind)
+            is_believed = status == 404 or not issubclass(by_code, errors.NotFound)
+            kind = by_code if is_believed else kind
         if issubclass(kind, errors.RetryAfter):
             seconds = _retry_after_s(response.headers.get("Retry-After", ""))
             error: errors.CloudError = kind(text, seconds=seconds)
         else:
             error = kind(text)
-        error.refusal = said._replace(headers=_kept(response.headers), body=body[:REFUSAL_LIMIT])
+        error.refusal = refusal._replace(headers=_kept(response.headers), body=body[:REFUSAL_LIMIT])
         return error
 
 
@@ -346,31 +353,32 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     success: Mapping[str, Statuses] = SUCCESS,
     answer_limit: int = ANSWER_LIMIT,
 ) -> AsyncIterator[RestClient]:
-    """A client with its own pool of connections, closed with the context.
+    """Open a client with its own connection pool; the context closes it.
 
-    Requests go through the proxy that HTTPS_PROXY or HTTP_PROXY names, but for hosts of NO_PROXY,
-    loopback, and link-local and metadata addresses.
+    Requests use the proxy of HTTPS_PROXY or HTTP_PROXY, except for hosts in NO_PROXY,
+    loopback, link-local and metadata addresses.
 
     Args:
-        url: what all paths stand behind.
-        refusal: reads the body of an error; it may raise what msgspec raises.
-        codes: the cloud's words -> the class that says more than the status; `NotFound` is
-            believed with status 404 only, `RetryAfter` takes its time from the headers.
-        authorization: value of that header, a scheme and a secret; errors never show it. Or what
-            gives it anew for each request.
+        url: base URL of all paths.
+        refusal: parses the body of an error; it may raise the errors of msgspec.
+        codes: error code of the cloud -> error class; takes precedence over `statuses`. `NotFound`
+            is accepted with status 404 only. `RetryAfter` takes its delay from the headers.
+        authorization: the `Authorization` header, a scheme and a secret, or an `Authorizer` that
+            returns it for each request. Errors never contain it.
         timeout_s: limit of one request, from connecting to the last byte; keep it below the
             deadline of the calls.
-        connect_timeout_s: limit for getting a connection.
-        connections: how many there are at most.
-        quota: waited for before each request, and told of each answer.
-        statuses: HTTP status -> what it means where the cloud's words say nothing more special.
-        success: method -> the status that means success, or several; any other is a fault, 200
-            with a body that nobody expects too.
-        answer_limit: most bytes of one answer, after decompression; more is `Unknown`.
+        connect_timeout_s: limit for obtaining a connection.
+        connections: maximum number of connections.
+        quota: rate limiter of the requests.
+        statuses: HTTP status -> error class where the cloud's error code has none.
+        success: method -> the status of success, or several. Any other status is an error, even
+            200.
+        answer_limit: maximum bytes of one response after decompression; a larger one raises
+            `Unknown`.
 
     Raises:
-        ConfigError: the URL holds credentials too, a variable names no HTTP proxy, or no header can
-            carry the authorization.
+        ConfigError: the URL contains credentials as well, a variable does not name an HTTP proxy,
+            or the authorization is invalid in a header.
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
@@ -409,15 +417,15 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
 
 
 def decoded(what: str, body: bytes, answer: type[T]) -> T:
-    """Read a body as JSON of a type.
+    """Decode a response body from JSON.
 
     Args:
-        what: the request, such as `GET /servers`.
-        body: of its answer.
-        answer: the type.
+        what: the request for error messages, such as `GET /servers`.
+        body: body of the response.
+        answer: the expected type.
 
     Raises:
-        Unknown: it is not.
+        Unknown: the body is malformed or has another type.
     """
     try:
         return msgspec.json.decode(body, type=answer)
@@ -426,7 +434,7 @@ def decoded(what: str, body: bytes, answer: type[T]) -> T:
 
 
 def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The first headers, as many as a `Refusal` holds."""
+    """Return the first headers, up to `REFUSAL_LIMIT` characters, names in lower case."""
     kept: dict[str, str] = {}
     room = REFUSAL_LIMIT
     for name, value in headers.items():
@@ -438,7 +446,7 @@ def _kept(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _checked(authorization: str) -> str:
-    """Return the value of the header. Raises ValueError where no header can carry it."""
+    """Return the header value. Raises ValueError if it is invalid in a header."""
     for part in authorization.partition(" "):
         credentials.header_value(part)
     return authorization
@@ -449,17 +457,17 @@ def _secret(authorization: str) -> str:
 
 
 def _masked(text: str, authorization: str) -> str:
-    """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
+    """Mask credentials in a text: a cloud or proxy may quote them, and errors reach events."""
     if secret := _secret(authorization):
         text = text.replace(secret, redact.MASK)
     return redact.words(text)
 
 
 def _retry_after_s(text: str) -> float:
-    """Seconds of a `Retry-After`, a number or a date; at most 5 minutes."""
+    """Parse a `Retry-After` header, a number or a date, to seconds; at most 5 minutes."""
     try:
         number = text.isascii() and text.isdigit()
-        told = float(text) if number else (parsedate_to_datetime(text) - now()).total_seconds()
-    except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
+        seconds = float(text) if number else (parsedate_to_datetime(text) - now()).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # no date, or a date without a time zone
         return RETRY_AFTER_S
-    return min(told, RETRY_AFTER_LIMIT_S) if math.isfinite(told) else RETRY_AFTER_S
+    return min(seconds, RETRY_AFTER_LIMIT_S) if math.isfinite(seconds) else RETRY_AFTER_S

@@ -1,7 +1,7 @@
-"""Clients of one cloud, one for each place and credentials; what a machine driver keeps them in.
+"""Pool of clients for a machine driver, one client for each endpoint and credentials.
 
-Credentials come with each request and may be others each time, so a driver cannot open one client
-at its start, and one for each request would have neither kept connections nor a rate of its own.
+Each request carries credentials, which may differ between requests, so a driver cannot open one
+client at its start. A client per request would neither keep connections nor have a rate limit.
 
 ```python
 @cloud.provider(sdk="2.0", offers=("machines",))
@@ -26,15 +26,15 @@ from ccm.cloud.machines import Credentials
 T = TypeVar("T")
 
 IDLE_S = 1800.0
-"""After so many seconds without a call a client is closed: three passes of the search for VMs
-without a machine, which asks every pool (Gardener's period, ten minutes)."""
+"""Seconds without a call after which a client is closed: three passes of the search for orphaned
+VMs, which lists every pool (Gardener's period is ten minutes)."""
 
 MOST = 64
-"""Clients at the same time."""
+"""Maximum number of open clients."""
 
 
 class _Session(Generic[T]):
-    """One client; it is opened by the first who gets the lock."""
+    """One client; the first caller that acquires the lock opens it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -46,13 +46,13 @@ class _Session(Generic[T]):
 
 
 class Sessions(Generic[T]):
-    """Clients that are opened when they are needed, and closed when they are no longer.
+    """Pool of clients, opened on demand and closed when idle or replaced.
 
     Args:
-        opener: from a place and credentials to a client, not entered yet. It may be entered in
-            one task and left in another.
+        opener: function from endpoint and credentials to the client's context manager. It may be
+            entered in one task and exited in another.
         idle_s: seconds without a call after which a client is closed.
-        most: how many there may be at once.
+        most: maximum number of open clients.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sessions(Generic[T]):
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """Return the number of clients."""
         return len(self._sessions)
 
     async def __aenter__(self) -> Self:
@@ -91,17 +91,18 @@ class Sessions(Generic[T]):
     async def of(
         self, credentials: Credentials, *, endpoint: str = "", pool: str = ""
     ) -> AsyncIterator[T]:
-        """The client for credentials, for as long as one call takes.
+        """Lend the client for credentials for the duration of one call.
 
         Args:
-            credentials: of the request.
-            endpoint: where the cloud is, if the request says it elsewhere.
-            pool: who asks, such as `Identity.pool`: when it comes with other credentials, and
-                nobody else has the ones before, their client is closed at once.
+            credentials: credentials of the request.
+            endpoint: endpoint of the cloud, if it is not part of the credentials.
+            pool: user of the client, such as `Identity.pool`. When a pool changes its credentials
+                and no other pool uses the old ones, their client is closed as soon as it is free.
 
         Raises:
-            RetryAfter: there are as many as may be, and all are in use.
-            Exception: what the opener raises.
+            RetryAfter: the maximum number of clients is open, and all are in use.
+            Unavailable: the pool of clients is closed.
+            Exception: any error of the opener.
         """
         key = (endpoint, credentials.digest)
         session = await self._session(key)
@@ -120,8 +121,8 @@ class Sessions(Generic[T]):
         if self._is_closed:
             raise Unavailable("the driver is closed")
         if key not in self._sessions:
-            free = [one for one, session in self._sessions.items() if not session.users]
-            free.sort(key=lambda one: self._sessions[one].used_at)
+            free = [idle_key for idle_key, session in self._sessions.items() if not session.users]
+            free.sort(key=lambda idle_key: self._sessions[idle_key].used_at)
             excess = len(self._sessions) + 1 - self._most
             if excess > len(free):
                 raise RetryAfter(f"{self._most} clients of this cloud are in use", seconds=1.0)
@@ -149,15 +150,15 @@ class Sessions(Generic[T]):
         since = monotonic() - self._idle_s
         return [
             key
-            for key, one in self._sessions.items()
-            if not one.users and (one.is_replaced or one.used_at <= since)
+            for key, session in self._sessions.items()
+            if not session.users and (session.is_replaced or session.used_at <= since)
         ]
 
     async def _close(self, keys: list[Hashable]) -> None:
-        # All leave the table before the first is waited for: nobody may be given one of them.
+        # Remove all before the first await: a concurrent call must not get a closing client.
         closing = [self._sessions.pop(key) for key in keys]
         self._held = {pool: key for pool, key in self._held.items() if key in self._sessions}
         for session in closing:
-            # It was not needed any more; a fault of its end is nothing to the call under way.
+            # The client was idle; an error while closing it must not fail the current call.
             with suppress(Exception):
                 await session.stack.aclose()

@@ -1,4 +1,4 @@
-"""The cloud config of a provider, declared once: for reading, and for telling people about it.
+"""The cloud config of a provider: one declaration for parsing and for documentation.
 
 ```python
 class Config(cloud.Settings, frozen=True, kw_only=True):
@@ -9,9 +9,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
     labels: Annotated[dict[str, str], cloud.setting("Set on all that is made.")] = {}
 ```
 
-A field without a default is required. Fields may be text, numbers, booleans, durations, a
-`Literal` or an `Enum`, any type that is made from a text (`pathlib.Path`, `IPv4Network`), lists,
-tuples, sets and mappings of these, and further Structs; each of them or None.
+A field without a default is required. Field types are text, numbers, booleans, durations,
+`Literal`, `Enum`, types constructed from a string (`pathlib.Path`, `IPv4Network`), and further
+Structs. Lists, tuples and mappings of these are allowed, and each type may be optional (None).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
 
 
 class ConfigError(Exception):
-    """The provider's configuration is wrong; the daemon prints the message and exits with 1.
+    """The provider's configuration is invalid; the daemon prints the message and exits with 1.
 
     Attributes:
         faults: every fault found, one sentence each.
@@ -51,10 +51,10 @@ class ConfigError(Exception):
 
 
 class Fields:
-    """Reads typed values from a mapping and collects every fault.
+    """Reader of typed values from a mapping; it collects all faults.
 
     Read all fields, then call `done()`, which raises one `ConfigError` with every fault,
-    unknown names included. A field that failed reads as its default meanwhile.
+    including unknown names. Until then, an invalid field has its default.
     """
 
     def __init__(
@@ -71,35 +71,35 @@ class Fields:
         self.faults: list[str] = []
 
     def text(self, name: str, default: str = "", *, required: bool = False) -> str:
-        """A non-empty string; a missing one is a fault only if `required`.
+        """Return a string; an empty or missing one is a fault only if `required`.
 
-        The log never shows the value if the name ends like that of a secret: password, token,
-        secret, api key. `secret` reads one of another name.
+        The log masks the value if the name has the suffix of a secret: password, token,
+        secret, api key. For a secret of another name use `secret`.
         """
         return self._field(name, inspect.StrType(), default, required=required)
 
     def secret(self, name: str, default: str = "", *, required: bool = False) -> str:
-        """As `text`, for a value that the log must never show."""
+        """Return a string like `text`; the log masks the value."""
         kind = inspect.Metadata(inspect.StrType(), extra={"secret": True})
         return self._field(name, kind, default, required=required)
 
     def integer(self, name: str, default: int, *, least: int | None = None) -> int:
-        """A whole number, at least `least`."""
+        """Return an integer of at least `least`."""
         return self._field(name, inspect.IntType(ge=least), default)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """True or false, also as a word."""
+        """Return a boolean, given as a boolean or as the string true or false."""
         return self._field(name, inspect.BoolType(), default)
 
     def duration(self, name: str, default: timedelta) -> timedelta:
-        """A Go duration such as 30s, above zero."""
+        """Return a duration above zero, given in Go syntax such as 30s."""
         return self._field(name, inspect.TimeDeltaType(), default)
 
     def done(self) -> None:
-        """Check for unknown names and report.
+        """Check for unknown names and report all faults.
 
         Raises:
-            ConfigError: there was any fault.
+            ConfigError: there was at least one fault.
         """
         for name in self._values:
             if name not in self._seen:
@@ -113,15 +113,16 @@ class Fields:
             raise ConfigError(*self.faults)
 
     def read(self, declared: type[S]) -> S:
-        """Everything as the Struct that declares it.
+        """Read all fields into the Struct that declares them.
 
         Raises:
-            ConfigError: there was any fault, or the Struct's `__post_init__` found one.
+            ConfigError: there was at least one fault, or the Struct's `__post_init__` raised
+                ValueError.
         """
         absent: Any = None
         values = {
-            one.name: self._field(one.encode_name, one.type, absent, required=one.required)
-            for one in fields_of(declared)
+            field.name: self._field(field.encode_name, field.type, absent, required=field.required)
+            for field in fields_of(declared)
         }
         self.faults += getattr(declared, "contradictions", lambda _: ())(values)
         self.done()
@@ -135,19 +136,22 @@ class Fields:
     def _field(self, name: str, kind: inspect.Type, default: T, *, required: bool = False) -> T:
         is_section = isinstance(unwrapped(kind)[0], inspect.StructType)
         if required and self._values.get(name) is None and is_section:
-            # Every setting that is missing in it is named, not just that it is not there.
+            # Report every missing setting of the section, not only the missing section.
             self._seen.add(name)
-            made = self._made(kind, {}, f"{self._where}{name}", is_hidden=False)
-            return default if made is None else made
+            converted = self._made(kind, {}, f"{self._where}{name}", is_hidden=False)
+            return default if converted is None else converted
         value = self._given(name, unwrapped(kind)[1].get("file", ""), required=required)
         if value is None:
             return default
         place = f"{self._where}{name}"
-        made = self._made(kind, value, place, is_hidden=is_secret(name, kind))
-        return default if made is None else made
+        converted = self._made(kind, value, place, is_hidden=is_secret(name, kind))
+        return default if converted is None else converted
 
     def _given(self, name: str, file_name: str, *, required: bool) -> object:
-        """What stands there, or in the file that is named instead; None: nothing does."""
+        """Return the raw value, or the content of the file given instead; None if both are unset.
+
+        A fault also returns None.
+        """
         self._seen.add(name)
         value = self._values.get(name)
         is_missing = value is None or (value == "" and bool(required or file_name))
@@ -171,19 +175,19 @@ class Fields:
         self.faults.append(f"{self._where}{name} {text}")
 
     def _made(self, kind: inspect.Type, value: Any, place: str, *, is_hidden: bool) -> Any:
-        """The value as its kind wants it; None after a fault."""
+        """Convert a value to its declared type; None after a fault."""
         kind, more = unwrapped(kind)
         if isinstance(kind, inspect.StructType) and isinstance(value, dict):
             return self._section(kind.cls, value, place)
         if isinstance(kind, inspect.DictType) and isinstance(value, dict):
             return {
-                str(key): self._made(kind.value_type, each, f"{place}.{key}", is_hidden=is_hidden)
-                for key, each in value.items()
+                str(key): self._made(kind.value_type, item, f"{place}.{key}", is_hidden=is_hidden)
+                for key, item in value.items()
             }
         if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
             items = [
-                self._made(kind.item_type, each, f"{place}[{at}]", is_hidden=is_hidden)
-                for at, each in enumerate(value)
+                self._made(kind.item_type, item, f"{place}[{index}]", is_hidden=is_hidden)
+                for index, item in enumerate(value)
             ]
             return items if isinstance(kind, inspect.ListType) else tuple(items)
         try:
@@ -204,7 +208,7 @@ class Fields:
 
 
 def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    """The settings that a Struct declares."""
+    """Return the fields of a Struct."""
     kind = inspect.type_info(declared)
     assert isinstance(kind, inspect.StructType)
     return kind.fields
@@ -213,36 +217,36 @@ def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 def from_environment(
     declared: type[msgspec.Struct], environ: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """The variables that have names of settings; an empty one is none.
+    """Return the values of environment variables that have names of settings.
 
-    Whether something is true they may say in all words of Go (`1`, `T`), as Go programs read them.
+    An empty variable counts as unset. Booleans accept all spellings of Go (`1`, `T`).
     """
-    found: dict[str, Any] = {}
-    for one in fields_of(declared):
-        kind, more = unwrapped(one.type)
-        for name in (one.encode_name, more.get("file", "")):
+    variables: dict[str, Any] = {}
+    for field in fields_of(declared):
+        kind, more = unwrapped(field.type)
+        for name in (field.encode_name, more.get("file", "")):
             if text := environ.get(name):
-                found[name] = text
-        truth = parse_bool(str(found.get(one.encode_name)))
-        if isinstance(kind, inspect.BoolType) and truth is not None:
-            found[one.encode_name] = truth
-    return found
+                variables[name] = text
+        boolean = parse_bool(str(variables.get(field.encode_name)))
+        if isinstance(kind, inspect.BoolType) and boolean is not None:
+            variables[field.encode_name] = boolean
+    return variables
 
 
 def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:
-    """A type without the None that an absent value is, and what `setting` says about it."""
+    """Return a type without its optional None, and its extra metadata from `setting`."""
     more: dict[str, Any] = {}
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
             more |= {**(kind.extra_json_schema or {}), **(kind.extra or {})}
             kind = kind.type
         else:
-            (kind,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+            (kind,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
     return kind, more
 
 
 def is_secret(name: str, kind: inspect.Type) -> bool:
-    """Whether a setting of this name and type is one: it is declared so, or its name says it."""
+    """Return whether a setting is a secret, by its declaration or by the suffix of its name."""
     kind, more = unwrapped(kind)
     return more.get("secret", False) or (
         isinstance(kind, inspect.StrType) and redact.is_secret(name)
@@ -250,14 +254,14 @@ def is_secret(name: str, kind: inspect.Type) -> bool:
 
 
 def choices(kind: inspect.Type) -> list[Any]:
-    """The values that a Literal or an Enum has; empty for any other type."""
+    """Return the values of a Literal or an Enum; empty for any other type."""
     if isinstance(kind, inspect.EnumType):
-        return [one.value for one in kind.cls]
+        return [member.value for member in kind.cls]
     return list(kind.values) if isinstance(kind, inspect.LiteralType) else []
 
 
 def _scalar(kind: inspect.Type, value: Any) -> Any:
-    """The value of a single setting; ValueError with the rule that it breaks."""
+    """Convert a scalar setting. Raises ValueError with the violated rule."""
     if type(kind) not in _READERS:
         raise TypeError(f"a setting cannot be of type {kind}")
     return _READERS[type(kind)](kind, value)
@@ -312,7 +316,7 @@ def _choice(kind: Any, value: Any) -> Any:
 
 
 def _custom(kind: Any, value: Any) -> Any:
-    """A type that is made from a text: a path, an address."""
+    """Convert to a type constructed from a string, such as a path or an address."""
     text = _text(kind, value)
     try:
         return kind.cls(text)
@@ -343,14 +347,14 @@ _READERS: Mapping[type[inspect.Type], Callable[[Any, Any], Any]] = {
     inspect.TimeDeltaType: _duration,
     inspect.VarTupleType: _list,
 }
-"""What reads a value of each type, or says what it should have been."""
+"""Type -> converter; it raises ValueError with the rule that a value breaks."""
 
 
 def _shown(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
-    """A wrong value as a message may show it: no secret, nor what may be one.
+    """Return an invalid value for an error message, without anything that may be a secret.
 
-    What is no text where text is wanted may be a secret that lost its quotes; a collection may
-    hold one.
+    A number where text is expected may be a secret without its quotes. A collection may contain
+    a secret.
     """
     wants_text = isinstance(kind, inspect.StrType | inspect.CustomType)
     if not isinstance(value, str if wants_text else str | int | float):
@@ -359,21 +363,21 @@ def _shown(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """A base for such Structs whose `repr` shows no secret."""
+    """Base class for a cloud config; its `repr` masks secrets."""
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
-        """What is wrong with several settings together, one sentence each; override it.
+        """Return faults in the combination of settings, one sentence each; override it.
 
         Args:
-            values: field -> value; None where there is none, and for one that cannot be read.
+            values: field -> value; None for a field that is unset or invalid.
         """
         return ()
 
     def __repr__(self) -> str:
         shown = (
-            f"{one.name}={redact.MASK if _is_secret(one) else repr(getattr(self, one.name))}"
-            for one in fields_of(type(self))
+            f"{field.name}={redact.MASK if _is_secret(field) else repr(getattr(self, field.name))}"
+            for field in fields_of(type(self))
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -387,17 +391,17 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     expects: str = "",
 ) -> msgspec.Meta:
-    """What there is to say of a field beyond its type.
+    """Declare a field's properties beyond its type.
 
     Args:
-        meaning: for people, one sentence.
-        secret: never shown and never logged; so is a field whose name ends like that of a
-            secret: password, token, secret, api key.
-        least: the lowest number.
-        file: name of a further setting: a file that holds the value instead. The provider is
-            opened anew when it changes. The value is a secret then.
-        parse: text -> value; ValueError for any other text.
-        expects: what is right, in words that follow "it must".
+        meaning: description of the setting, one sentence.
+        secret: whether the value is masked everywhere. Fields with the name suffix of a secret
+            (password, token, secret, api key) always are.
+        least: minimum of a number.
+        file: name of an alternative setting: path of a file with the value. The provider is
+            reopened when the file changes. The value then counts as a secret.
+        parse: converts text to the value; raises ValueError for invalid text.
+        expects: the valid values, phrased to follow "it must".
     """
     more = {"secret": secret or bool(file), "file": file, "parse": parse, "expects": expects}
     return msgspec.Meta(description=meaning, ge=least, extra=more)
@@ -405,14 +409,15 @@ def setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting of a cloud config, for people.
+    """Documentation of one setting of a cloud config.
 
     Attributes:
-        name: with its sections before dots; `[]` stands for each of a list, `*` for each name.
-        kind: its values, in words.
-        default: as one would write it; empty if it has none.
-        required: whether the provider refuses to open without it.
-        help: what it means; empty if it is not declared.
+        name: name with its sections, separated by dots; `[]` stands for an item of a list, `*` for
+            a key of a mapping.
+        kind: description of the values.
+        default: default in the syntax of the config; empty if there is none.
+        required: whether the provider fails to open without the setting.
+        help: description of the setting; empty if none is declared.
     """
 
     name: str
@@ -423,58 +428,58 @@ class Setting:
 
 
 def table(declared: type[msgspec.Struct]) -> list[Setting]:
-    """Every setting that a Struct declares, in its order."""
+    """Return all settings of a Struct, in the order of their declaration."""
     return list(_rows(declared, ""))
 
 
 def markdown(declared: type[msgspec.Struct]) -> str:
-    """The same as a table for people."""
+    """Return all settings of a Struct as a Markdown table."""
     rows = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
-    for one in table(declared):
-        default = "required" if one.required else f"`{one.default}`" if one.default else ""
-        rows.append(f"| `{one.name}` | {one.kind} | {default} | {one.help} |")
+    for entry in table(declared):
+        default = "required" if entry.required else f"`{entry.default}`" if entry.default else ""
+        rows.append(f"| `{entry.name}` | {entry.kind} | {default} | {entry.help} |")
     return "\n".join(rows)
 
 
 def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
-    for one in fields_of(declared):
-        name = f"{where}{one.encode_name}"
-        section, suffix = _section(one.type)
+    for field in fields_of(declared):
+        name = f"{where}{field.encode_name}"
+        section, suffix = _section(field.type)
         if section is not None:
             yield from _rows(section.cls, f"{name}{suffix}.")
             continue
-        more = unwrapped(one.type)[1]
+        more = unwrapped(field.type)[1]
         file = more.get("file")
         yield Setting(
             name=name,
-            kind="secret" if _is_secret(one) else _words(one.type),
-            default="" if _is_secret(one) else _written(one.default),
-            required=one.required and not file,
+            kind="secret" if _is_secret(field) else _words(field.type),
+            default="" if _is_secret(field) else _written(field.default),
+            required=field.required and not file,
             help=more.get("description", ""),
         )
         if file:
-            text = f"A file that holds {one.encode_name} instead; followed when it changes."
+            text = f"A file that holds {field.encode_name} instead; followed when it changes."
             yield Setting(name=f"{where}{file}", kind="text", help=text)
 
 
 def _section(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
-    """The Struct that stands there, in a list, or under names; and how its settings are named."""
+    """Return the Struct in a type, also within lists and mappings, and the suffix of its name."""
     kind, _ = unwrapped(kind)
     if isinstance(kind, inspect.StructType):
         return kind, ""
     for inner, suffix in (("item_type", "[]"), ("value_type", ".*")):
         if hasattr(kind, inner):
-            found, more = _section(getattr(kind, inner))
-            return found, suffix + more
+            struct, more = _section(getattr(kind, inner))
+            return struct, suffix + more
     return None, ""
 
 
-def _is_secret(one: inspect.Field) -> bool:
-    return is_secret(one.encode_name, one.type)
+def _is_secret(field: inspect.Field) -> bool:
+    return is_secret(field.encode_name, field.type)
 
 
 def _words(kind: inspect.Type) -> str:
-    """The values of a type, in words."""
+    """Return a description of the values of a type."""
     kind, _ = unwrapped(kind)
     if isinstance(kind, inspect.DictType):
         return f"names with {_words(kind.value_type)}"
@@ -497,7 +502,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 
 
 def _written(value: Any) -> str:
-    """A default as one would write it; empty where there is none."""
+    """Return a default in the syntax of the config; empty if there is none."""
     if value in (None, msgspec.NODEFAULT, ()):
         return ""
     if isinstance(value, bool):

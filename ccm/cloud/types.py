@@ -1,4 +1,4 @@
-"""Values that pass between providers and controllers: frozen, comparable, without behaviour."""
+"""Values passed between providers and controllers: frozen and comparable."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 def address(kind: str, text: str) -> NodeAddress:
-    """A node address: `address("InternalIP", "10.0.0.1")`."""
+    """Return a node address: `address("InternalIP", "10.0.0.1")`."""
     return NodeAddress(type=kind, address=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceMetadata:
-    """What a cloud knows about one instance.
+    """The cloud's data about one instance.
 
     Attributes:
         provider_id: `<scheme>://<id>`, written once to `spec.providerID` of a node that has
-            none. The format is a promise: keep it for ever. Empty is allowed only for a
-            node that has a provider ID already.
-        instance_type: both instance-type labels at initialisation; empty = left alone.
-        addresses: `status.addresses`, in this order; empty = the node's addresses stay. The
-            Hostname that the kubelet reported is kept when there is none here.
-        zone: both zone labels at initialisation; empty = left alone.
-        region: both region labels at initialisation; empty = left alone.
+            none. Never change the format. Empty is allowed only for a node that already has a
+            provider ID.
+        instance_type: value of both instance-type labels at initialisation; empty = no change.
+        addresses: `status.addresses`, in this order; empty = no change. Without a Hostname here,
+            the one that the kubelet reported is kept.
+        zone: value of both zone labels at initialisation; empty = no change.
+        region: value of both region labels at initialisation; empty = no change.
         additional_labels: further labels at initialisation. Keys below `kubernetes.io/` and
-            `k8s.io/` are dropped with a warning; a key the node has already keeps its value.
+            `k8s.io/` are dropped with a warning; an existing label keeps its value.
     """
 
     provider_id: str = ""
@@ -47,12 +47,12 @@ class InstanceMetadata:
 
 
 class Power(Enum):
-    """Whether an instance runs, as far as the shutdown taint is concerned."""
+    """Power state of an instance, for the shutdown taint."""
 
     RUNNING = "running"
-    """Anything that is not known to be shut down: starting, stopping and unknown included."""
+    """Any state but shut down, including starting, stopping and unknown."""
     SHUTDOWN = "shutdown"
-    """Switched off; it exists and may be switched on again."""
+    """Switched off; the instance exists and may be started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class InstanceRecord:
     """One instance in a bulk listing.
 
     Attributes:
-        name: the name that a node without provider ID is looked up by (exact match).
-        power: whether it runs.
-        metadata: everything `instance_metadata` would say, provider ID included.
+        name: name by which a node without provider ID is looked up (exact match).
+        power: power state.
+        metadata: the result that `instance_metadata` would return, including the provider ID.
     """
 
     name: str
@@ -75,9 +75,9 @@ class InstanceListing:
     """A bulk listing of all instances.
 
     Attributes:
-        instances: every instance that the credentials can see.
-        requests: how many cloud requests the listing took; the daemon compares it with
-            asking one by one.
+        instances: every instance visible to the credentials.
+        requests: number of cloud requests that the listing took; the daemon compares it with
+            the number of single calls.
     """
 
     instances: Sequence[InstanceRecord]
@@ -86,7 +86,7 @@ class InstanceListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceState:
-    """Existence and power in one answer; `power` is None exactly when `exists` is False."""
+    """Existence and power state; `power` is None exactly if `exists` is False."""
 
     exists: bool
     power: Power | None = None
@@ -117,7 +117,7 @@ class Ingress:
         ip: the IP; empty when the load balancer has a hostname.
         hostname: the DNS name; empty when it has an IP.
         ip_mode: `VIP` (default of the API) or `Proxy`; None leaves the choice to the API server.
-        ports: per-port state, where the cloud knows it.
+        ports: state of each port, if the cloud reports it.
     """
 
     ip: str = ""
@@ -128,17 +128,17 @@ class Ingress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a load balancer can be reached; written to the Service's status."""
+    """Addresses of a load balancer, written to the Service's status."""
 
     ingress: Sequence[Ingress] = ()
 
     @classmethod
     def from_ingress(cls, entries: Iterable[str | Ingress | LoadBalancerIngress]) -> Status:
-        """A status of addresses, in this order.
+        """Build a status from addresses, in this order.
 
         Args:
-            entries: what a cloud says, each an IP or else a host name: `["192.0.2.1"]`; what needs
-                more words as `Ingress`; or what a Service shows: `service.ingress`.
+            entries: IPs or host names such as `["192.0.2.1"]`, `Ingress` values for other fields,
+                or the entries of a Service: `service.ingress`.
         """
         return cls(ingress=tuple(_ingress(entry) for entry in entries))
 
@@ -166,12 +166,13 @@ class LoadBalancerRecord:
     """One load balancer in a bulk listing.
 
     Attributes:
-        name: what `get_load_balancer_name` says for its Service.
-        digest: of what the cloud really holds, in the words of `load_balancer_digest`; empty =
-            half-made or damaged, which never equals a wanted digest.
-        status: where it can be reached: what `get_load_balancer` would answer. An empty one never
-            replaces one that was written, and a Service that has none is ensured.
-        adopted: whether it was there before its Service, and is released with it, not deleted.
+        name: the result of `get_load_balancer_name` for its Service.
+        digest: digest of the actual state, comparable with `load_balancer_digest`; empty =
+            incomplete or damaged, which never equals a wanted digest.
+        status: the result that `get_load_balancer` would return. An empty status never replaces
+            that of a Service; a Service without a status is ensured.
+        adopted: whether the load balancer existed before its Service; it is released with the
+            Service, not deleted.
     """
 
     name: str
@@ -185,13 +186,13 @@ class Route:
     """A route to the pods of one node.
 
     Attributes:
-        destination_cidr: the pods' range.
+        destination_cidr: Pod range.
         target_node: name of the Node.
         name: name in the cloud; ignored when a route is created.
         enable_node_addresses: True on listed routes opts in to comparing `target_addresses`.
-        target_addresses: addresses of the target node; of a blackhole: where it leads.
-        blackhole: True for a route that leads nowhere; one in the managed range is deleted,
-            unless it leads to an address of a Node that wants it. That one waits for its Node.
+        target_addresses: addresses of the target node; for a blackhole, its configured target.
+        blackhole: True for a route without a reachable target. One in the managed range is
+            deleted, unless its target is an address of a Node that needs the route.
     """
 
     destination_cidr: str
@@ -204,7 +205,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A rate a provider wants its calls kept to: `qps` calls a second, bursts of `burst`."""
+    """Rate limit of the calls to a provider: `qps` calls per second, bursts of `burst`."""
 
     qps: float
     burst: int
@@ -212,16 +213,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a provider says about its own calls; everything is optional.
+    """Limits of the calls to a provider; all are optional.
 
     Attributes:
-        deadlines_s: operation -> seconds a call may take, in place of the default; the
-            operations are the methods of the interfaces.
-        rate: total rate of calls; None = no limit.
-        concurrent_routes: most calls about routes at once (the Go reference's fixed number).
+        deadlines_s: operation (name of an interface method) -> deadline in seconds; overrides the
+            default of the method.
+        rate: rate limit of all calls; None = no limit.
+        concurrent_routes: maximum concurrent route changes (200 is fixed in the Go reference).
 
     Raises:
-        ValueError: an operation that does not exist, or a deadline that is no time.
+        ValueError: an operation is unknown, or a deadline is not positive and finite.
     """
 
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
@@ -229,10 +230,10 @@ class Limits:
     concurrent_routes: int = 200
 
     def __post_init__(self) -> None:
-        strangers = sorted(map(str, self.deadlines_s.keys() - DECLARED.keys()))
-        if strangers:
+        unknown = sorted(map(str, self.deadlines_s.keys() - DECLARED.keys()))
+        if unknown:
             raise ValueError(
-                f"deadlines_s names {', '.join(strangers)}; operations are: "
+                f"deadlines_s names {', '.join(unknown)}; operations are: "
                 f"{', '.join(sorted(DECLARED))}"
             )
         for operation, seconds in self.deadlines_s.items():
@@ -243,7 +244,7 @@ class Limits:
 def add_to_node_addresses(
     existing: Sequence[NodeAddress], *added: NodeAddress
 ) -> list[NodeAddress]:
-    """A new list with each address appended that is not there yet (same type and text)."""
+    """Return a copy with the added addresses, without duplicates (same type and address)."""
     result = list(existing)
     for entry in added:
         if entry not in result:
