@@ -1,6 +1,6 @@
-"""L3: what every controller is built from; knows no concrete kind.
+"""L3: the parts of every controller; independent of any concrete kind.
 
-`controller` turns watched changes into reconciles with bounded concurrency, `backoff` says
-when a failed one comes back, `writer` carries changes to the API server, `lazy` watches what
-is needed at times only. Controllers bring the decisions.
+`controller` turns watch events into reconciles with bounded concurrency. `backoff` schedules
+retries, `writer` sends patches, `lazy` starts informers and controllers on demand. The decisions
+are in the controllers.
 """

@@ -1,8 +1,7 @@
-"""What a daemon knows about one object, as it tells those who ask why nothing happens.
+"""Status of one object as the daemon knows it, for `explain`.
 
-A controller says what only it can know (`Facts`); the rest is read where it is kept anyway: the
-queue, the back-off, what is held back. Times are seconds before or after the answer, so that
-nobody's clock matters.
+A controller adds only its own knowledge (`Facts`); the rest comes from the queue, the back-off and
+the blocked deletions. Times are seconds relative to the answer, so clock differences do not matter.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from ccm.model.meta import Wire
 from ccm.runtime.deletions import Held
 
 PATH = "/explain"
-"""Of the HTTPS server; the query names `kind` and `name`."""
+"""Path on the HTTPS server; the query has `kind` and `name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What only a controller knows of one object.
+    """Facts about one object that only a controller knows.
 
     Attributes:
-        plan: what the controller would do about it now; empty: nothing.
-        foreign: why it is not this daemon's; empty: it is.
-        blocked: what keeps the plan from being carried out, apart from errors; empty: nothing.
-        key: of the queue, if it is not the object's own.
-        next_s: seconds until the controller looks again of its own accord.
+        plan: the controller's next action; empty: none.
+        foreign: why the object belongs to another manager; empty: it is this daemon's.
+        blocked: why the plan cannot be carried out, apart from errors; empty: not blocked.
+        key: queue key, if it differs from the object's key.
+        next_s: seconds until the controller's next periodic check.
     """
 
     plan: str = ""
@@ -43,18 +42,18 @@ class Facts:
 
 
 Explain = Callable[[str], Facts]
-"""From the key of an object to what a controller says of it."""
+"""Function from the key of an object to its `Facts`."""
 
 
 class Last(Wire, frozen=True, kw_only=True):
-    """How the last look of a controller at the object ended.
+    """Outcome of the last reconcile of the object.
 
     Attributes:
-        ago_s: when.
+        ago_s: seconds since that reconcile.
         kind: class of the error; empty: there was none.
-        text: of the error, without secrets.
-        since_s: how long it has failed without a success in between.
-        not_yet: there was no error, and it was not done either.
+        text: text of the error, without secrets.
+        since_s: seconds since the first of consecutive failures.
+        not_yet: the reconcile ended without an error, but the object is not ready.
     """
 
     ago_s: float
@@ -65,13 +64,13 @@ class Last(Wire, frozen=True, kw_only=True):
 
 
 class Account(Wire, frozen=True, kw_only=True):
-    """One controller's: its `Facts`, and how it stands with its work.
+    """Status of one object in one controller: its `Facts` and the state of its queue key.
 
     Attributes:
-        last: None: it did not look yet, or too long ago.
-        in_work_s: for how long a worker has had it in hand; None: none has.
-        next_s: seconds until the next try; 0: as soon as a worker is free; None: none is planned.
-        failures: failures in a row.
+        last: outcome of the last reconcile; None: there was none, or it was dropped.
+        in_work_s: seconds a worker has held the key; None: no worker holds it.
+        next_s: seconds until the next attempt; 0: queued; None: none is scheduled.
+        failures: consecutive failures.
     """
 
     controller: str
@@ -85,17 +84,17 @@ class Account(Wire, frozen=True, kw_only=True):
 
 
 class Answer(Wire, frozen=True, kw_only=True):
-    """All that a daemon knows about one object.
+    """Everything the daemon knows about one object; response body of `PATH`.
 
     Attributes:
-        provider: its `--cloud-provider`.
-        leads: whether this daemon works; else it stands by.
-        lease: what is wrong with its lease; empty: nothing.
+        provider: value of `--cloud-provider`.
+        leads: whether this replica is the leader.
+        lease: fault of the lease; empty: none.
         opening: why the provider is not open; empty: it is.
-        api: what of the cluster cannot be followed; empty: nothing.
-        accounts: of the controllers that run and have to do with such objects.
-        absent: controllers that do not run -> why.
-        held: deletions held back that have to do with it.
+        api: resources that cannot be watched, and why; empty: none.
+        accounts: statuses in the running controllers that handle such objects.
+        absent: controllers that do not run -> reason.
+        held: blocked deletions related to the object.
     """
 
     kind: str
@@ -111,20 +110,20 @@ class Answer(Wire, frozen=True, kw_only=True):
 
 
 LONGEST = 300
-"""Characters of an error's text that are kept."""
+"""Length limit of an error's text, in characters."""
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error: on one line, without secrets, and not too long."""
-    said = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
-    said = " ".join(redact.words(said).split())
-    if not said.isprintable():
-        said = "".join(each if each.isprintable() else "?" for each in said)
-    return said if len(said) <= LONGEST else f"{said[: LONGEST - 3]}..."
+    """Return the text of an error in one printable line, redacted, of at most `LONGEST`."""
+    text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
+    text = " ".join(redact.words(text).split())
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def foreign(node: Node, ownership: NodeOwnership) -> str:
-    """Why a node is another's; empty: it is not."""
+    """Return why a node belongs to another manager; empty: it is this daemon's."""
     if prefix := next(filter(node.provider_id.startswith, ownership.others), ""):
         return (
             f"its provider ID {node.provider_id} is another manager's (this provider leaves IDs "

@@ -1,9 +1,8 @@
-"""When work that failed is tried again, and whether its failure is worth a warning. No waiting.
+"""Retry policy: delays after failures, and which failures deserve a warning. Never waits itself.
 
-The policy of cloud errors is the table in `ccm.cloud.errors`; errors of the API server
-follow the same kinds. Keys that an outage of the other side stopped return together, as
-soon as one of them succeeds, instead of waiting out a back-off each. A new cause is reported, and
-one that lasts.
+Cloud errors follow the table in `ccm.cloud.errors`; errors of the API server map to the same
+kinds. Keys that an outage stopped are retried together as soon as one of them succeeds, instead
+of each waiting for its back-off. A failure is reported when its cause is new or has lasted.
 """
 
 from __future__ import annotations
@@ -31,45 +30,45 @@ DEFAULT_BURST = 100
 """The bucket that all keys of a controller share (client-go, default controller limiter)."""
 
 LONG = Exponential(base_s=30.0, cap_s=600.0)
-"""Delays of `Retry.LONG`: credentials and quotas are changed by people."""
+"""Delays of `Retry.LONG`: only an administrator can change credentials and quotas."""
 
 LEAST_AFTER_S = 1.0
-"""Shortest delay of `Retry.AFTER`: "at once", said again and again, would spin."""
+"""Minimum delay of `Retry.AFTER`: repeated answers of 0 s would be a busy loop."""
 
 BUSY_SHARE = 0.2
-"""A cloud that stays busy is left alone for this share of the time it has been busy, so that work
-of minutes ends at most so much later than its provider's own delays would notice."""
+"""Minimum delay of `Retry.AFTER`, as a share of the time the cloud has been busy with the key. So a
+long operation is polled less often, and its end is noticed late by at most this share."""
 
 AFTER_JITTER = 0.2
-"""Whoever is told when to come back comes up to this part later: many are told the same."""
+"""Jitter added to Retry-After delays, as a fraction: many keys get the same delay."""
 
 SLOW_S = 600.0
-"""Delay of `Retry.SLOW`; a change of the object comes earlier."""
+"""Delay of `Retry.SLOW`; a change of the object requeues it earlier."""
 
 EAGER = Exponential(base_s=1.0, cap_s=60.0)
-"""Delays of `Retry.SLOW` for what is new, and may be refused only because it is."""
+"""Delays of `Retry.SLOW` for a new object, which may be refused only because it is new."""
 
 FIRST_TRIES = 8
-"""So many retries of an item do not wait for those of items that failed more often."""
+"""Number of retries of an item that have priority over items with more failures."""
 
 WAKE_PAUSE_S = 2.0
-"""Shortest time between two wake-ups of the keys that an outage had stopped."""
+"""Minimum seconds between two wake-ups of keys that an outage stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
-    """What follows from an error.
+    """Retry decision for an error.
 
     Attributes:
-        retry: the kind of delay.
-        after_s: seconds until the next try, where the error says so.
-        event: whether people should get a Warning event.
-        report: whether the cause is new for the object, or has lasted, so that a line is due; set
-            by the controller.
-        eager: `Retry.SLOW` comes sooner, because the object is new.
-        outage: the other side was unreachable or overloaded, which passes for all keys at
-            once.
-        defect: the error is one nobody foresaw: a defect of ours.
+        retry: kind of delay.
+        after_s: seconds until the next attempt, if the error names them.
+        event: whether to record a Warning event.
+        report: whether the failure is due for a log line, because its cause is new or has
+            lasted; set by the controller.
+        eager: shorter delays for `Retry.SLOW`, because the object is new.
+        outage: the cloud or the API server was unreachable or overloaded, which ends for all
+            keys at once.
+        defect: the error is unexpected, so it is a bug of this program.
     """
 
     retry: Retry
@@ -81,7 +80,11 @@ class RetryDecision:
     defect: bool = False
 
     def delay_s(self, failures: int) -> float | None:
-        """Seconds until the next try after `failures` earlier ones; None = the back-off says."""
+        """Return the seconds until the next attempt, or None for the exponential back-off.
+
+        Args:
+            failures: number of earlier failures.
+        """
         if self.retry is Retry.AFTER and self.after_s is not None:
             return max(self.after_s, LEAST_AFTER_S)
         if self.retry is Retry.LONG:
@@ -92,11 +95,11 @@ class RetryDecision:
 
 
 def classify(error: Exception) -> RetryDecision:
-    """What follows from an error of a reconcile."""
+    """Return the retry decision for an error of a reconcile."""
     if isinstance(error, cloud.CloudError):
         retry = cloud.policy_for(error)
         after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
-        # Refused credentials stop every key alike, and one success means all may go on.
+        # Refused credentials stop every key, and one success means that all keys can continue.
         passing = cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated
         outage = isinstance(error, passing)
         return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
@@ -106,22 +109,22 @@ def classify(error: Exception) -> RetryDecision:
 
 
 class FairTurns:
-    """Token buckets that many items share: few failures go before many.
+    """Token buckets shared by many items; items with few failures have priority.
 
-    An item takes a token from the bucket of its number of failures and of all higher numbers,
-    and waits for the first alone. So each bucket counts what those before it take, and in the
-    long run no more tokens are handed out than one bucket has.
+    An item takes a token from the bucket of its failure count and from all higher ones, but waits
+    for the first alone. So each bucket accounts for the tokens of those before it, and the total
+    rate stays that of one bucket.
 
     Args:
         qps: tokens per second.
-        burst: size of the buckets.
+        burst: bucket size.
     """
 
     def __init__(self, *, qps: float, burst: float) -> None:
         self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(FIRST_TRIES + 1)]
 
     def reserve(self, failures: int, now: float) -> float:
-        """Take a token, of those to come if need be; the seconds until it is there."""
+        """Reserve a token, perhaps a future one; return the seconds until it is available."""
         own, *later = self._buckets[min(failures, FIRST_TRIES) :]
         for bucket in later:
             bucket.reserve(now)
@@ -129,12 +132,13 @@ class FairTurns:
 
 
 class ItemBackoff(Generic[K]):
-    """How often in a row each item failed, and until when it is left alone.
+    """Consecutive failures of each item, and the end of its current delay.
 
     Args:
-        policy: delays where the error says nothing more special.
+        policy: exponential delays, for errors without a delay of their own.
         rng: jitter.
-        turns: shared by all items: a back-off lasts at least until it has a token.
+        turns: rate limiter shared by all items; an exponential delay lasts at least until the
+            item's token is available.
     """
 
     def __init__(
@@ -154,16 +158,16 @@ class ItemBackoff(Generic[K]):
         self._woken_at = -math.inf
 
     def __len__(self) -> int:
-        """Items whose last try failed."""
+        """Return the number of items whose last attempt failed."""
         return len(self._failures)
 
     @property
     def in_outage(self) -> bool:
-        """Whether an outage stopped some item that has not been tried since."""
+        """Whether an item that an outage stopped has not been retried since."""
         return bool(self._outage)
 
     def failed(self, key: K, decision: RetryDecision, now: float) -> float:
-        """Record a failure; the seconds until the next try."""
+        """Record a failure; return the seconds until the next attempt."""
         if decision.outage:
             self._outage.add(key)
         else:
@@ -178,69 +182,72 @@ class ItemBackoff(Generic[K]):
         return self._pause(key, seconds, now)
 
     def postponed(self, key: K, now: float) -> float:
-        """The item is not ready, which is no fault; the seconds until the next try."""
+        """Delay an item that is not ready, which is no failure; return the seconds."""
         self._busy_since.pop(key, None)
         return self._pause(key, None, now)
 
     def recovered(self, key: K, now: float) -> Sequence[K]:
-        """The other side answered about an item; others whose pause that ended."""
+        """Record a success; return the items whose delays it ends, see `end_outage`."""
         if key not in self._outage:
             return ()
         self._outage.discard(key)
         return self.end_outage(now)
 
     def end_outage(self, now: float) -> Sequence[K]:
-        """The other side answers again: end the pauses of its outage; whose they were.
+        """End the delays of all items that the outage stopped, and return these items.
 
-        Not more often than every `WAKE_PAUSE_S`: one that half works would be stormed.
+        Effective at most every `WAKE_PAUSE_S`, so that a side that half works is not overloaded.
         """
         if now - self._woken_at < WAKE_PAUSE_S:
             return ()
         if self._outage:
             self._woken_at = now
-        # They stay marked until tried: most, not all, will find the outage over.
+        # Items stay in `_outage` until retried: for some the outage may not be over.
         for key in self._outage:
             self._failures.pop(key, None)
             self._until.pop(key, None)
         return sorted(self._outage, key=str)
 
     def release(self) -> Sequence[K]:
-        """End all pauses, because what they waited for is another now; whose they were."""
+        """End all delays, since their cause may be gone; return the items that had one."""
         waiting = sorted(self._until, key=str)
         self.keep(())
         return waiting
 
     def forget(self, key: K) -> None:
-        """Start counting anew: the item is fine, changed or gone."""
+        """Reset the item: it succeeded, changed or is gone."""
         self._failures.pop(key, None)
         self._until.pop(key, None)
         self._busy_since.pop(key, None)
         self._outage.discard(key)
 
     def busy_s(self, key: K, now: float) -> float:
-        """Seconds since the first `Retry.AFTER` of those in a row; 0 = the last was another."""
+        """Return the seconds since the first of consecutive `Retry.AFTER` decisions.
+
+        0 = the last attempt ended differently.
+        """
         return now - self._busy_since.get(key, now)
 
     def keep(self, keys: Collection[K]) -> None:
-        """Forget all others: nothing is to be done about them any more."""
+        """Reset all other items: they need no work any more."""
         wanted = set(keys)
         for key in (self._failures.keys() | self._outage) - wanted:
             self.forget(key)
 
     def failures(self, key: K) -> int:
-        """Failures in a row of one item."""
+        """Return the number of consecutive failures of one item."""
         return self._failures.get(key, 0)
 
     def waits(self, key: K, now: float) -> bool:
-        """Whether an item is to be left alone now."""
+        """Tell whether the item's delay has not ended yet."""
         return self._until.get(key, now) > now
 
     def until(self, key: K) -> float | None:
-        """When its pause ends, or ended; None: its last try did not fail."""
+        """Return the end of the item's delay, perhaps past; None: no failure."""
         return self._until.get(key)
 
     def first_end(self, now: float) -> float:
-        """When the first of the pauses that last ends; infinity when there is none."""
+        """Return the earliest end of a current delay; infinity if there is none."""
         return min((until for until in self._until.values() if until > now), default=math.inf)
 
     def _pause(self, key: K, seconds: float | None, now: float) -> float:
@@ -257,7 +264,7 @@ class ItemBackoff(Generic[K]):
 def default_backoff(
     *, cap_s: float = DEFAULT.cap_s, rng: random.Random | None = None
 ) -> ItemBackoff[str]:
-    """client-go's default for controllers: `DEFAULT`, and a bucket that all keys share."""
+    """Return client-go's default for controllers: `DEFAULT` and a shared token bucket."""
     policy = Exponential(base_s=DEFAULT.base_s, cap_s=cap_s)
     return ItemBackoff(policy, rng=rng, turns=FairTurns(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
 
@@ -266,18 +273,18 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
     if isinstance(error, kube.Invalid):
         return RetryDecision(retry=Retry.SLOW)
     if isinstance(error, kube.Forbidden):
-        # A starting API server refuses what it will allow once it has read its roles, so the
-        # first tries come soon; where a right is really missing, they become rare.
+        # A starting API server refuses requests until it has read its roles, so the first
+        # retries come soon. If a permission is really missing, the retries become rare.
         return RetryDecision(retry=Retry.BACK_OFF)
     if isinstance(error, kube.TooManyRequests) and error.retry_after is not None:
         return RetryDecision(retry=Retry.AFTER, after_s=error.retry_after, event=False)
-    # A conflict or an API server in trouble is nobody's mistake: no event about the object.
+    # A conflict or an unhealthy API server is no fault of the object: no event about it.
     outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooManyRequests)
     return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)
 
 
 PATIENCE_S = 60.0
-"""Age at which an error without an event is worth a warning: a busy cloud, a conflict."""
+"""Seconds an error without an event, such as a conflict, must last before it is reported."""
 
 
 @dataclass(slots=True)
@@ -288,10 +295,10 @@ class _Cause:
 
 
 class FailureReports(Generic[K]):
-    """Decides for each failure whether it is reported.
+    """Rate limit of failure reports: decides whether a failure is reported.
 
     Args:
-        repeat_s: shortest time between two reports with one cause about one key.
+        repeat_s: minimum seconds between two reports with one cause about one key.
     """
 
     def __init__(self, *, repeat_s: float = REPEAT_S) -> None:
@@ -300,7 +307,7 @@ class FailureReports(Generic[K]):
 
     def is_due(self, key: K, error: Exception, decision: RetryDecision, now: float) -> bool:
         """Record a failure; return whether to report it."""
-        # Passing trouble is known by its class: its text may carry a request ID of each attempt.
+        # Transient errors compare by class: their text may contain a request ID per attempt.
         text = str(error) if decision.retry is Retry.SLOW else type(error).__name__
         cause = self._causes.get(key)
         if cause is None or cause.text != text:
@@ -316,6 +323,6 @@ class FailureReports(Generic[K]):
         self._causes.pop(key, None)
 
     def keep(self, keys: Collection[K]) -> None:
-        """Forget all other keys: nothing is to be done about them any more."""
+        """Forget the causes of all other keys: they need no work any more."""
         for key in self._causes.keys() - set(keys):
             del self._causes[key]

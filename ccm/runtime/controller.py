@@ -1,9 +1,9 @@
-"""What runs a controller: caches it watches, a queue of keys, workers, passes; all declared.
+"""Controller runtime: watches, a work queue, workers and periodic passes.
 
-Handlers of the caches only note what changed and say whether the key has work. Workers take
-one key each; a key is processed by one worker at a time. A reconcile that fails comes back, in the
-background, as the class of its error says (`backoff`); when one succeeds after an outage of the
-other side, all that the outage stopped return at once.
+Cache handlers only record a change and decide whether the object's key needs a reconcile.
+Each worker takes one key; a key is processed by one worker at a time. A failed reconcile is
+requeued with low priority, after a delay that depends on the error class (`backoff`). When a
+reconcile succeeds after an outage, all keys that the outage stopped are requeued at once.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from ccm.runtime.backoff import (
 from ccm.runtime.workers import Workers
 
 MOST_OUTCOMES = 10_000
-"""Keys whose last outcome is kept: more than a large cluster has nodes, or Services."""
+"""Limit of remembered outcomes: more than a large cluster has nodes or Services."""
 
 REMIND_S = 60.0
-"""Seconds between two lines that say what is waited for."""
+"""Seconds between two warnings about a cache that is not synced."""
 
 
 class Syncing(Protocol):
-    """A cache that becomes complete some time."""
+    """Cache that completes its initial list at some point."""
 
     async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until it is complete; TimeoutError when that takes longer."""
+        """Wait until the cache is complete; raise TimeoutError after `timeout_s`."""
         ...
 
 
 async def until_synced(cache: Syncing, *, who: str) -> None:
-    """Wait until the cache is complete; there is no useful work before."""
+    """Wait without a limit until the cache is complete, and warn every `REMIND_S`."""
     while True:
         try:
             await cache.wait_synced(REMIND_S)
@@ -60,10 +60,10 @@ async def until_synced(cache: Syncing, *, who: str) -> None:
 
 
 class PassTimer:
-    """Measures one pass after the other; two that overlap are one.
+    """Duration of passes over a set of keys; overlapping passes count as one.
 
     Args:
-        observe: told the seconds when the last key of a pass is finished.
+        observe: receives the seconds of a pass when its last key is finished.
     """
 
     def __init__(self, observe: Callable[[float], None]) -> None:
@@ -72,12 +72,12 @@ class PassTimer:
         self._since = 0.0
 
     def started(self, keys: Iterable[str], *, joins: bool) -> None:
-        """A pass over these keys begins.
+        """Begin a pass over these keys.
 
         Args:
-            keys: what will be looked at.
-            joins: while an earlier pass is under way, wait for these keys too. For a pass that
-                is repeated all the time False: the measurement of the first would never end.
+            keys: keys that the pass will reconcile.
+            joins: add these keys to a pass that is still running. False for a pass that
+                repeats all the time: otherwise the first measurement would never end.
         """
         if not self._open:
             self._since = clock.monotonic()
@@ -86,7 +86,7 @@ class PassTimer:
         self._open.update(keys)
 
     def finished(self, key: str) -> None:
-        """The key was looked at, with whatever outcome."""
+        """Mark the key as reconciled, with any outcome."""
         if key not in self._open:
             return
         self._open.discard(key)
@@ -99,16 +99,16 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a reconcile ended without an error.
+    """Outcome of a reconcile that raised no error.
 
     Attributes:
-        after_s: come back in that many seconds, or a little later: many may be told the same;
-            None = only when something changes.
-        punctual: come back at that time and not later: it was promised to somebody.
-        back_off: come back as after a failure, but without reporting one.
-        idle: there was nothing to do, so that it ended quickly proves nothing.
-        failing: the last error of the key still holds: its back-off and its count go on.
-        busy: the cloud works on it: the back-off is that of this error, raised.
+        after_s: requeue after that many seconds plus jitter, because many keys may get the
+            same delay; None = only on the next change.
+        punctual: requeue without jitter: a caller depends on the time.
+        back_off: requeue with back-off like a failure, but report none.
+        idle: the key needed no work, so a quick end does not prove that it is fast again.
+        failing: the last error still holds: keep its back-off and failure count.
+        busy: the cloud still works on the key: back off as if this error had been raised.
     """
 
     after_s: float | None = None
@@ -130,42 +130,45 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Runnable(Protocol):
-    """What the daemon needs of a controller."""
+    """Interface of a controller towards the daemon."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         ...
 
     def retry_now(self) -> None:
-        """Try all that failed: what it failed on is another now."""
+        """Retry every failed key: the cause of the failures may be gone."""
         ...
 
     def account(self, kind: str, name: str) -> Account | None:
-        """What there is to say about an object; None: it has no such objects, or none yet."""
+        """Return the controller's status of an object.
+
+        None: the controller has no such objects, or has not started.
+        """
         ...
 
 
 def _nothing(*_: object) -> None:
-    """What most do when they are told."""
+    """Default callback: do nothing."""
 
 
 def _by_class(_key: str, error: Exception) -> RetryDecision:
-    """What most let follow from an error, whatever it is about."""
+    """Classify by the error class alone, for every key."""
     return classify(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch(Generic[T]):
-    """A cache that a controller follows.
+    """Informer that a controller follows.
 
     Attributes:
-        informer: the shared cache.
-        changed: told (old, new, initial) of each change, at once; None for an object that
-            was not there before or is not any more. `initial` marks what was there at the
-            start. True queues the object's key.
-        synced: called once when all that was there at the start has been told.
-        deleted: told first of an object that is gone because it was deleted, not only missing
-            from a new list.
+        informer: the shared informer.
+        changed: called with (old, new, initial) for each change, without delay. `old` is None
+            for a new object, `new` for a removed one; `initial` marks the objects of the first
+            list. Returns True to queue the object's key.
+        synced: called once, after `changed` has seen all objects of the first list.
+        deleted: called before `changed` when the watch reported a deletion; not called for an
+            object that is only missing from a new list.
     """
 
     informer: Informer[T]
@@ -176,13 +179,13 @@ class Watch(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Work that is done again and again; an error it lets through is logged, never fatal.
+    """Periodic work; an error that it raises is logged and never fatal.
 
     Attributes:
-        work: one pass; handles the errors it expects.
+        work: coroutine function of one pass; handles the errors it expects.
         period_s: seconds between the end of one pass and the start of the next.
-        jitter: part of the period by which each wait may be longer.
-        at_once: whether the first pass comes at the start, not a period later.
+        jitter: fraction of the period by which each wait may be longer.
+        at_once: whether the first pass runs at the start; else one period later.
     """
 
     work: Work
@@ -193,7 +196,7 @@ class Pass:
 
 @dataclass(slots=True, kw_only=True)
 class _Outcome:
-    """How a reconcile ended; `since` is when the first of those failed that failed in a row."""
+    """Last outcome of a key; `since` is the time of the first of consecutive failures."""
 
     at: float
     since: float
@@ -203,24 +206,24 @@ class _Outcome:
 
 
 class Controller:
-    """Runs one controller.
+    """Controller with a work queue.
 
     Args:
         name: in logs and task names.
         queue: value of the label `name` of the work-queue metrics.
-        reconcile: does the work for one key.
-        workers: how many keys are in work at once.
-        backoff: when a failed key is tried again; client-go's default if None.
-        watches: caches to follow, waited for in this order before anything else starts.
+        reconcile: reconciles one key.
+        workers: number of keys reconciled concurrently.
+        backoff: delays of failed keys; client-go's default if None.
+        watches: informers to follow; nothing else starts before all are synced, in this order.
         passes: periodic work.
-        tasks: other work that runs all the time: name -> coroutine function.
-        classify: what follows from an error about a key.
-        on_error: told of every failed reconcile, for events and counters.
-        logs_failures: log failures, and the beginning and the end of an outage; False where the
-            controller has better words.
-        on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
-        reports: decides which failures are logged as a warning.
-        rng: jitter of the passes, and of keys that come back.
+        tasks: other long-running work: name -> coroutine function.
+        classify: returns the retry decision for a key and its error.
+        on_error: called for every failed reconcile, for events and counters.
+        logs_failures: log failures, and the start and end of an outage; False where the
+            controller writes more specific log lines.
+        on_retry: called by `retry_now`, for a controller with delays of its own.
+        reports: decides which failures are logged as warnings.
+        rng: jitter of the passes and of requeued keys.
     """
 
     def __init__(  # noqa: PLR0913 - it is declared here and nowhere else
@@ -259,7 +262,7 @@ class Controller:
         self._given_up: set[str] = set()
         self._outcomes: OrderedDict[str, _Outcome] = OrderedDict()
         self.explains: dict[str, Explain] = {}
-        """Kind of object -> what is said of one; see `account`."""
+        """Kind of object -> function that returns the `Facts` of one; see `account`."""
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
@@ -268,18 +271,18 @@ class Controller:
         )
 
     async def run(self) -> None:
-        """Work until cancelled; on the way out the queue takes in nothing any more."""
+        """Run until cancelled, then shut the queue down and remove the cache handlers."""
         handlers = [(watch.informer, self._follow(watch)) for watch in self._watches]
         try:
             for watch in self._watches:
                 await until_synced(watch.informer, who=self._name)
                 watch.synced()
             async with Group() as group:
-                # Workers come last: they may need what the others bring.
+                # Workers start last: a reconcile may depend on the tasks and passes.
                 for name, task in self._tasks.items():
                     group.start(task(), name=f"{self._name}-{name}")
-                for number, each in enumerate(self._passes):
-                    group.start(self._repeat(each), name=f"{self._name}-pass-{number}")
+                for number, periodic in enumerate(self._passes):
+                    group.start(self._repeat(periodic), name=f"{self._name}-pass-{number}")
                 self._workers.start(group)
         finally:
             self.queue.shut_down()
@@ -287,9 +290,9 @@ class Controller:
                 informer.remove_handler(handler)
 
     def retry_now(self) -> None:
-        """Try all keys that failed, for what they failed on is another now.
+        """Requeue every failed key: the cause of the failures may be gone.
 
-        Those in work too, after the work: it was begun with the former.
+        A key that a worker holds is requeued too: its reconcile began under the old conditions.
         """
         for key in (*self.backoff.release(), *self._given_up, *self.queue.in_work):
             self.queue.add(key, background=True)
@@ -297,13 +300,15 @@ class Controller:
         self._on_retry()
 
     def account(self, kind: str, name: str) -> Account | None:
-        """What there is to say about an object; None: this controller has no such objects."""
+        """Return the status of an object; None: this controller has no such objects."""
         if kind not in self.explains:
             return None
         facts = self.explains[kind](name)
         key = facts.key or name
         known = [
-            round(each, 3) for each in (self.queue.due_s(key), facts.next_s) if each is not None
+            round(delay_s, 3)
+            for delay_s in (self.queue.due_s(key), facts.next_s)
+            if delay_s is not None
         ]
         return Account(
             controller=self._name,
@@ -317,15 +322,15 @@ class Controller:
         )
 
     def _last(self, key: str) -> Last | None:
-        found, now = self._outcomes.get(key), clock.monotonic()
-        if found is None:
+        outcome, now = self._outcomes.get(key), clock.monotonic()
+        if outcome is None:
             return None
         return Last(
-            ago_s=round(now - found.at, 3),
-            kind=found.kind,
-            text=found.text,
-            since_s=round(now - found.since, 3),
-            not_yet=found.not_yet,
+            ago_s=round(now - outcome.at, 3),
+            kind=outcome.kind,
+            text=outcome.text,
+            since_s=round(now - outcome.since, 3),
+            not_yet=outcome.not_yet,
         )
 
     def _follow(self, watch: Watch[T]) -> Handler[T]:
@@ -346,24 +351,28 @@ class Controller:
             on_delete=gone,
         )
 
-    async def _repeat(self, each: Pass) -> None:
-        if not each.at_once:
-            await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
+    async def _repeat(self, periodic: Pass) -> None:
+        if not periodic.at_once:
+            await asyncio.sleep(jittered(periodic.period_s, periodic.jitter, self._rng))
         while True:
             try:
-                await each.work()
+                await periodic.work()
             except Exception as error:  # noqa: BLE001 - one pass must not end the others
                 self._log.error("pass failed unexpectedly", exc_info=error)
-            await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
+            await asyncio.sleep(jittered(periodic.period_s, periodic.jitter, self._rng))
 
     async def _take(self, key: str) -> bool:
-        """One reconcile, as one unit of work and of the log; whether it did all it had to."""
+        """Reconcile one key, within a drain unit and a log context.
+
+        Returns:
+            Whether the reconcile did work without an error; see `Workers`.
+        """
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():
             with log.bound(controller=self._name, key=key, reconcile_id=reconcile_id):
                 try:
                     result = await self._reconcile(key)
-                except Exception as error:  # noqa: BLE001 - the one place where it may fail
+                except Exception as error:  # noqa: BLE001 - every failed reconcile is retried
                     self._failed(key, error)
                     return False
                 if result.busy is not None:
@@ -375,6 +384,7 @@ class Controller:
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()
         if result.failing:
+            # The outcome and the failure count stay as they are; only requeue.
             until = self.backoff.until(key)
             for due_s in (result.after_s, None if until is None else until - now):
                 if due_s is not None:
@@ -402,6 +412,7 @@ class Controller:
         kind, text = type(error).__name__, text_of(error)
         self._note(key, _Outcome(at=now, since=since, kind=kind, text=text))
         if decision.retry is Retry.NEVER:
+            # Only a change of the object or `retry_now` queues the key again.
             self.backoff.forget(key)
             self._reports.forget(key)
             self._given_up.add(key)
@@ -419,7 +430,7 @@ class Controller:
         if decision.defect:
             self._log.error("reconcile failed unexpectedly", exc_info=error)
             return
-        # An outage has a line of its own for all keys together.
+        # An outage is logged once for all keys, see `_note_outage`.
         is_loud = decision.report and not decision.outage and self._logs_failures
         level = self._log.warning if is_loud else self._log.debug
         is_busy = decision.retry is Retry.AFTER
@@ -433,7 +444,7 @@ class Controller:
             self._outcomes.popitem(last=False)
 
     def _note_outage(self, error: Exception | None) -> None:
-        """Said once at the start of an outage and at its end, not once per key and attempt."""
+        """Log the start and the end of an outage once, not per key and attempt."""
         if not self._logs_failures:
             return
         if error is not None:

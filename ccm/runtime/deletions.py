@@ -1,13 +1,13 @@
-"""Guards against wrong deletions: a guard for many at once, a record, and what is held back.
+"""Protection against wrong deletions: mass-deletion guard, deletion record and blocked deletions.
 
-An API server restored from a backup, one of another cluster behind the same name, or one that
-lists nothing makes the owners of load balancers and routes disappear, though they were never
-deleted. A few such absences are believed. Many are not: the deletions are held until the owners
-are back, or until they are allowed by hand.
+Owners of load balancers and routes can disappear without having been deleted: the API server was
+restored from a backup, belongs to another cluster, or lists nothing. The controllers accept a few
+such absences. When there are many, deletions are blocked until the owners are back or the
+administrator allows the deletions.
 
-The record is kept on the API server: a restart or another leader must not release what is held.
-One ConfigMap holds, by daemon and kind of object, when deletions were made and which are held
-back. Texts of other daemons in it, of other providers of the same cluster, are left alone.
+The record is kept on the API server, so that a restart or a new leader does not release blocked
+deletions. One ConfigMap lists past deletions and blocked ones, by daemon and kind of object.
+Entries of other daemons, for other providers of the same cluster, stay untouched.
 """
 
 from __future__ import annotations
@@ -34,52 +34,52 @@ from ccm.runtime.writer import Recorder
 
 MOST = 3
 SHARE = 3
-"""More than that many, and more than one of so many, are many."""
+"""More than `MOST` absences that are more than 1/`SHARE` of all are a mass deletion."""
 
 QUIET_S = 0.5
-"""How long no owner may disappear before those that did are counted: they come in a burst."""
+"""Seconds without a further missing owner before the absences count: they come in a burst."""
 
 DOUBT_S = 60.0
-"""How long a doubt outlives its cause: owners come back page by page."""
+"""Seconds the guard stays closed after its cause is gone: owners come back page by page."""
 
 
 def is_mass(doomed: int, settled: int) -> bool:
-    """Whether so many of what was settled are many."""
+    """Tell whether `doomed` of `settled` objects are a mass deletion."""
     return doomed > MOST and doomed * SHARE > settled
 
 
 class MassDeletionGuard:
-    """Holds the deletions of one kind while too many owners are missing.
+    """Guard that blocks the deletions of one kind while too many owners are missing.
 
     Args:
-        allowed: whether a person said that they may go on.
+        allowed: whether the administrator allowed the deletions.
     """
 
     def __init__(self, allowed: Callable[[], bool]) -> None:
         self._allowed = allowed
         self._until = -math.inf
         self.in_doubt = False
-        """Whether there are, or were lately, so many that people should know."""
+        """Whether a mass deletion is, or recently was, blocked."""
 
     def missing(self, now: float) -> None:
-        """An owner is not there any more, and nobody saw it deleted."""
+        """Note that an owner is missing and no watch event reported its deletion."""
         self._until = max(self._until, now + QUIET_S)
 
     def back(self, now: float) -> None:
-        """An owner is there again, and others may follow."""
+        """Note that a missing owner is back; others may follow."""
         if self.in_doubt:
             self._until = max(self._until, now + DOUBT_S)
 
     def wait_s(
         self, doomed: int, settled: int, now: float, *, is_many: bool | None = None
     ) -> float:
-        """Seconds until the next look at it; 0 = what is doomed may be deleted.
+        """Return the seconds until the next check; 0 = the doomed objects may be deleted.
 
         Args:
-            doomed: of what was settled, what has no owner, though nobody saw it deleted.
-            settled: all that was settled, this included.
+            doomed: number of settled objects whose owner is missing without a deletion event.
+            settled: number of all settled objects, including the doomed ones.
             now: monotonic seconds.
-            is_many: whether they are; None: as their numbers say.
+            is_many: whether this is a mass deletion; None: decided by the numbers.
         """
         if self._allowed():
             self.in_doubt = False
@@ -95,23 +95,23 @@ class MassDeletionGuard:
 T = TypeVar("T")
 
 NAME = "kube-ccm-deletions"
-"""Of the ConfigMap."""
+"""Name of the ConfigMap."""
 
 PAUSE_S = 5.0
-"""Shortest time between two writes of what is held back; deletions do not wait for it."""
+"""Minimum seconds between two writes of blocked deletions; slots are written at once."""
 
 MOST_NAMED = 200
-"""Objects of a kind that are named; the others are only counted: a ConfigMap has a size."""
+"""Limit of listed objects per kind; the rest is only counted: a ConfigMap has a size limit."""
 
 LOOK_S = 60.0
-"""Time between two looks whether a person allows what is held back; none while nothing is."""
+"""Seconds between two reads of the annotation while a deletion is blocked."""
 
 _ATTEMPTS = 5
 _DELETIONS, _HELD = "deletions", "held"
 
 
 class Held(Wire, frozen=True, kw_only=True):
-    """An object whose deletion is held back; `since` as Kubernetes writes times."""
+    """Object whose deletion is blocked; `since` is a time in Kubernetes format."""
 
     name: str
     namespace: str = ""
@@ -126,32 +126,32 @@ class Held(Wire, frozen=True, kw_only=True):
 
 
 class HeldBack(Wire, frozen=True, kw_only=True):
-    """All of one kind: how many, and the first of them."""
+    """Blocked deletions of one kind: the total, and the first objects."""
 
     count: int
     objects: list[Held]
 
 
 class ConfigMaps(Protocol):
-    """What the record needs of the resource of ConfigMaps."""
+    """ConfigMap requests of the record; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str) -> ConfigMap:
-        """Read one."""
+        """Read a ConfigMap."""
         ...
 
     async def create(self, obj: ConfigMap, *, namespace: str) -> ConfigMap:
-        """Create one."""
+        """Create a ConfigMap."""
         ...
 
     async def patch_merge(
         self, name: str, patch: Mapping[str, Any], *, namespace: str
     ) -> ConfigMap:
-        """JSON merge patch."""
+        """Send a JSON merge patch."""
         ...
 
 
 class GarbledRecord(errors.KubeError):
-    """The record says nothing that makes sense; a person has to mend or to delete it."""
+    """The record cannot be decoded; an administrator has to repair or delete it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -164,20 +164,20 @@ class _Request:
 
 
 _Moments = dict[str, float]
-"""Time of a deletion as it is on record -> on the event loop's clock, which never jumps."""
+"""Time of a deletion in the record -> the same on the event loop's clock, which never jumps."""
 
 
 class DeletionRecord:
-    """Deletions that were made lately, and those that are held back.
+    """Record of recent and blocked deletions.
 
-    It is read before the first use, and again after anybody else wrote it or a write of ours
-    failed. What this process knows is never forgotten because the record lacks it: the
-    ConfigMap was deleted, or the cluster's store restored from a backup.
+    The record is read before its first use, after another client wrote it, and after a failed
+    write. Deletions of this process stay known even if the record lacks them, because the
+    ConfigMap was deleted or the cluster's store was restored from a backup.
 
     Args:
-        maps: where to read and write.
+        maps: ConfigMap requests.
         namespace: of the ConfigMap.
-        owner: which daemon this is; all its replicas say the same (the name of their Lease).
+        owner: name of the daemon's Lease, which all its replicas share.
     """
 
     def __init__(self, maps: ConfigMaps, *, namespace: str, owner: str) -> None:
@@ -198,39 +198,39 @@ class DeletionRecord:
 
     @property
     def reference(self) -> ObjectReference:
-        """The ConfigMap, for events that have no object of their own."""
+        """The ConfigMap, for events without an object of their own."""
         return ObjectReference(
             kind="ConfigMap", api_version="v1", namespace=self._namespace, name=NAME
         )
 
     @property
     def is_allowed(self) -> bool:
-        """Whether a person allows what is held back: by the annotation, on the ConfigMap.
+        """Whether the annotation on the ConfigMap allows the blocked deletions.
 
-        As it was a moment ago: `run` looks while anything is held. What was allowed once may not
-        be any more when the next disaster comes.
+        The value is from the last read; `run` reads while deletions are blocked. An old value
+        counts as False: an earlier permission must not apply to the next outage.
         """
         is_fresh = _now() - self._looked_at < 2 * LOOK_S
         return is_fresh and self._map is not None and self._map.allows_deletion
 
     async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
-        """Take a slot for one deletion, and put it on record; empty: there is none left.
+        """Reserve a slot for one deletion and write it to the record; empty: no slot is left.
 
-        Those who ask meanwhile share the next write.
+        Concurrent callers share the next write.
 
         Args:
             kind: of the object, such as `Node`.
-            limit: most deletions of that kind in the window.
+            limit: maximum deletions of that kind in the window.
             window_s: seconds.
 
         Raises:
-            KubeError: the record cannot be read or written, so nothing may be deleted.
+            KubeError: the record cannot be read or written, so the deletion is forbidden.
         """
         request = _Request(kind=kind, limit=limit, window_s=window_s)
         self._asked.append(request)
         try:
             async with self._lock:
-                await asyncio.sleep(0)  # all who ask in this moment come along
+                await asyncio.sleep(0)  # batch the callers of this moment
                 if request in self._asked:
                     await self._answer()
         finally:
@@ -241,30 +241,30 @@ class DeletionRecord:
         return request.slot
 
     def give_back(self, kind: str, slot: str) -> None:
-        """The deletion for which that was reserved was refused: it counts no more."""
+        """Release the slot of a deletion that was refused."""
         moments = self._moments.get(kind, {})
         if slot in moments:
-            # Kept, so that reading the record does not bring it back.
+            # The slot stays as an expired one, so that reading the record does not restore it.
             moments[slot] = -math.inf
             self.changed()
 
     def show(self, kind: str, held: Callable[[], Sequence[Held]]) -> None:
-        """Keep on record which objects of a kind are held back; asked at each write."""
+        """Register the blocked deletions of a kind; `held` is called at each write."""
         self._held[kind] = held
         self.changed()
 
     def held(self, kind: str) -> Sequence[Held]:
-        """What of a kind is held back now."""
+        """Return the blocked deletions of a kind."""
         return self._held[kind]() if kind in self._held else ()
 
     def changed(self) -> None:
-        """What is held back is another now: it is written soon, by `run`."""
+        """Schedule a write, by `run`, of the changed blocked deletions."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Read the record and keep on it what is held back, until cancelled.
+        """Keep the blocked deletions in the record until cancelled.
 
-        While anything is, it is read again and again: a person may allow it.
+        While a deletion is blocked, the record is read periodically, in case it is allowed.
         """
         outage = Outage(
             self._log,
@@ -290,22 +290,22 @@ class DeletionRecord:
             await asyncio.sleep(PAUSE_S)
 
     async def _answer(self) -> None:
-        """Answer all who asked by now."""
+        """Serve all pending requests with one write."""
         asked, self._asked = self._asked, []
         try:
             await self._write(asked)
-        except Exception as error:  # noqa: BLE001 - each of them is told
+        except Exception as error:  # noqa: BLE001 - each caller raises it
             for request in asked:
                 request.error = error
         except BaseException:
-            self._asked[:0] = asked  # our own caller was cancelled; the others were not
+            self._asked[:0] = asked  # only this caller was cancelled
             raise
 
     async def _write(self, asked: Sequence[_Request]) -> None:
-        """Grant what can be granted, and write that; without requests, what is held back.
+        """Grant slots and write them; without requests, write the blocked deletions.
 
         Raises:
-            KubeError: that was not possible; nothing is granted.
+            KubeError: the read or the write failed; no slot is granted.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             if not self._is_read:
@@ -333,14 +333,15 @@ class DeletionRecord:
             known = self._moments.setdefault(key, {})
             for moment in _decoded(self._where(key, _DELETIONS), text, list[str]):
                 age = wall - _parsed(self._where(key, _DELETIONS), moment)
-                # A time in the future was written before a clock was set back: it counts as now.
+                # A time in the future was written before a clock was set back: it counts as now,
+                # so that it expires one window later at most.
                 known.setdefault(moment, now - max(age.total_seconds(), 0.0))
         self._is_read, self._looked_at = True, _now()
 
     def _granted(
         self, asked: Sequence[_Request]
     ) -> tuple[dict[str, _Moments], dict[_Request, str]]:
-        """What the record will hold, and who gets which slot."""
+        """Return the deletions of the new record, and the granted slots."""
         now, wall, slots = _now(), clock.now(), dict[_Request, str]()
         self._windows |= {request.kind: request.window_s for request in asked}
         moments = {
@@ -362,38 +363,38 @@ class DeletionRecord:
         return moments, slots
 
     def _texts(self, moments: Mapping[str, _Moments]) -> dict[str, str | None]:
-        """What shall be on record, by key; None: nothing."""
-        found: dict[str, str | None] = {}
+        """Return the wanted values of the ConfigMap; None: the key is removed."""
+        texts: dict[str, str | None] = {}
         for kind, known in moments.items():
-            found[self._key(kind, _DELETIONS)] = _encoded(sorted(known)) if known else None
+            texts[self._key(kind, _DELETIONS)] = _encoded(sorted(known)) if known else None
         for kind, held in self._held.items():
-            every = held()
-            listed = HeldBack(count=len(every), objects=list(every[:MOST_NAMED]))
-            found[self._key(kind, _HELD)] = _encoded(listed) if every else None
-        return found
+            objects = held()
+            listed = HeldBack(count=len(objects), objects=list(objects[:MOST_NAMED]))
+            texts[self._key(kind, _HELD)] = _encoded(listed) if objects else None
+        return texts
 
     async def _send(self, texts: Mapping[str, str | None]) -> None:
-        """Write what is not on record yet, if nobody else wrote meanwhile."""
-        found = self._map
-        written = (found.data or {}) if found is not None else {}
-        news = {key: text for key, text in texts.items() if text != written.get(key)}
-        if not news:
+        """Write the values that differ, unless another client wrote meanwhile."""
+        current = self._map
+        written = (current.data or {}) if current is not None else {}
+        changed = {key: text for key, text in texts.items() if text != written.get(key)}
+        if not changed:
             return
-        # From here on until the answer is there, nobody knows what is on record.
+        # Until the response arrives, the content of the record is unknown.
         self._is_read = False
-        if found is None:
+        if current is None:
             new = ConfigMap(
                 metadata=ObjectMeta(name=NAME, namespace=self._namespace),
-                data={key: text for key, text in news.items() if text is not None},
+                data={key: text for key, text in changed.items() if text is not None},
             )
             self._map = await self._maps.create(new, namespace=self._namespace)
         else:
-            patch = {"metadata": same_object(found) | same_version(found), "data": news}
+            patch = {"metadata": same_object(current) | same_version(current), "data": changed}
             self._map = await self._maps.patch_merge(NAME, patch, namespace=self._namespace)
         self._is_read, self._looked_at = True, _now()
 
     def _remember(self, written: Mapping[str, _Moments]) -> None:
-        """What was too old is off the record; what was given back meanwhile stays so."""
+        """Drop expired deletions; slots given back meanwhile stay released."""
         for kind, moments in written.items():
             known = self._moments.get(kind, {})
             self._moments[kind] = {text: known.get(text, at) for text, at in moments.items()}
@@ -406,10 +407,10 @@ class DeletionRecord:
 
 
 def held_back(found: ConfigMap | None, owner: str) -> Mapping[str, HeldBack]:
-    """What a daemon holds back according to its record, by kind.
+    """Return a daemon's blocked deletions by kind, from its record.
 
     Raises:
-        GarbledRecord: it makes no sense.
+        GarbledRecord: the record cannot be decoded.
     """
     return {
         kind: _decoded(f"key {owner}.{kind}.{_HELD}", text, HeldBack)
@@ -417,15 +418,15 @@ def held_back(found: ConfigMap | None, owner: str) -> Mapping[str, HeldBack]:
     }
 
 
-def _own(found: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
-    """Texts of one daemon, by kind."""
-    data = (found.data or {}) if found is not None else {}
+def _own(config_map: ConfigMap | None, owner: str, part: str) -> dict[str, str]:
+    """Return the values of one daemon, by kind."""
+    data = (config_map.data or {}) if config_map is not None else {}
     start, end = f"{owner}.", f".{part}"
     named = {key.removeprefix(start).removesuffix(end): key for key in data}
     return {
         kind: data[key]
         for kind, key in named.items()
-        # A kind has no dot; the name of another daemon may be ours, a dot and something.
+        # A kind has no dot. Another daemon's name may begin with this one's name and a dot.
         if "." not in kind and key == f"{start}{kind}{end}"
     }
 
@@ -463,24 +464,24 @@ _held = metrics.gauge(
 )
 
 ALLOW = f"annotate ConfigMap {NAME} beside the Lease with {names.ANNOTATION_ALLOW_DELETION}=true"
-"""How a person allows what a `mass_guard` holds, for messages about it."""
+"""How to allow deletions that a `mass_guard` blocks, for messages."""
 
 
 def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassDeletionGuard:
-    """A guard that a flag opens, or a person by annotating the record."""
+    """Create a guard that a flag or the annotation on the record opens."""
     return MassDeletionGuard(lambda: allow or (record is not None and record.is_allowed))
 
 
 class Holds:
-    """Deletions of one kind of object that are held back.
+    """Blocked deletions of one kind of object.
 
-    An event tells when one begins and when its reason changes; the metric and the record
-    hold what lasts.
+    An event is recorded when a deletion is blocked and when the reason changes. The metric and the
+    record hold the current state.
 
     Args:
         kind: of the objects, such as `Node`.
-        events: where the events go.
-        record: where `doctor` finds them; None = nowhere.
+        events: event recorder.
+        record: record that `doctor` reads; None = none.
     """
 
     def __init__(self, kind: str, events: Recorder, record: DeletionRecord | None = None) -> None:
@@ -492,47 +493,47 @@ class Holds:
             record.show(kind, lambda: tuple(self._held.values()))
 
     def __len__(self) -> int:
-        """How many are held back."""
+        """Return the number of blocked deletions."""
         return len(self._held)
 
     def hold(self, about: ObjectReference, reason: str, message: str) -> None:
-        """The object is not deleted now.
+        """Mark the object's deletion as blocked.
 
         Args:
             about: the object.
             reason: one word in snake_case, for the metric.
-            message: a sentence for people that says what they can do; empty = no event, because one
-                about another object says it.
+            message: event message that says what the administrator can do; empty = no event,
+                because an event about another object says it.
         """
-        found = Held(
+        entry = Held(
             name=about.name,
             namespace=about.namespace,
             uid=about.uid,
             reason=reason,
             since=format_time(clock.now()),
         )
-        before = self._held.get(found.key)
-        if before is not None and (before.uid, before.reason) == (found.uid, reason):
+        before = self._held.get(entry.key)
+        if before is not None and (before.uid, before.reason) == (entry.uid, reason):
             return
-        self._forget(found.key)
-        self._held[found.key] = found
+        self._forget(entry.key)
+        self._held[entry.key] = entry
         _held.labels(self._kind, reason).inc()
         if message:
             self._events.event(about, names.WARNING, names.REASON_DELETION_HELD, message)
         self._tell()
 
     def release(self, about: ObjectReference) -> None:
-        """The object was deleted, is kept for good, or is gone."""
+        """Unblock an object: it was deleted, is kept for good, or is gone."""
         if self._forget(Held(name=about.name, namespace=about.namespace).key):
             self._tell()
 
     def only(self, kept: Collection[str]) -> None:
-        """Nothing is held back but the objects of these names, which have no namespace."""
+        """Unblock all objects but those of these names; for kinds without a namespace."""
         for name in self._held.keys() - set(kept):
             self.release(ObjectReference(name=name))
 
     def clear(self) -> None:
-        """Nothing is held back any more."""
+        """Unblock all objects."""
         for key in list(self._held):
             self._forget(key)
         self._tell()

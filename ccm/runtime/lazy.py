@@ -1,7 +1,7 @@
-"""Caches and controllers that start late: at their first use, or when what they need is there.
+"""Informers and controllers that start on demand.
 
-What most clusters never need, such as all disruption budgets, is not watched from the start as
-the shared caches are: the first user starts the watch, the last one ends it.
+Most clusters never need some informers, such as that of all disruption budgets. Unlike the shared
+informers these start with their first user and stop with their last.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class RefCountedInformer(Generic[T]):
-    """A cache that several use at times.
+    """Informer that runs while it has users.
 
     Args:
-        make: makes it, for the first of them.
+        make: creates the informer for the first user.
     """
 
     def __init__(self, make: Callable[[], Informer[T]]) -> None:
@@ -35,7 +35,7 @@ class RefCountedInformer(Generic[T]):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Informer[T]]:
-        """The cache, followed for as long as the block runs; it may not be complete yet."""
+        """Yield the running informer, which may not be synced yet."""
         self._users += 1
         if self._informer is None:
             self._informer = self._make()
@@ -51,17 +51,17 @@ class RefCountedInformer(Generic[T]):
 
 @asynccontextmanager
 async def following(informer: Informer[T]) -> AsyncIterator[Informer[T]]:
-    """A cache of one's own, followed for as long as the block runs."""
-    async with RefCountedInformer(lambda: informer).use() as found:
-        yield found
+    """Run an informer without other users for the duration of the block."""
+    async with RefCountedInformer(lambda: informer).use() as running:
+        yield running
 
 
 class LazyController:
-    """Waits, then makes the controller and runs it.
+    """Controller that is created once its preconditions hold.
 
     Args:
-        ready: returns when the controller can be made.
-        make: makes it.
+        ready: returns when the controller can be created.
+        make: creates the controller.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LazyController:
         self._controller: Runnable | None = None
 
     async def run(self) -> None:
-        """Wait, then work until cancelled."""
+        """Wait for `ready`, then run the controller until cancelled."""
         await self._ready()
         self._controller = self._make()
         await self._controller.run()

@@ -1,7 +1,7 @@
-"""What a controller declares about itself: names, flags, rights, and how it is made.
+"""Manifest of a controller: names, flags, permissions and construction.
 
-A manifest is read before anything runs, by `--help` and on a standby. So it is light: the
-controller itself is imported by `build` alone, and what only types need is not imported at all.
+`--help` and a standby replica read manifests before anything runs, so they are light. Only
+`build` imports the controller, and imports for types alone are not executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class MassDeletionFlags:
-    """What all controllers that delete have in common."""
+    """Flags of all controllers that delete."""
 
     allow_mass_deletion: bool = _DELETIONS.flag(
         False,
@@ -56,7 +56,7 @@ def _selector(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNodesFlags:
-    """The flag that all controllers read that look after nodes."""
+    """Flag of all controllers that handle nodes."""
 
     own_nodes: str = Section("nodes", ours=True).flag(
         "",
@@ -69,12 +69,12 @@ class OwnNodesFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
-    """Another cluster than our own.
+    """Access to a cluster.
 
     Attributes:
-        client: the API client with this end of its user agent.
-        recorder: the event recorder of a component, by the component's name.
-        informers: the shared caches.
+        client: returns the API client with this user-agent suffix.
+        recorder: returns the event recorder of the named component.
+        informers: the shared informers.
     """
 
     client: Callable[[str], Client]
@@ -84,18 +84,18 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """What controllers are made of.
+    """Dependencies of controllers.
 
     Attributes:
-        client: the API client of a service account, by the account's name.
-        recorder: the event recorder of a component, by the component's name.
-        informers: the shared caches.
-        handle: the handle to the cloud.
-        inventory: the shared listing of instances; None where the provider has none.
+        client: returns the API client of the named service account.
+        recorder: returns the event recorder of the named component.
+        informers: the shared informers.
+        handle: the cloud client.
+        inventory: the shared listing of instances; None if the provider has none.
         gates: feature gates and whether each is on.
-        deletions: what the brakes remember, and where what they hold back is shown.
-        clusters: those that are not our own, by what they are to a controller.
-        shared: see `once`.
+        deletions: the record of recent and blocked deletions.
+        clusters: other clusters, by their role for a controller.
+        shared: objects that `once` created.
     """
 
     client: Callable[[str], Client]
@@ -109,46 +109,48 @@ class ControllerContext:
     shared: dict[type, Any] = field(default_factory=dict)
 
     def once(self, kind: type[T], make: Callable[[], T]) -> T:
-        """What several controllers stand on: made by the first that asks, the same for all."""
+        """Return the object of this type that controllers share; create it at the first call."""
         if kind not in self.shared:
             self.shared[kind] = make()
         return cast("T", self.shared[kind])
 
     def at(self, role: str) -> ClusterContext:
-        """The cluster that is so to a controller; our own if no other one is."""
+        """Return the cluster with this role; the daemon's own if no other one has it."""
         own = ClusterContext(client=self.client, recorder=self.recorder, informers=self.informers)
         return self.clusters.get(role, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Generic[F]):
-    """A controller as people, the API server and dashboards know it, and how it is made.
+    """Manifest of one controller, for users, RBAC and metrics; and its construction.
 
-    The four names are promises: none is ever changed or removed. `F` is the class of the
-    controller's flags. The functions that end in a sentence say nothing when all is well.
+    The four names are an interface: none is ever changed or removed. `F` is the class of the
+    controller's flags. The functions that return a message return an empty one without a fault.
 
     Attributes:
-        name: canonical; in flags, logs and health checks.
+        name: canonical name; in flags, logs and health checks.
         alias: the short name that `--controllers` accepts too.
         client: user-agent suffix and service account; two controllers may share one.
         metric: label value of `running_managed_controllers`.
-        former: a name from before it had the canonical one, or empty; accepted too.
-        follows: resources it lists and watches, through the shared caches.
-        acts: (verb, resource) it does beyond that, under its own account if it has one.
-        named: (verb, resource, name) it does to single objects that have no namespace.
-        local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
-            those of the shared caches.
-        optional: (verb, resource, namespace) that only some objects make necessary.
-        groups: API groups of resources that are not of the core, by the plural.
-        roles: in which clusters it needs a (resource, namespace), by what they are to it; see
-            `ControllerContext.at`. Without it our own.
-        off_by_default: `*` does not turn it on; a name does.
+        former: earlier name, still accepted, or empty.
+        follows: resources that the controller lists and watches, through the shared informers.
+        acts: other (verb, resource) permissions, used under the controller's service account if it
+            has one.
+        named: (verb, resource, name) permissions for single objects without a namespace.
+        local: (verb, resource, namespace) permissions in one namespace; the shared informers
+            use `list` and `watch`.
+        optional: (verb, resource, namespace) permissions that only some objects need.
+        groups: API groups of resources outside the core group, by plural.
+        roles: roles of the clusters where the controller needs a (resource, namespace); see
+            `ControllerContext.at`. By default the daemon's own cluster.
+        off_by_default: `*` does not turn the controller on; its name does.
         gates: feature gates that only this controller reads.
-        faults: settings that make no sense together.
-        turned_off: which flag turns the controller off.
-        lacks: what the provider lacks for it.
-        wrong: which setting keeps it from starting. The others can do their work.
-        build: makes the controller, once nothing of the above speaks against it.
+        faults: contradictory settings.
+        turned_off: message that names the flag which turns the controller off.
+        lacks: message about an interface that the provider lacks.
+        wrong: message about a setting that keeps the controller from starting; other
+            controllers still run.
+        build: creates the controller, if no function above returned a fault.
         code: module of the controller, to be imported early; empty = `controller` beside `build`.
         meters: module of its metrics; empty = `metrics` beside `build`.
     """
@@ -177,12 +179,12 @@ class Manifest(Generic[F]):
 
     @property
     def modules(self) -> tuple[str, str]:
-        """Modules of the controller and of its metrics."""
+        """Names of the controller's module and its metrics module."""
         folder = self.build.__module__.rpartition(".")[0]
         return self.code or f"{folder}.controller", self.meters or f"{folder}.metrics"
 
 
 def lacks_instances(cloud: Cloud) -> str:
-    """`Manifest.lacks` of a controller that asks about instances."""
-    found = cloud.instances is not None or cloud.instances_v1 is not None
-    return "" if found else "the provider offers no instances"
+    """Implement `Manifest.lacks` for a controller that reads instances."""
+    has_instances = cloud.instances is not None or cloud.instances_v1 is not None
+    return "" if has_instances else "the provider offers no instances"

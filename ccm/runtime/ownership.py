@@ -1,16 +1,16 @@
-"""Ownership: an owner claims what its selector matches, and remembers changes its cache lacks.
+"""Ownership: claims of objects by owner reference, and expectations for a cache that lags.
 
-An owner keeps what it controls and still matches, adopts what matches and has no controller,
-and releases what it controls and does not match any more; never anything that another one
-controls. Before the first adoption of a round the owner is read again, past the cache: one that
-is being deleted, or was made anew under its name, must not take anything with it.
+An owner keeps the objects that it controls and that match its selector. It adopts matching
+orphans and releases controlled objects that no longer match. Objects of another controller stay
+untouched. Before the first adoption of a round the owner is read from the API server, past the
+cache: an owner that is being deleted, or was recreated under the same name, must not adopt.
 Counterpart in Kubernetes: the controller-ref manager.
 
-A decision by a cache that lags would make everything twice. So an owner notes what it is about
-to make, by a name it chooses beforehand, and what it deletes, by UID; the handler of the cache
-strikes out what it shows; and nothing is decided before the list is empty. What is on it for too
-long is looked up on the API server (`look_up`): it may have come and gone unseen. A creation with
-an unknown outcome keeps its name for the next try: the same name cannot be made twice.
+A decision from a stale cache would create everything twice. So an owner records each creation by
+its name, chosen beforehand, and each deletion by UID; the cache handler clears what the cache
+shows. The owner decides nothing while a record is open. A record that is open for too long is
+checked on the API server (`look_up`): the object may have come and gone unseen. A creation with an
+unknown outcome keeps its name for the next attempt: the API server accepts each name only once.
 Counterpart in Kubernetes: controller expectations, which count instead of naming.
 """
 
@@ -37,20 +37,20 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 class Reads(Protocol[O_co]):
-    """What is asked of the API server about owners (a `Resource`)."""
+    """Read access to owners on the API server; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str = "") -> O_co:
-        """Read from the API server."""
+        """Read one object from the API server."""
         ...
 
 
 class Ownership(Generic[O, T]):
-    """Claims objects of one kind for owners of another.
+    """Claims of objects of one kind for owners of another.
 
     Args:
-        kind: of the owners.
-        owners: reads one past the cache.
-        write: writes what is owned.
+        kind: kind of the owners.
+        owners: reads an owner past the cache.
+        write: writes the owned objects.
     """
 
     def __init__(self, *, kind: Kind[O], owners: Reads[O], write: Writer[T]) -> None:
@@ -59,30 +59,31 @@ class Ownership(Generic[O, T]):
         self._write = write
 
     def reference(self, owner: O) -> OwnerReference:
-        """By which what is made for an owner names it."""
+        """Return the controller reference to the owner, for objects it creates."""
         return as_controller(owner, api_version=self._kind.api_version, kind=self._kind.kind)
 
     async def claim(
         self, owner: O, among: Iterable[T], matches: Callable[[T], bool]
     ) -> Sequence[T]:
-        """What belongs to the owner, of objects as the cache has them.
+        """Adopt and release objects, and return those the owner controls afterwards.
 
-        What cannot be adopted or released does not keep others from it.
+        A failed adoption or release does not stop the others.
 
         Args:
-            owner: who claims. One that is being deleted keeps what it has, and changes nothing.
-            among: objects that may be its own; see `Index`.
-            matches: whether an object is one that it wants.
+            owner: the claiming owner. One that is being deleted keeps its objects and changes
+                nothing.
+            among: candidates from the cache; see `Index`.
+            matches: whether an object matches the owner's selector.
 
         Raises:
-            KubeError: something could not be adopted or released, after all else was.
+            KubeError: the first failed adoption or release, after all others were tried.
         """
         kept, orphans, leaving = list[T](), list[T](), list[T]()
         for cached in among:
             obj = self._write.newest(cached)
             by = controller_uid(obj)
             if by == owner.uid:
-                # What is deleted with the owner is not let go before.
+                # An owner that is being deleted releases nothing: its objects go with it.
                 (kept if owner.is_deleting or matches(obj) else leaving).append(obj)
             elif not by and _may_be_adopted(obj, owner) and matches(obj):
                 orphans.append(obj)
@@ -110,59 +111,65 @@ class Ownership(Generic[O, T]):
         return live.uid == owner.uid and not live.is_deleting
 
     async def _adopt(self, owner: O, obj: T, matches: Callable[[T], bool]) -> Sequence[T]:
-        """The object, if it is the owner's now; others may be faster."""
+        """Return the object if the owner controls it afterwards; another owner may be faster."""
         reference = self.reference(owner)
 
-        def adopted(one: T) -> Patch | None:
-            if controller_uid(one) or not _may_be_adopted(one, owner) or not matches(one):
+        def adopted(current: T) -> Patch | None:
+            if (
+                controller_uid(current)
+                or not _may_be_adopted(current, owner)
+                or not matches(current)
+            ):
                 return None
-            return adoption_patch(one, reference)
+            return adoption_patch(current, reference)
 
-        found = (await self._write.change(obj, Step(adopted))).obj
-        is_ours = found is not None and controller_uid(found) == owner.uid and matches(found)
-        return [found] if found is not None and is_ours else []
+        written = (await self._write.change(obj, Step(adopted))).obj
+        is_ours = written is not None and controller_uid(written) == owner.uid and matches(written)
+        return [written] if written is not None and is_ours else []
 
     async def _release(self, owner: O, obj: T) -> None:
-        def released(one: T) -> Patch | None:
-            return release_patch(one, owner.uid) if controller_uid(one) == owner.uid else None
+        def released(current: T) -> Patch | None:
+            return (
+                release_patch(current, owner.uid) if controller_uid(current) == owner.uid else None
+            )
 
         await self._write.change(obj, Step(released))
 
 
 class Index(Generic[T]):
-    """Objects by the UID of their controller, and those that nobody controls.
+    """Index of object keys by controller UID, including orphans.
 
-    A handler of the cache tells it of each change, so that a claim need not look at everything.
+    The cache handler updates the index, so that a claim need not scan all objects.
     """
 
     def __init__(self) -> None:
         self._by_owner: dict[str, set[str]] = {}
 
     def note(self, old: T | None, new: T | None) -> None:
-        """An object changed; None: it was not there, or is not any more."""
+        """Update the index; `old` is None for a new object, `new` for a removed one."""
         if old is not None:
             self._drop(controller_uid(old), old.key)
         if new is not None:
             self._by_owner.setdefault(controller_uid(new), set()).add(new.key)
 
     def owned(self, uid: str) -> Collection[str]:
-        """Keys of what an owner controls."""
+        """Return the keys of the objects that the owner controls."""
         return self._by_owner.get(uid, _NOBODY) if uid else _NOBODY
 
     @property
     def orphans(self) -> Collection[str]:
-        """Keys of what nobody controls."""
+        """Keys of the objects without a controller."""
         return self._by_owner.get("", _NOBODY)
 
     def candidates(self, uid: str) -> Sequence[str]:
-        """Keys of what an owner may claim."""
+        """Return the keys of the objects that the owner may claim."""
         return [*sorted(self.owned(uid)), *sorted(self.orphans)]
 
     def _drop(self, uid: str, key: str) -> None:
-        found = self._by_owner.get(uid)
-        if found is not None:
-            found.discard(key)
-            if not found:
+        keys = self._by_owner.get(uid)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
                 del self._by_owner[uid]
 
 
@@ -171,12 +178,12 @@ def _may_be_adopted(obj: KubeObject, owner: KubeObject) -> bool:
 
 
 TIMEOUT_S = 300.0
-"""How long the cache has to show what was done (client-go, controller expectations)."""
+"""Seconds the cache has to show a change (client-go, controller expectations)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Awaited:
-    """One change; `uid` is empty for a creation."""
+    """Expected change; `uid` is empty for a creation."""
 
     owner: str
     namespace: str
@@ -186,15 +193,15 @@ class _Awaited:
 
     @property
     def token(self) -> str:
-        """Under which the change is known: what is made by its name, what goes by its UID."""
+        """Identifier of the change: the UID for a deletion, else `namespace/name`."""
         return self.uid or f"{self.namespace}/{self.name}"
 
 
 class Expectations:
-    """The changes that owners wait for; owners are told apart by their UID.
+    """Expected changes per owner; an owner is identified by its UID.
 
     Args:
-        timeout_s: seconds after which a change is looked up.
+        timeout_s: seconds after which a change is checked on the API server.
     """
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
@@ -204,87 +211,94 @@ class Expectations:
         self._doubtful: dict[str, dict[str, None]] = {}
 
     def creating(self, owner: str, namespace: str, name: str) -> None:
-        """An object is about to be made."""
+        """Record a creation before it is requested."""
         self._settled(owner, name)
         self._wait(owner, namespace, name, "")
 
     def refused(self, namespace: str, name: str) -> None:
-        """It was not made."""
+        """Drop the creation: the API server refused it."""
         self._met(f"{namespace}/{name}")
 
     def in_doubt(self, namespace: str, name: str) -> None:
-        """Whether it was made nobody knows: see `doubtful`."""
-        found = self._met(f"{namespace}/{name}")
-        if found is not None:
-            self._doubtful.setdefault(found.owner, {})[name] = None
+        """Keep the name of a creation whose outcome is unknown: see `doubtful`."""
+        change = self._met(f"{namespace}/{name}")
+        if change is not None:
+            self._doubtful.setdefault(change.owner, {})[name] = None
 
     def doubtful(self, owner: str) -> Sequence[str]:
-        """Names to be used before any new one: who finds one taken has made it already."""
+        """Return the names of creations with an unknown outcome.
+
+        The owner uses these before any new name; AlreadyExists then means that the
+        creation succeeded.
+        """
         return list(self._doubtful.get(owner, ()))
 
     def deleting(self, owner: str, obj: KubeObject) -> None:
-        """An object is about to be deleted."""
+        """Record a deletion before it is requested."""
         self._wait(owner, obj.namespace, obj.name, obj.uid)
 
     def kept(self, obj: KubeObject) -> None:
-        """It was not deleted."""
+        """Drop the deletion: the API server refused it."""
         self._met(obj.uid)
 
     def hurry(self, obj: KubeObject) -> None:
-        """Whether it was deleted nobody knows: it is looked up at once."""
-        found = self._met(obj.uid)
-        if found is not None:
-            self._wait(found.owner, found.namespace, found.name, found.uid, timeout_s=0.0)
+        """Make the deletion due for `look_up` at once, since its outcome is unknown."""
+        change = self._met(obj.uid)
+        if change is not None:
+            self._wait(change.owner, change.namespace, change.name, change.uid, timeout_s=0.0)
 
     def seen(self, obj: KubeObject) -> None:
-        """The cache shows an object."""
-        found = self._met(obj.key)
-        if found is None and self._doubtful:
+        """Clear the expectations that this object in the cache meets."""
+        change = self._met(obj.key)
+        if change is None and self._doubtful:
             for owner in list(self._doubtful):
                 self._settled(owner, obj.name)
         if obj.is_deleting:
             self._met(obj.uid)
 
     def gone(self, obj: KubeObject) -> None:
-        """The cache shows that an object is gone."""
+        """Clear the expectations about an object that left the cache."""
         self._met(obj.key)
         self._met(obj.uid)
 
     def satisfied(self, owner: str) -> bool:
-        """Whether the cache shows all that the owner did."""
+        """Tell whether the cache shows all changes of the owner."""
         return owner not in self._tokens
 
     def due_s(self, owner: str) -> float | None:
-        """Seconds until something has to be looked up; None: there is nothing to wait for."""
-        found = [self._awaited[token].until for token in self._tokens.get(owner, ())]
-        return max(0.0, min(found) - clock.monotonic()) if found else None
+        """Return the seconds until `look_up` is due; None: there are no expectations."""
+        deadlines = [self._awaited[token].until for token in self._tokens.get(owner, ())]
+        return max(0.0, min(deadlines) - clock.monotonic()) if deadlines else None
 
     def forget(self, owner: str) -> None:
-        """The owner is gone."""
+        """Drop all expectations of an owner that is gone."""
         for token in list(self._tokens.get(owner, ())):
             self._met(token)
         self._doubtful.pop(owner, None)
 
     async def look_up(self, owner: str, api: Reads[T], cache: Store[T]) -> int:
-        """Look up what the cache should have shown long since; how much of it is still to come.
+        """Check overdue expectations on the API server.
+
+        Returns:
+            The number of changes that the cache still has to show.
 
         Raises:
             KubeError: the API server did not answer.
         """
         now, late = clock.monotonic(), 0
         for token in list(self._tokens.get(owner, ())):
-            one = self._awaited.get(token)
-            if one is None or one.until > now:
+            change = self._awaited.get(token)
+            if change is None or change.until > now:
                 continue
-            cached = cache.get(f"{one.namespace}/{one.name}")
-            # Whoever was not told of a change finds it in the cache.
-            if one.uid:
-                is_shown = cached is None or cached.uid != one.uid or cached.is_deleting
+            cached = cache.get(f"{change.namespace}/{change.name}")
+            # The cache may show the change though its handler was not called for it.
+            if change.uid:
+                is_shown = cached is None or cached.uid != change.uid or cached.is_deleting
             else:
                 is_shown = cached is not None
-            if not is_shown and await _stands(one, api):
+            if not is_shown and await _stands(change, api):
                 late += 1
-                self._wait(one.owner, one.namespace, one.name, one.uid)
+                self._wait(change.owner, change.namespace, change.name, change.uid)
             else:
                 self._met(token)
         return late
@@ -293,18 +307,18 @@ class Expectations:
         self, owner: str, namespace: str, name: str, uid: str, timeout_s: float | None = None
     ) -> None:
         until = clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        one = _Awaited(owner=owner, namespace=namespace, name=name, uid=uid, until=until)
-        self._awaited[one.token] = one
-        self._tokens.setdefault(owner, set()).add(one.token)
+        change = _Awaited(owner=owner, namespace=namespace, name=name, uid=uid, until=until)
+        self._awaited[change.token] = change
+        self._tokens.setdefault(owner, set()).add(change.token)
 
     def _met(self, token: str) -> _Awaited | None:
-        found = self._awaited.pop(token, None)
-        if found is not None:
-            tokens = self._tokens[found.owner]
+        change = self._awaited.pop(token, None)
+        if change is not None:
+            tokens = self._tokens[change.owner]
             tokens.discard(token)
             if not tokens:
-                del self._tokens[found.owner]
-        return found
+                del self._tokens[change.owner]
+        return change
 
     def _settled(self, owner: str, name: str) -> None:
         names = self._doubtful.get(owner)
@@ -314,10 +328,10 @@ class Expectations:
                 del self._doubtful[owner]
 
 
-async def _stands(one: _Awaited, api: Reads[T]) -> bool:
-    """Whether the change was made, and not undone, so that the cache will show it some time."""
+async def _stands(change: _Awaited, api: Reads[T]) -> bool:
+    """Tell whether the change was made and is still in force, so that the cache will show it."""
     try:
-        live = await api.get(one.name, namespace=one.namespace)
+        live = await api.get(change.name, namespace=change.namespace)
     except NotFound:
-        return bool(one.uid)
-    return not one.uid or live.uid != one.uid or live.is_deleting
+        return bool(change.uid)
+    return not change.uid or live.uid != change.uid or live.is_deleting

@@ -1,14 +1,15 @@
-"""The workers of a queue: as many as declared, and one more for each that is held up.
+"""Workers of a queue: a fixed number, plus overflow workers for slow keys.
 
-A reconcile whose call hangs holds its worker until the deadline of the call, which may be a
-quarter of an hour away, and all other keys behind it. So when it has lasted `HELD_UP_S`,
-another worker is lent, at most `MOST_LENT` of them; one goes when the first comes back. A key
-that held up a worker when it was last in work gets a lent one from the start, and waits where
-there is none to lend: it never takes the last free worker from keys that hold up none. It
-is trusted again when it was dealt with quickly and without an error.
+A reconcile with a hanging call holds its worker until the call's deadline, perhaps a quarter of an
+hour. Other keys would have to wait. So a reconcile that lasts `HELD_UP_S` is slow, and an overflow
+worker starts, at most `MOST_LENT` of them. One worker ends when a slow reconcile is over.
 
-A `Turn` bounds what is worked on at once without counting the wait for a cloud: a worker takes one
-for its reconcile and puts it down around each call that may take long.
+A key that was slow last time is set apart in the queue. It gets an overflow worker from the start,
+or waits: it never takes the last free worker. The key is set back among the others after a
+reconcile that was quick and did work without an error.
+
+A `Turn` bounds concurrent work without counting the wait for a cloud: a worker acquires one for
+its reconcile and releases it during each call that may be slow.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ccm.kube.workqueue import ShutDown, WorkQueue
 
 
 class Turn:
-    """One turn; `async with turn` takes it.
+    """Concurrency slot; `async with turn` acquires it.
 
     Args:
-        free: counts those that are left.
+        free: semaphore of the free slots.
     """
 
     def __init__(self, free: asyncio.Semaphore) -> None:
@@ -45,9 +46,9 @@ class Turn:
 
     @asynccontextmanager
     async def put_down(self) -> AsyncIterator[None]:
-        """Without it for as long as the block runs; waits for one afterwards.
+        """Release the slot while the block runs, then acquire one again.
 
-        Not after a cancellation, which must not wait for anybody.
+        After a cancellation the slot is not acquired: the task must end without waiting.
         """
         self._put_down()
         try:
@@ -68,10 +69,10 @@ class Turn:
 
 
 HELD_UP_S = 30.0
-"""A reconcile that lasts longer holds up its worker."""
+"""A reconcile that lasts longer is slow."""
 
 MOST_LENT = 16
-"""Most workers that are lent at the same time: each may mean one more call to the cloud."""
+"""Limit of overflow workers: each may mean one more concurrent call to the cloud."""
 
 _LENT = metrics.gauge(
     "ccm_workers_lent",
@@ -81,13 +82,14 @@ _LENT = metrics.gauge(
 
 
 class Workers:
-    """The workers of one controller, and their queue.
+    """Workers of one controller, and their queue.
 
     Args:
         name: in logs and task names.
-        queue: name of the queue.
-        take: one reconcile; whether it did something, without an error. It lets none through.
-        count: how many keys are in work at once, apart from those that hold up a worker.
+        queue: value of the label `name` of the work-queue metrics.
+        take: reconciles one key; returns whether it did work without an error. It must not
+            raise.
+        count: number of workers, without overflow workers.
     """
 
     def __init__(
@@ -111,12 +113,12 @@ class Workers:
         _LENT.labels(queue).set_function(lambda: self._lent)
 
     def start(self, group: Group) -> None:
-        """Work as tasks of that group from now on."""
+        """Start the workers as tasks of the group."""
         self._group = group
         self._fill_up()
 
     def busy_s(self, key: str) -> float | None:
-        """Return for how long a worker has had the key in hand; None: none has."""
+        """Return the seconds a worker has held the key; None: no worker holds it."""
         if key not in self._since:
             return None
         return round(asyncio.get_running_loop().time() - self._since[key][0], 3)
@@ -132,7 +134,7 @@ class Workers:
             self._group.start(self._work(), name=f"{self._name}-worker-{next(self._numbers)}")
 
     def _can_spare(self) -> bool:
-        """Whether a worker stays free when another takes a key that will hold it up."""
+        """Tell whether a worker stays free if another takes a key that was slow."""
         return self._count + min(len(self._slow) + 1, MOST_LENT) > len(self._since) + 1
 
     async def _work(self) -> None:
@@ -151,7 +153,7 @@ class Workers:
         if self.queue.is_apart(key):
             self._lend(key, worker)
         if self._look_at is None:
-            # One timer for all of them: most are through long before it ends.
+            # One timer for all keys: most reconciles end long before it fires.
             self._look_at = loop.call_later(HELD_UP_S, self._look)
         went_well = False
         try:
@@ -163,16 +165,16 @@ class Workers:
                 self._used_up.is_over()
             took_long = loop.time() - began >= HELD_UP_S
             if took_long or went_well:
-                # A quick failure proves nothing, as a call that was given up is refused at once;
-                # nor does a look that found nothing to do.
+                # A quick failure does not prove that the key is fast again: a call that follows an
+                # abandoned one is refused at once. Nor does a reconcile without work.
                 self.queue.set_apart(key, took_long)
             self.queue.done(key)
 
     def _look(self) -> None:
-        """Lend a worker for each that is held up, and look again when the next one may be."""
+        """Start an overflow worker for each slow reconcile, and set the timer for the next one."""
         self._look_at = None
         loop = asyncio.get_running_loop()
-        for key, (began, worker) in list(self._since.items()):  # in the order of their beginning
+        for key, (began, worker) in list(self._since.items()):  # oldest first
             if began + HELD_UP_S > loop.time():
                 self._look_at = loop.call_at(began + HELD_UP_S, self._look)
                 return
@@ -180,7 +182,7 @@ class Workers:
 
     def _lend(self, key: str, worker: asyncio.Task[Any] | None) -> None:
         if key in self._slow or worker is None or worker.cancelling():
-            return  # when it is cancelled, the group ends and takes in nobody any more
+            return  # a cancelled worker means that the group ends: it takes no new task
         self._slow.add(key)
         if len(self._slow) >= MOST_LENT:
             self._used_up.goes_on(workers=MOST_LENT)

@@ -1,9 +1,9 @@
-"""Writing to the API server: planned for the state it meets, read again where that moved on.
+"""Writes to the API server: patches planned from the current object, replanned on conflict.
 
-A write is a pure function from the object to a patch, bound to its version or UID (see
-`ccm.model.patches`). When the server refuses it because the object changed, the object is
-read again, past the cache, and the patch decided anew. What was written is remembered until
-the cache has it, so that a reconcile never works on a state from before its own write.
+A write is a pure function from an object to a patch, bound to the object's version or UID (see
+`ccm.model.patches`). When the API server rejects the patch because the object changed, the writer
+reads the object past the cache and plans the patch again. The writer remembers its result until
+the cache has it, so that no reconcile works on a state older than its own write.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ T = TypeVar("T", bound=KubeObject)
 T_co = TypeVar("T_co", bound=KubeObject, covariant=True)
 
 ATTEMPTS = 5
-"""Attempts of one write unless told otherwise (Go cloud-provider, taint helpers)."""
+"""Default number of attempts of one write (Go cloud-provider, taint helpers)."""
 
 
 class Writes(Protocol[T_co]):
-    """What a writer asks of the API server about one kind (a `Resource`)."""
+    """Read and patch requests for one kind; implemented by `Resource`."""
 
     async def get(self, name: str, *, namespace: str = "") -> T_co:
-        """Read from the API server."""
+        """Read one object from the API server."""
         ...
 
     async def patch_strategic(
         self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T_co:
-        """Strategic merge patch; the object as it is then."""
+        """Send a strategic merge patch; return the patched object."""
         ...
 
     async def patch_merge(
         self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T_co:
-        """JSON merge patch; the object as it is then."""
+        """Send a JSON merge patch; return the patched object."""
         ...
 
 
 class Deletes(Writes[T_co], Protocol[T_co]):
-    """Deletes objects too."""
+    """`Writes` and delete requests."""
 
     async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
-        """Delete, only if the object still has this UID."""
+        """Delete the object, with its UID as precondition if one is given."""
         ...
 
 
@@ -61,8 +61,8 @@ class Step(Generic[T]):
     """One request of a write.
 
     Attributes:
-        plan: the patch that the object needs; None = none. Raises `StaleObject` where the
-            object is not what the write was meant for any more.
+        plan: returns the patch that the object needs; None = none. Raises `StaleObject` when
+            the write no longer applies to the object.
         subresource: `status`, `scale`, or empty for the object itself.
     """
 
@@ -71,12 +71,12 @@ class Step(Generic[T]):
 
 
 class Written(NamedTuple, Generic[T]):
-    """How a write ended.
+    """Result of a write.
 
     Attributes:
-        obj: the object as it is then; None: it is gone.
-        changed: whether anything was written. On a conflict somebody else may have written
-            the same, and there is nothing left to do.
+        obj: the object after the write; None: it is gone.
+        changed: whether a patch was sent. False also when another client wrote the same values
+            before a retry.
     """
 
     obj: T | None
@@ -84,15 +84,15 @@ class Written(NamedTuple, Generic[T]):
 
 
 class Writer(Generic[T]):
-    """Changes objects of one kind.
+    """Optimistic-concurrency writes to objects of one kind.
 
     Args:
         api: the requests.
-        cache: the objects as a controller sees them; with it the writer remembers what it
-            wrote until the cache has it, see `newest`.
+        cache: the controller's cache; with it the writer remembers its writes until the cache
+            has them, see `newest`.
         strategic: send strategic merge patches; custom resources take JSON merge patches only.
-        attempts: how often one write is tried while others change the object.
-        pause_s: seconds before the third attempt and each later one, up to doubled.
+        attempts: attempts of one write while other clients change the object.
+        pause_s: minimum seconds before the third and each later attempt; the maximum is twice that.
         rng: jitter of that pause.
     """
 
@@ -115,15 +115,14 @@ class Writer(Generic[T]):
         self._latest: dict[str, T] = {}
 
     async def change(self, obj: T, *steps: Step[T]) -> Written[T]:
-        """Write what the steps say of the object as it is.
+        """Apply the steps to the object, and retry them on conflict.
 
-        An object that was made anew under the same name counts as gone.
+        An object that was recreated under the same name counts as gone.
 
         Raises:
-            StaleObject: a step says so.
-            Conflict, Invalid: others changed the object at every attempt, or the patch is
-                wrong.
-            KubeError: the API server did not answer, or refuses for another reason.
+            StaleObject: a step raised it.
+            Conflict, Invalid: the object changed at every attempt, or the patch is wrong.
+            KubeError: the API server did not answer, or refused for another reason.
         """
         uid, changed = obj.uid, False
         for attempt in range(1, self._attempts + 1):
@@ -139,7 +138,7 @@ class Writer(Generic[T]):
             except (Conflict, Invalid) as error:
                 if attempt == self._attempts or not (
                     isinstance(error, Conflict)
-                    # Another object has the name by now.
+                    # The UID differs: another object has the name by now.
                     or any(cause.field == "metadata.uid" for cause in error.causes)
                 ):
                     raise
@@ -154,7 +153,7 @@ class Writer(Generic[T]):
         raise AssertionError("the last attempt returns or raises")
 
     def newest(self, cached: T) -> T:
-        """The cached state, or that of our last write where the cache lags behind it."""
+        """Return the cached object, or the result of the last write if the cache lags behind it."""
         latest = self._latest.get(cached.key)
         if latest is not None and not cached.lags_behind(latest):
             del self._latest[cached.key]
@@ -162,23 +161,23 @@ class Writer(Generic[T]):
         return latest or cached
 
     def forget(self, key: str) -> None:
-        """The object is gone."""
+        """Drop the remembered write of an object that is gone."""
         self._latest.pop(key, None)
 
     async def _request(self, obj: T, patch: Patch, subresource: str) -> T:
         after = await self._send(obj.name, patch, namespace=obj.namespace, subresource=subresource)
-        # What the cache has no more was deleted, which it may learn before we have the answer.
+        # An object missing from the cache was deleted: the watch event may precede the response.
         if self._cache is not None and self._cache.get(after.key) is not None:
             self._latest[after.key] = after
         return after
 
 
 async def delete(api: Deletes[T], obj: T) -> bool:
-    """Delete this very object; False when it was gone already.
+    """Delete the object with this UID; return False if it was already gone.
 
     Raises:
-        StaleObject: another object has its name by now.
-        KubeError: the API server did not answer, or refuses.
+        StaleObject: another object has the name by now.
+        KubeError: the API server did not answer, or refused.
     """
     try:
         await api.delete(obj.name, namespace=obj.namespace, uid=obj.uid)
@@ -190,7 +189,7 @@ async def delete(api: Deletes[T], obj: T) -> bool:
 
 
 class Recorder(Protocol):
-    """Where events go (an `EventRecorder`)."""
+    """Event recorder; implemented by `EventRecorder`."""
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Record an event of kind `Normal` or `Warning`; never blocks."""
