@@ -1,6 +1,6 @@
-"""A forecast: each field of each object and each thing in the cloud that would change. Pure.
+"""Forecast as values: each changed field of an object and each changed resource in the cloud. Pure.
 
-It is read by people as lines like those of a diff, and by programs as plain values.
+`lines` formats a forecast like a diff, `document` as plain values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ccm.model.meta import KubeObject
 from ccm.planning.cloud import CloudChange
 
 SHOWN = 20
-"""Most names of members that are told."""
+"""Limit of listed load balancer members."""
 
 _ENSURE = LoadBalancer.ensure_load_balancer.__name__
 _UPDATE = LoadBalancer.update_load_balancer.__name__
@@ -42,9 +42,9 @@ _CHANCE = (
     "lastUpdateTime",
     "lastTransitionTime",
     f"[{ANNOTATION_TOKEN_ID}]",
-    f"[{ANNOTATION_CREATION}]",  # it goes with the write that stores the provider ID
+    f"[{ANNOTATION_CREATION}]",  # the write that stores the provider ID removes it
 )
-"""How paths end of what is another at each attempt, and says nothing."""
+"""Path suffixes of fields that differ at each run without a meaning."""
 
 _OF_THE_SERVER = ("resourceVersion", "generation", "creationTimestamp", "uid")
 """Metadata that the API server sets at each write or for each new object."""
@@ -57,7 +57,7 @@ WITH_ITS_MACHINE = "with Machine {}"
 
 
 class Action(Enum):
-    """What happens to it."""
+    """Kind of a change."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -66,7 +66,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """An object of the cluster; a route of the cloud goes by its range."""
+    """Object of the cluster; the name of a route is its destination CIDR."""
 
     kind: str
     namespace: str
@@ -79,16 +79,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that would differ.
+    """One difference.
 
     Attributes:
-        subject: of what.
-        action: what happens.
-        what: a field's path, the kind of the object itself, or what there is in the cloud.
-        old: as it is; None where it is not there or not known.
-        new: as it would be; None where it would not be there or nobody knows.
-        after_s: seconds that the daemon would wait first.
-        note: on what it depends; empty = on nothing.
+        subject: the changed object.
+        action: kind of the change.
+        what: path of a field, kind of the object as a whole, or name of the cloud resource.
+        old: current value; None if it is absent or unknown.
+        new: future value; None if it is absent or unknown.
+        after_s: seconds the daemon would wait first.
+        note: condition of the change; empty = none.
     """
 
     subject: Subject
@@ -102,7 +102,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A message to people about an object."""
+    """Event about an object that the daemon would record."""
 
     subject: Subject
     reason: str
@@ -111,14 +111,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What the daemon would do.
+    """Changes the daemon would make.
 
     Attributes:
-        changes: what would differ, by object.
-        held: deletions that would be held back, why, and how to allow them.
-        warnings: other messages to people about objects.
-        left_out: controllers that would not run -> why.
-        failures: why it is not known what would be done, a line each.
+        changes: differences, by object.
+        held: blocked deletions, with the reason and how to allow them.
+        warnings: other events about objects.
+        left_out: controllers that would not run -> reason.
+        failures: reasons why the forecast is incomplete, a line each.
     """
 
     changes: Sequence[Change] = ()
@@ -129,13 +129,17 @@ class Forecast:
 
     @property
     def deletions(self) -> Sequence[Change]:
-        """Nodes, load balancers, routes and VMs that would go."""
+        """Deletions of nodes, load balancers, routes and VMs."""
         whole = ("Node", BALANCER, ROUTE, VM)
-        return [one for one in self.changes if one.action is Action.DELETE and one.what in whole]
+        return [
+            change
+            for change in self.changes
+            if change.action is Action.DELETE and change.what in whole
+        ]
 
 
 When = Callable[[float], int]
-"""From a moment of the monotonic clock to the seconds that the daemon would wait first."""
+"""Function from a monotonic time to the seconds the daemon would wait until then."""
 
 _Fields = Mapping[tuple[str, str], str]
 
@@ -143,10 +147,10 @@ _Fields = Mapping[tuple[str, str], str]
 def of_object(
     kind: str, before: KubeObject | None, after: KubeObject | None, *, after_s: int
 ) -> Iterator[Change]:
-    """What differs between two states of an object; None: it is not there."""
-    one = before or after
-    assert one is not None, "there is an object"
-    subject = Subject(kind, one.namespace, one.name)
+    """Yield the differences between two states of an object; None: it does not exist."""
+    obj = before or after
+    assert obj is not None, "there is an object"
+    subject = Subject(kind, obj.namespace, obj.name)
     if after is None:
         yield Change(subject=subject, action=Action.DELETE, what=kind, after_s=after_s)
         return
@@ -164,11 +168,11 @@ def of_object(
 
 
 def of_call(call: CloudChange, *, after_s: int, namespace: str = "") -> Change:
-    """Return what a call to the cloud changes.
+    """Return the change that a call to the cloud makes.
 
     Args:
-        call: to the cloud.
-        after_s: seconds that the daemon would wait first.
+        call: the recorded call.
+        after_s: seconds the daemon would wait first.
         namespace: of Machines.
     """
     verb, arguments = call.verb, call.arguments
@@ -214,23 +218,32 @@ def _subject_of(arguments: Mapping[str, Any], namespace: str) -> Subject:
 
 
 def tidied(found: Iterable[Change]) -> Sequence[Change]:
-    """Each once, by object; what an ensure sets anyway is not told beside it."""
-    once: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
+    """Sort the changes by object and merge duplicates.
+
+    Member updates of a load balancer that is ensured as well are dropped.
+    """
+    merged: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
     for change in found:
         again = change.what in (BALANCER, MEMBERS)
         values = (None, None) if again else (change.old, change.new)
         key = (change.subject, change.what, change.action, *values)
-        # Told is when it begins, and what it comes to.
-        once[key] = replace(change, after_s=once[key].after_s) if key in once else change
+        # The time of the first occurrence, the values of the last.
+        merged[key] = replace(change, after_s=merged[key].after_s) if key in merged else change
     ensured = {
-        one.subject
-        for one in once.values()
-        if one.what == BALANCER and one.action is not Action.DELETE
+        change.subject
+        for change in merged.values()
+        if change.what == BALANCER and change.action is not Action.DELETE
     }
-    told = [one for one in once.values() if one.what != MEMBERS or one.subject not in ensured]
-    # What there is in the cloud before the fields that tell of it.
+    kept = [
+        change
+        for change in merged.values()
+        if change.what != MEMBERS or change.subject not in ensured
+    ]
+    # Cloud resources before the fields that reflect them.
     clouds = (BALANCER, MEMBERS, VM)
-    return sorted(told, key=lambda one: (one.subject, one.after_s, one.what not in clouds))
+    return sorted(
+        kept, key=lambda change: (change.subject, change.after_s, change.what not in clouds)
+    )
 
 
 def _members(nodes: Sequence[Node]) -> str:
@@ -240,20 +253,20 @@ def _members(nodes: Sequence[Node]) -> str:
 
 
 def _fields(obj: KubeObject) -> _Fields:
-    """What can be told apart: (path, element of a list that is a set) -> text."""
+    """Return the comparable fields of an object: (path, element of a set-like list) -> text."""
     body = msgspec.to_builtins(document_of(obj))
     if isinstance(obj, Secret):
         body = {"metadata": body["metadata"]}
-    found = dict(_flat("", body))
+    fields = dict(_flat("", body))
     for key in _OF_THE_SERVER:
-        found.pop((f"metadata.{key}", ""), None)
-    return {key: text for key, text in found.items() if not key[0].endswith(_CHANCE)}
+        fields.pop((f"metadata.{key}", ""), None)
+    return {key: text for key, text in fields.items() if not key[0].endswith(_CHANCE)}
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[tuple[str, str], str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            # Keys of labels have dots.
+            # Label keys contain dots, so they are quoted with brackets.
             step = f"[{key}]" if "." in key or "/" in key else f".{key}" if path else key
             yield from _flat(f"{path}{step}", inner)
     elif isinstance(value, list):
@@ -264,50 +277,58 @@ def _flat(path: str, value: Any) -> Iterator[tuple[tuple[str, str], str]]:
 
 def _listed(path: str, value: list[Any]) -> Iterator[tuple[tuple[str, str], str]]:
     if path == "status.conditions":
-        for one in value:
-            told = f"{one.get('status', '')} ({one.get('reason', '')})"
-            yield (f"{path}[{one.get('type', '')}]", ""), told
+        for condition in value:
+            text = f"{condition.get('status', '')} ({condition.get('reason', '')})"
+            yield (f"{path}[{condition.get('type', '')}]", ""), text
     elif path == "status.addresses":
-        kinds = dict.fromkeys(one.get("type", "") for one in value)
+        kinds = dict.fromkeys(entry.get("type", "") for entry in value)
         for kind in kinds:
-            mine = [one.get("address", "") for one in value if one.get("type", "") == kind]
-            yield (f"{path}[{kind}]", ""), ", ".join(mine)
+            addresses = [
+                entry.get("address", "") for entry in value if entry.get("type", "") == kind
+            ]
+            yield (f"{path}[{kind}]", ""), ", ".join(addresses)
     elif path == "spec.taints":
-        for one in value:
-            equals = f"={one['value']}" if one.get("value") else ""
-            told = f"{one.get('key', '')}{equals}:{one.get('effect', '')}"
-            yield (path, told), told
+        for taint in value:
+            equals = f"={taint['value']}" if taint.get("value") else ""
+            text = f"{taint.get('key', '')}{equals}:{taint.get('effect', '')}"
+            yield (path, text), text
     elif path == "metadata.finalizers":
-        for one in value:
-            yield (path, one), one
+        for finalizer in value:
+            yield (path, finalizer), finalizer
     elif path == "status.loadBalancer.ingress":
-        yield (path, ""), ", ".join(one.get("ip") or one.get("hostname", "") for one in value)
+        yield (path, ""), ", ".join(entry.get("ip") or entry.get("hostname", "") for entry in value)
     else:
         yield (path, ""), msgspec.json.encode(value).decode()
 
 
-# --- for people and programs --------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 _SIGNS: Mapping[Action, str] = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
-"""What a line begins with."""
+"""First character of a change."""
 
 _ATTENTION = "!"
-"""How a line begins that asks for attention."""
+"""First character of a line that needs attention."""
 
 
 def lines(found: Forecast) -> Iterator[str]:
-    """The lines, object by object; a sign is at the beginning, or two blanks behind it."""
-    told = [*((one, "held") for one in found.held), *((one, one.reason) for one in found.warnings)]
-    subjects = {one.subject for one in found.changes} | {one.subject for one, _ in told}
+    """Yield the lines of a forecast by object; a change has its sign after two blanks."""
+    notices = [
+        *((notice, "held") for notice in found.held),
+        *((notice, notice.reason) for notice in found.warnings),
+    ]
+    subjects = {change.subject for change in found.changes} | {
+        notice.subject for notice, _ in notices
+    }
     by_subject = {
-        subject: list(each) for subject, each in groupby(found.changes, lambda one: one.subject)
+        subject: list(group)
+        for subject, group in groupby(found.changes, lambda change: change.subject)
     }
     for subject in sorted(subjects):
         yield str(subject)
-        yield from (f"  {_change(one)}" for one in by_subject.get(subject, ()))
-        for one, word in told:
-            if one.subject == subject:
-                yield f"  {_ATTENTION} {word}: {_line(one.message)}"
+        yield from (f"  {_change(change)}" for change in by_subject.get(subject, ()))
+        for notice, word in notices:
+            if notice.subject == subject:
+                yield f"  {_ATTENTION} {word}: {_line(notice.message)}"
     for name, why in found.left_out.items():
         yield f"{name} is {_line(why)}"
     for failure in found.failures:
@@ -315,10 +336,10 @@ def lines(found: Forecast) -> Iterator[str]:
 
 
 def summary(found: Forecast) -> str:
-    """One line about all of it."""
+    """Return the forecast in one line."""
     parts = []
     if found.changes:
-        objects = len({one.subject for one in found.changes})
+        objects = len({change.subject for change in found.changes})
         parts.append(f"{_count(len(found.changes), 'change')} to {_count(objects, 'object')}")
     elif not found.failures:
         parts.append("nothing to do")
@@ -330,47 +351,47 @@ def summary(found: Forecast) -> str:
 
 
 def document(found: Forecast) -> Mapping[str, object]:
-    """Everything as plain values."""
+    """Return the forecast as plain values."""
     return {
         "summary": summary(found),
         "changes": [
             {
-                "object": dataclasses.asdict(one.subject),
-                "action": one.action.value,
-                **{key: getattr(one, key) for key in ("what", "old", "new")},
-                "afterSeconds": one.after_s,
-                "note": one.note,
+                "object": dataclasses.asdict(change.subject),
+                "action": change.action.value,
+                **{key: getattr(change, key) for key in ("what", "old", "new")},
+                "afterSeconds": change.after_s,
+                "note": change.note,
             }
-            for one in found.changes
+            for change in found.changes
         ],
         "held": _as_told(found.held),
         "warnings": _as_told(found.warnings),
         "leftOut": dict(found.left_out),
-        "failures": [_line(one) for one in found.failures],
+        "failures": [_line(failure) for failure in found.failures],
     }
 
 
-def _change(one: Change) -> str:
-    sign = _SIGNS[one.action]
-    after = f"after {format_duration(timedelta(seconds=one.after_s))}" if one.after_s else ""
-    if one.what == one.subject.kind:
-        told = f"would delete{f' {after}' if after else ''}"
-        return f"{sign} {told}{f' ({one.note})' if one.note else ''}"
-    values = [_line(text) for text in (one.old, one.new) if text is not None]
-    what = "" if one.what == ROUTE else one.what
-    told = ": ".join(filter(None, (what, " → ".join(values))))
-    hints = ", ".join(filter(None, (after, one.note)))
-    return f"{sign} {told}{f' ({hints})' if hints else ''}"
+def _change(change: Change) -> str:
+    sign = _SIGNS[change.action]
+    after = f"after {format_duration(timedelta(seconds=change.after_s))}" if change.after_s else ""
+    if change.what == change.subject.kind:
+        text = f"would delete{f' {after}' if after else ''}"
+        return f"{sign} {text}{f' ({change.note})' if change.note else ''}"
+    values = [_line(text) for text in (change.old, change.new) if text is not None]
+    what = "" if change.what == ROUTE else change.what
+    text = ": ".join(filter(None, (what, " → ".join(values))))
+    hints = ", ".join(filter(None, (after, change.note)))
+    return f"{sign} {text}{f' ({hints})' if hints else ''}"
 
 
-def _as_told(found: Sequence[Told]) -> Sequence[Mapping[str, object]]:
+def _as_told(notices: Sequence[Told]) -> Sequence[Mapping[str, object]]:
     return [
         {
-            "object": dataclasses.asdict(one.subject),
-            "reason": one.reason,
-            "message": _line(one.message),
+            "object": dataclasses.asdict(notice.subject),
+            "reason": notice.reason,
+            "message": _line(notice.message),
         }
-        for one in found
+        for notice in notices
     ]
 
 

@@ -1,9 +1,8 @@
-"""A handle to a cloud that asks, and writes down what it would change.
+"""Cloud client of the forecast: sends queries, and records changes instead of sending them.
 
-Whether a call changes something is declared on the method itself. One that does is never handed
-on: it is noted and taken for done. Were it handed on all the same, it would be refused right
-before the provider. A question is put once: what the cloud answered, an error included, is what it
-goes on answering, unless somebody wants to hear it again.
+Each method declares whether it changes something. A call to a changing method is recorded and
+taken as successful, never sent. A second guard in front of the provider refuses such a call in any
+case. Answers to queries are cached, errors included, unless `Ledger.remembers` is off.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 NEVER_S = 1e9
-"""When a Service is looked at again of which nobody can know what an ensure would answer."""
+"""Requeue delay after a change with an unknown result: beyond any forecast."""
 
 HARMLESS = (
     errors.NotFound,
@@ -44,30 +43,32 @@ HARMLESS = (
     errors.InvalidArgument,
     errors.FailedPrecondition,
 )
-"""Answers, as the controllers take them; any other error leaves open what the daemon would do."""
+"""Errors that controllers treat as answers; after any other error the forecast is incomplete."""
 
 
 KNOWN: Mapping[str, object] = {
     MachineDriver.initialize_machine.__name__: MachineInfo(),
     MachineDriver.delete_machine.__name__: DeleteMachineResponse(),
 }
-"""Changes of which everybody knows what the cloud answers in the end."""
+"""Changes whose final result is known."""
 
 
 class ChangeRefused(errors.Internal):
-    """A change was about to reach the provider. A defect of ours; nothing was changed."""
+    """A change was about to reach the provider: a bug of this program. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudChange:
-    """A call that would change something in the cloud.
+    """Call that would change something in the cloud.
 
     Attributes:
-        verb: the method.
-        arguments: what it would be called with, by the names of the parameters.
-        at_s: when, by the monotonic clock.
-        listed: whether the cloud lists what it is about; None: it lists nothing.
-        adopted: whether that was there before, and a removal releases it.
+        verb: name of the method.
+        arguments: arguments of the call, by parameter name.
+        at_s: time of the call on the monotonic clock.
+        listed: whether the cloud lists the load balancer; None: not known, or the call is about
+            another object.
+        adopted: whether the load balancer existed before the Service, so that a deletion only
+            releases it.
     """
 
     verb: str
@@ -78,7 +79,7 @@ class CloudChange:
 
 
 class Pending:
-    """Questions, and how long ago the last of them was answered."""
+    """Pending queries, and the time of the last answer."""
 
     def __init__(self) -> None:
         self._open = 0
@@ -86,7 +87,7 @@ class Pending:
 
     @contextmanager
     def put(self) -> Iterator[None]:
-        """One is put, and answered at the end."""
+        """Count a query as pending while the block runs."""
         self._open += 1
         try:
             yield
@@ -96,20 +97,20 @@ class Pending:
 
     @property
     def rested_s(self) -> float:
-        """Seconds since the last answer, or the beginning; 0 while one is awaited."""
+        """Seconds since the last answer, or since the start; 0 while a query is pending."""
         return 0.0 if self._open else monotonic() - self._last_at
 
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """What would be changed, and which questions were not answered.
+    """Recorded changes and failed queries.
 
     Attributes:
         changes: in the order of the calls.
-        failures: the method, and what it was about -> why there was no answer.
-        remembers: whether a question is put once; else each is put whenever a controller asks.
-        questions: those that were put to the cloud.
-        new: those of them about something about which nothing had been asked.
+        failures: (method, name of its subject) -> error.
+        remembers: whether answers are cached; else each query is sent every time.
+        questions: all queries sent to the cloud.
+        new: the first queries about each subject.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
@@ -120,11 +121,11 @@ class Ledger:
 
 
 class AskingHandle(Handle):
-    """The handle.
+    """Cloud client that records changes in a ledger.
 
     Args:
         cloud, options: see `Handle`.
-        ledger: where changes and failures are noted.
+        ledger: receives the changes and failures.
     """
 
     def __init__(self, cloud: Cloud, *, ledger: Ledger, **options: Any) -> None:
@@ -136,10 +137,10 @@ class AskingHandle(Handle):
         self._silence: errors.DeadlineExceeded | None = None
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        """Ask, or note a change; see `Handle.call`.
+        """Send a query, or record a change; see `Handle.call`.
 
         Raises:
-            RetryAfter: nobody knows what this change would answer.
+            RetryAfter: the result of this change cannot be known.
             CloudError: see `Handle.call`.
         """
         operation = self._operation(method, args)
@@ -156,7 +157,7 @@ class AskingHandle(Handle):
         return cast("T", answer)
 
     async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
-        """The last wall before the provider."""
+        """Refuse changes right before the provider: the second guard."""
         if operation.change:
             raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
         return await super()._ask(cloud, operation, method)
@@ -178,42 +179,42 @@ class AskingHandle(Handle):
     async def _answer(
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
-        """The cloud's answer now; an error is a value. A silent cloud is not asked again."""
-        about = (operation.verb, " ".join(filter(None, map(_name, args))))
-        self._ledger.failures.pop(about, None)
-        heard, answer = self._heard, cast("object", self._silence)
+        """Return the cloud's answer or its error. A silent cloud gets no further query."""
+        query = (operation.verb, " ".join(filter(None, map(_name, args))))
+        self._ledger.failures.pop(query, None)
+        answers_before, answer = self._heard, cast("object", self._silence)
         try:
             if self._silence is None:
-                # Its turn at the rate limit is waited for as well.
+                # Real time passes during the call, and during the wait for the rate limiter.
                 with held():
                     answer = await super().call(method, *args)
         except errors.CloudError as error:
             answer = error
         if not isinstance(answer, errors.DeadlineExceeded):
             self._heard += 1
-        elif self._heard == heard and self._silence is None:
-            # Nothing came for a whole deadline, of this question or of another: who goes on asking
-            # waits once for each question.
+        elif self._heard == answers_before and self._silence is None:
+            # No query got an answer for a whole deadline. Each further query would wait for its
+            # own deadline, so no further one is sent.
             self._silence = errors.DeadlineExceeded(f"not asked after another got: {answer}")
         if isinstance(answer, errors.CloudError) and not isinstance(answer, HARMLESS):
-            self._ledger.failures[about] = answer
+            self._ledger.failures[query] = answer
         return answer
 
     async def _noted(self, operation: Operation) -> None:
         service, at_s = operation.arguments.get("service"), monotonic()
-        found = await self._listed(service) if isinstance(service, Service) else None
+        records = await self._listed(service) if isinstance(service, Service) else None
         self._ledger.changes.append(
             CloudChange(
                 verb=operation.verb,
                 arguments=operation.arguments,
                 at_s=at_s,
-                listed=None if found is None else bool(found),
-                adopted=any(record.adopted for record in found or ()),
+                listed=None if records is None else bool(records),
+                adopted=any(record.adopted for record in records or ()),
             )
         )
 
     async def _listed(self, service: Service) -> Sequence[LoadBalancerRecord] | None:
-        """The load balancer that the cloud lists for a Service; None: nobody knows."""
+        """Return the load balancers the cloud lists for a Service; None: not known."""
         if not self.offers(LoadBalancerDigests):
             return None
         cluster = self.cluster_name
@@ -225,18 +226,20 @@ class AskingHandle(Handle):
         return [record for record in listing if record.name == name]
 
     def _after_changes(self, listed: Sequence[Route]) -> Sequence[Route]:
-        """The routes as they would be by now."""
-        found = list(listed)
+        """Apply the recorded route changes to the listed routes."""
+        routes = list(listed)
         for change in self._ledger.changes:
             if change.verb == Routes.create_route.__name__:
-                found.append(change.arguments["route"])
-            elif change.verb == Routes.delete_route.__name__ and change.arguments["route"] in found:
-                found.remove(change.arguments["route"])
-        return found
+                routes.append(change.arguments["route"])
+            elif (
+                change.verb == Routes.delete_route.__name__ and change.arguments["route"] in routes
+            ):
+                routes.remove(change.arguments["route"])
+        return routes
 
 
 def _mark(argument: object) -> object:
-    """What tells questions apart."""
+    """Return a key that distinguishes queries by this argument."""
     if isinstance(argument, Node):
         return (argument.name, argument.uid, argument.provider_id)
     if isinstance(argument, Service):
@@ -251,7 +254,7 @@ def _mark(argument: object) -> object:
 
 
 def _name(argument: object) -> str:
-    """What a question is about, for people."""
+    """Return the name of a query's subject, for messages."""
     if isinstance(argument, MachineRequest):
         return argument.identity.name
     if isinstance(argument, ListMachinesRequest):

@@ -1,9 +1,9 @@
-"""Runs the daemon's controllers over a copy of the cluster, and gathers what they would do.
+"""Forecast: runs the daemon's controllers over a copy of the cluster, and collects their changes.
 
-The copy lies in the in-memory API server, which the controllers may write. It holds what the
-daemon's types hold; objects that cannot be decoded are known by their keys, as they are to a
-daemon. The copy has no way to the API server it was read from, and checks nothing, since that
-server has accepted its objects.
+The copy is in the fake API server, where the controllers may write. It has the fields of the
+daemon's types; objects that cannot be decoded are known by key only, as in the daemon. The copy
+has no connection to the real API server. It validates nothing, since that server has accepted the
+objects.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ K = TypeVar("K", bound=KubeObject)
 _EVERY_CHANGE = 10_000_000
 
 LEAST_S = 90.0
-"""Shortest time that is looked ahead: a deletion, and what follows from it at the slow pace of
-routes and load balancers."""
+"""Minimum length of a forecast: a deletion and its consequences at the slow pace of routes and load
+balancers."""
 
 MARGIN_S = 30.0
-"""Time for what follows from the last thing that the daemon waits for."""
+"""Time for the consequences of the daemon's longest wait."""
 
 ANSWER_S = 30.0
-"""Longest time for one answer of the API server, however often it asks to be asked again."""
+"""Time limit for one answer of the API server, including retries that it asks for."""
 
 SPARE_S = 0.5
-"""Time for a second answer to come, and for what is done about it."""
+"""Time for a second answer and the reaction to it."""
 
 SHOWN = 5
-"""Most objects that are named of those about which the cloud gave no answer."""
+"""Limit of listed objects whose query failed, per method."""
 
 _OF_MACHINES = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 _GUARDED = (MACHINES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
 
 FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES, *_OF_MACHINES, SECRETS)
-"""Kinds that controllers follow."""
+"""Kinds that controllers watch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +82,11 @@ class Copy(Generic[K]):
     """All objects of one kind.
 
     Attributes:
-        before: by key, as they were read.
-        now: by key, as they are by now.
-        malformed: keys of those that cannot be decoded.
-        touched: key -> when it was first written, or went, by the monotonic clock.
-        last: key -> the last state of each that was touched.
+        before: by key, as read from the cluster.
+        now: by key, in their current state.
+        malformed: keys of objects that cannot be decoded.
+        touched: key -> monotonic time of the first write, or of the deletion.
+        last: key -> last state of each touched object.
     """
 
     before: Mapping[str, K]
@@ -103,10 +103,10 @@ class _History:
 
 
 class ClusterCopy:
-    """The copy; it makes clients as `ccm.app.clients.Clients` does.
+    """The copy; it creates clients like `ccm.app.clients.Clients`.
 
     Attributes:
-        served: plurals of the machine objects that the cluster serves; None: not known.
+        served: plurals of the machine resources that the cluster serves; None: not known.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class ClusterCopy:
         self._transport = MemoryTransport(self._store, is_strict=False)
 
     def serve(self, plurals: Collection[str]) -> None:
-        """Serve the machine objects of these plurals, as the cluster does."""
+        """Serve the machine resources with these plurals."""
         self.served = plurals
         for definition in crds.DEFINITIONS:
             kind = kinds.custom(dict(crds.manifest(definition)))
@@ -127,19 +127,19 @@ class ClusterCopy:
     def load(
         self, kind: Kind[K], objects: Mapping[str, K], *, malformed: Collection[str] = ()
     ) -> None:
-        """These are all the objects of a kind."""
+        """Set all objects of a kind; `malformed` are the keys of undecodable ones."""
         self._loaded[kind] = objects, malformed
         served = self._served(kind)
         assert served is not None, kind.plural
         for key, obj in objects.items():
             body = msgspec.to_builtins(document_of(obj))
-            # An odd time or number, which that server let pass, stays as it is.
+            # A malformed time or number that the real API server accepted stays as it is.
             with suppress(schema.WrongTypeError):
                 body = served.clean(body)
             self._store.restore(served, key, body)
         for key in malformed:
             namespace, _, name = key.rpartition("/")
-            # No decoder takes such finalizers.
+            # The type of `finalizers` is wrong, so decoding fails.
             stub = {"name": name, "namespace": namespace, "finalizers": 0}
             self._store.restore(served, key, {"metadata": stub})
 
@@ -151,14 +151,16 @@ class ClusterCopy:
         stored = () if served is None else tuple(self._store.collection(served))
         return Copy(
             before=before,
-            now={one.key: kind.decode(one.raw) for one in stored if one.key not in malformed},
+            now={
+                entry.key: kind.decode(entry.raw) for entry in stored if entry.key not in malformed
+            },
             malformed=malformed,
             touched=history.touched,
             last={key: kind.decode(raw) for key, raw in history.last.items()},
         )
 
     def named(self, name: str) -> Client:
-        """Return a client; all write the same copy."""
+        """Return a client; all clients write to the same copy."""
         return self._transport.client(name)
 
     def _served(self, kind: Kind[Any]) -> kinds.Kind | None:
@@ -173,24 +175,24 @@ class ClusterCopy:
 
 
 class _Events:
-    """Gathers what people would be told, in place of an event recorder."""
+    """Event recorder that collects warnings."""
 
     def __init__(self) -> None:
         self.warnings: dict[tuple[Subject, str], str] = {}
 
     def recorder(self, component: str) -> _Events:
-        """All components tell the same."""
+        """Return the one recorder of all components."""
         del component
         return self
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """The last that was told of each reason counts."""
+        """Keep the last message of each object and reason."""
         if kind == WARNING:
             subject = Subject(reference.kind, reference.namespace, reference.name)
             self.warnings[subject, reason] = message
 
     def told(self) -> Iterator[Told]:
-        """All of it."""
+        """Yield the collected warnings, sorted."""
         for (subject, reason), message in sorted(self.warnings.items()):
             yield Told(subject=subject, reason=reason, message=message)
 
@@ -198,14 +200,14 @@ class _Events:
 async def forecast(
     options: Options, client: Client, cloud: Cloud, *, wait: bool = False
 ) -> Forecast:
-    """Find out what the daemon would do with these flags, from its start on.
+    """Run the controllers with these flags, and return the changes they would make.
 
     Args:
         options: the daemon's flags.
         client: reads the API server.
         cloud: the open provider.
-        wait: whether to wait the time between two denials and to ask again; else what the cloud
-            says now is taken for what it goes on saying.
+        wait: whether to wait in real time between two denials of an instance and query again;
+            else the first answer is reused.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -222,14 +224,16 @@ async def forecast(
         ledger.remembers, began = True, clock.monotonic()
         with hurrying():
             await _rested(work, ledger.questions, horizon_s(options))
-        # What they clear away when they end is not what they would do.
-        left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
+        # Collected before the controllers stop: their clean-up is not part of the forecast.
+        left_out = {
+            name: health.detail for name, health in vitals.controllers.items() if health.detail
+        }
         unusable = _unusable_classes(cluster, cloud)
-        every = gathered(
+        differences = gathered(
             cluster, ledger, lambda at: max(0, int(at - began)), namespace=options.namespace
         )
-        found = Forecast(
-            changes=[*_conditional(_possible(every, cluster, unusable), cluster)],
+        result = Forecast(
+            changes=[*_conditional(_possible(differences, cluster, unusable), cluster)],
             left_out={**left_out, **_waiting(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
@@ -237,14 +241,14 @@ async def forecast(
             (Subject(MACHINE_CLASSES.kind, *key.split("/")), REASON_SPEC_INVALID): text
             for key, text in unusable.items()
         }
-        found = replace(found, warnings=[*_left_alone(cluster)])
-        return _with_events(found, events, _held(options, cluster))
+        result = replace(result, warnings=[*_left_alone(cluster)])
+        return _with_events(result, events, _held(options, cluster))
     finally:
         await cancel_and_join(work)
 
 
 def horizon_s(options: Options) -> float:
-    """How far it is looked ahead, in seconds."""
+    """Return the length of the forecast in seconds."""
     waits = (_between_denials_s(options), options.route_grace_period.total_seconds())
     return max(LEAST_S, MARGIN_S + max(waits))
 
@@ -252,43 +256,43 @@ def horizon_s(options: Options) -> float:
 def gathered(
     cluster: ClusterCopy, ledger: Ledger, after_s: changes.When, *, namespace: str = ""
 ) -> Sequence[Change]:
-    """What differs in a copy of a cluster, and was called for in its cloud.
+    """Return the changes in the copy of the cluster and the recorded calls to the cloud.
 
     Args:
         cluster: the copy.
-        ledger: the calls.
+        ledger: the recorded calls.
         after_s: see `changes.When`.
         namespace: of Machines.
     """
-    found: list[Change] = []
+    differences: list[Change] = []
     for kind in FOLLOWED:
         copy = cluster.of(kind)
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
             if before is None and (now is None or kind is SECRETS):
-                continue  # it comes and goes again, as a bootstrap token does with its VM
+                continue  # transient, like the bootstrap token of a new VM
             if before is not None and before.is_deleting:
                 now = copy.last[key]  # another client deleted it
-            found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
+            differences += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
     calls = [
-        changes.of_call(one, after_s=after_s(one.at_s), namespace=namespace)
-        for one in ledger.changes
+        changes.of_call(call, after_s=after_s(call.at_s), namespace=namespace)
+        for call in ledger.changes
     ]
     machines = cluster.of(MACHINES)
     transient = {
         Subject(MACHINES.kind, *key.split("/"))
         for key in machines.touched.keys() - machines.before.keys() - machines.now.keys()
     }
-    # The VM of a Machine that comes and goes again does so too.
-    found += [one for one in calls if one.subject not in transient]
-    return changes.tidied(found)
+    # The VM of a transient Machine is transient too.
+    differences += [call for call in calls if call.subject not in transient]
+    return changes.tidied(differences)
 
 
 async def copied(options: Options, client: Client) -> ClusterCopy:
-    """What the daemon would follow, and what its brakes remember.
+    """Copy the objects that the daemon would watch, and its deletion record.
 
     Raises:
-        KubeError: it cannot be read.
+        KubeError: the cluster cannot be read.
     """
     cluster = ClusterCopy()
     for kind, where in (await _followed(options, client, cluster)).items():
@@ -311,37 +315,40 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
 async def _followed(
     options: Options, client: Client, cluster: ClusterCopy
 ) -> Mapping[Kind[Any], str]:
-    """What is followed -> in which namespace; and what else is asked before that is told."""
-    found: dict[Kind[Any], str] = {}
+    """Return the watched kinds with their namespaces; load objects that decide about them."""
+    namespaces: dict[Kind[Any], str] = {}
     by_plural = {kind.plural: kind for kind in FOLLOWED}
-    for one in names.enabled(options.controllers):
+    for manifest in names.enabled(options.controllers):
         local = [
-            (resource, where) for verb, resource, where in one.local(options) if verb == "list"
+            (resource, where) for verb, resource, where in manifest.local(options) if verb == "list"
         ]
-        for plural, where in (*((each, "") for each in one.follows), *local):
+        for plural, where in (*((resource, "") for resource in manifest.follows), *local):
             if plural in by_plural:
-                found[by_plural[plural]] = where
-    if MACHINES not in found:
-        return found
+                namespaces[by_plural[plural]] = where
+    if MACHINES not in namespaces:
+        return namespaces
     group = MACHINES.api_version
     answered = await _answered(served.answer(client, group), served.path_of(group))
     known = served.plurals(answered)
     cluster.serve(known)
     system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
     cluster.load(NAMESPACES, {system.key: system})
-    cluster.load(CRDS, {one.key: one for one in [await _crd(client, kind) for kind in _GUARDED]})
+    cluster.load(CRDS, {crd.key: crd for crd in [await _crd(client, kind) for kind in _GUARDED]})
     return {
         kind: where
-        for kind, where in found.items()
+        for kind, where in namespaces.items()
         if kind not in _OF_MACHINES or kind.plural in known
     }
 
 
 async def _crd(client: Client, kind: Kind[Any]) -> CustomResourceDefinition:
-    """The CRD of a kind; where it may not be read, one that stays: the daemon blocks nothing then.
+    """Return the CRD of a kind.
+
+    Where it is missing or forbidden, return a CRD that is not being deleted: the daemon then
+    blocks nothing.
 
     Raises:
-        KubeError: it cannot be read.
+        KubeError: it cannot be read for another reason.
     """
     name = crdguard.name_of(kind)
     try:
@@ -358,10 +365,10 @@ async def _pages(client: Client, kind: Kind[Any], namespace: str) -> AsyncIterat
 
 
 async def _answered(question: Awaitable[T], what: str) -> T:
-    """An answer of the API server, in time.
+    """Await an answer of the API server for at most `ANSWER_S`.
 
     Raises:
-        KubeError: it is another one, or there is none.
+        KubeError: the answer is an error, or there is none in time.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -372,24 +379,24 @@ async def _answered(question: Awaitable[T], what: str) -> T:
 
 
 def _waiting(options: Options, cluster: ClusterCopy) -> Mapping[str, str]:
-    """Controllers that would wait, for the API server does not know their objects."""
+    """Return the controllers that would wait for missing CRDs -> reason."""
     if cluster.served is None:
         return {}
     why = "waiting: the definitions of Machines are missing; apply manifests/crds.yaml"
     return {
-        one.name: why
-        for one in names.enabled(options.controllers)
-        if MACHINES.plural in one.groups and MACHINES.plural not in cluster.served
+        manifest.name: why
+        for manifest in names.enabled(options.controllers)
+        if MACHINES.plural in manifest.groups and MACHINES.plural not in cluster.served
     }
 
 
 def _between_denials_s(options: Options) -> float:
-    """The period between two questions about a node, its jitter counted in."""
+    """Return the seconds between two queries about a node, with the maximum jitter."""
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
 async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) -> None:
-    """Let the controllers work until such questions have been answered for so long."""
+    """Let the controllers run until no query was pending for that many seconds."""
     began = clock.monotonic()
     while (left_s := seconds - min(questions.rested_s, clock.monotonic() - began)) > 0:
         await asyncio.wait({work}, timeout=left_s)
@@ -398,85 +405,91 @@ async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) 
 
 
 def _unusable_classes(cluster: ClusterCopy, cloud: Cloud) -> Mapping[str, str]:
-    """Keys of the classes of which no VM can be created -> why, as `kube-ccm doctor` says too."""
+    """Return the keys of MachineClasses that cannot create a VM -> fault, as in `doctor`."""
     secrets = cluster.of(SECRETS).now
-    found = dict[str, str]()
-    for one in cluster.of(MACHINE_CLASSES).now.values():
+    unusable = dict[str, str]()
+    for machine_class in cluster.of(MACHINE_CLASSES).now.values():
         view = resolve(
-            one,
+            machine_class,
             lambda namespace, name: secrets.get(f"{namespace}/{name}"),
             providers=cloud.machine_providers,
         )
-        if told := view.faults or refusals(one):
-            found[one.key] = redact.words("; ".join(told))
-    return found
+        if faults := view.faults or refusals(machine_class):
+            unusable[machine_class.key] = redact.words("; ".join(faults))
+    return unusable
 
 
 def _possible(
-    found: Sequence[Change], cluster: ClusterCopy, unusable: Collection[str]
+    differences: Sequence[Change], cluster: ClusterCopy, unusable: Collection[str]
 ) -> Sequence[Change]:
-    """All but the creation of VMs that their class makes impossible."""
+    """Drop the creation of VMs that their MachineClass makes impossible."""
     barred = {
-        Subject(MACHINES.kind, one.namespace, one.name)
-        for one in cluster.of(MACHINES).now.values()
-        if f"{one.namespace}/{one.class_name}" in unusable
+        Subject(MACHINES.kind, machine.namespace, machine.name)
+        for machine in cluster.of(MACHINES).now.values()
+        if f"{machine.namespace}/{machine.class_name}" in unusable
     }
     return [
-        one
-        for one in found
-        if one.subject not in barred or (one.what, one.action) != (changes.VM, Action.CREATE)
+        change
+        for change in differences
+        if change.subject not in barred
+        or (change.what, change.action) != (changes.VM, Action.CREATE)
     ]
 
 
-def _conditional(found: Sequence[Change], cluster: ClusterCopy) -> Iterator[Change]:
-    """What deletions wait for: a second answer of the cloud about a node, or a drain.
+def _conditional(differences: Sequence[Change], cluster: ClusterCopy) -> Iterator[Change]:
+    """Add the condition of a deletion: a second denial by the cloud, or a drain.
 
-    No Pods are copied, and nobody knows how long they take to leave; so no time is told.
+    A deletion after a drain gets no time: Pods are not copied, so the length of a drain is unknown.
     """
-    gone = {one.subject for one in found if one.what == changes.VM and one.action is Action.DELETE}
+    deleted_vms = {
+        change.subject
+        for change in differences
+        if change.what == changes.VM and change.action is Action.DELETE
+    }
     machines, nodes = cluster.of(MACHINES).before, cluster.of(NODES).before
     by_node = {
-        node: one.key
-        for one in machines.values()
-        if Subject(MACHINES.kind, one.namespace, one.name) in gone
-        and (node := one.node_name) in nodes
+        node: machine.key
+        for machine in machines.values()
+        if Subject(MACHINES.kind, machine.namespace, machine.name) in deleted_vms
+        and (node := machine.node_name) in nodes
     }
     by_machine = {key: node for node, key in by_node.items()}
-    for one in found:
-        key = f"{one.subject.namespace}/{one.subject.name}"
-        if one.subject in gone and one.what == changes.VM and key in by_machine:
-            yield replace(one, after_s=0, note=changes.DRAINED.format(by_machine[key]))
-        elif one.what == NODES.kind and one.subject.name in by_node:
-            machine = by_node[one.subject.name]
-            yield replace(one, after_s=0, note=changes.WITH_ITS_MACHINE.format(machine))
-        elif one.what == NODES.kind and one.after_s:
-            yield replace(one, note=changes.UNLESS)
+    for change in differences:
+        key = f"{change.subject.namespace}/{change.subject.name}"
+        if change.subject in deleted_vms and change.what == changes.VM and key in by_machine:
+            yield replace(change, after_s=0, note=changes.DRAINED.format(by_machine[key]))
+        elif change.what == NODES.kind and change.subject.name in by_node:
+            machine_key = by_node[change.subject.name]
+            yield replace(change, after_s=0, note=changes.WITH_ITS_MACHINE.format(machine_key))
+        elif change.what == NODES.kind and change.after_s:
+            yield replace(change, note=changes.UNLESS)
         else:
-            yield one
+            yield change
 
 
 def _failures(
     options: Options, handle: Handle, ledger: Ledger, left_out: Mapping[str, str]
 ) -> Sequence[str]:
-    """What is not known, because somebody gave no answer or set something wrong."""
+    """Return why the forecast is incomplete: faulty settings and failed queries."""
     wrong = [
-        f"{one.name} cannot start: {fault}"
-        for one in names.enabled(options.controllers)
-        if one.name in left_out and not (one.turned_off(options) or one.lacks(handle.cloud))
-        if (fault := one.wrong(options))
+        f"{manifest.name} cannot start: {fault}"
+        for manifest in names.enabled(options.controllers)
+        if manifest.name in left_out
+        and not (manifest.turned_off(options) or manifest.lacks(handle.cloud))
+        if (fault := manifest.wrong(options))
     ]
-    found = list[str]()
+    messages = list[str]()
     answered = sorted(ledger.failures.items(), key=lambda failure: failure[0])
-    for verb, each in groupby(answered, lambda failure: failure[0][0]):
-        (_, error), *others = answers = list(each)
+    for verb, group in groupby(answered, lambda failure: failure[0][0]):
+        (_, error), *others = answers = list(group)
         about = ", ".join(subject for (_, subject), _ in answers[:SHOWN] if subject)
         more = f" and {len(others) + 1 - SHOWN} more" if len(answers) > SHOWN else ""
-        found.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
-    return wrong + found
+        messages.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
+    return wrong + messages
 
 
 def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:
-    """Objects of which nobody knows the newest state."""
+    """Yield a warning for each object that cannot be decoded."""
     for kind in FOLLOWED:
         for key in cluster.of(kind).malformed:
             namespace, _, name = key.rpartition("/")
@@ -488,7 +501,7 @@ def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:
 
 
 def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:
-    """What is held back in the end, by kind of object."""
+    """Return the blocked deletions in the copy's record, by kind of object."""
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     record = cluster.of(CONFIG_MAPS).now.get(f"{namespace}/{deletions.NAME}")
     return deletions.held_back(record, owner)
@@ -497,24 +510,29 @@ def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.Held
 def _with_events(
     found: Forecast, events: _Events, on_record: Mapping[str, deletions.HeldBack]
 ) -> Forecast:
-    """Those that hold are told apart from the other warnings, and from those that held once."""
-    kept = {(one.namespace, one.name) for each in on_record.values() for one in each.objects}
-    # The record names so many; of more it knows how many there are.
-    is_short = any(each.count > len(each.objects) for each in on_record.values())
-    told = list(events.told())
-    holds = [one for one in told if one.reason == REASON_DELETION_HELD]
+    """Split the collected events into blocked deletions and other warnings.
+
+    A deletion that was blocked only for a time is dropped.
+    """
+    kept = {
+        (entry.namespace, entry.name) for blocked in on_record.values() for entry in blocked.objects
+    }
+    # The record lists only the first objects of a kind, and counts the rest.
+    is_short = any(blocked.count > len(blocked.objects) for blocked in on_record.values())
+    notices = list(events.told())
+    holds = [notice for notice in notices if notice.reason == REASON_DELETION_HELD]
     return replace(
         found,
         held=[
-            one
-            for one in holds
-            # What a deleted CRD holds, it holds to the end.
+            notice
+            for notice in holds
+            # A CRD that is being deleted blocks deletions until the end.
             if is_short
-            or one.subject.kind == CRDS.kind
-            or (one.subject.namespace, one.subject.name) in kept
+            or notice.subject.kind == CRDS.kind
+            or (notice.subject.namespace, notice.subject.name) in kept
         ],
         warnings=[
             *found.warnings,
-            *(one for one in told if one.reason != REASON_DELETION_HELD),
+            *(notice for notice in notices if notice.reason != REASON_DELETION_HELD),
         ],
     )

@@ -1,9 +1,8 @@
-"""An event loop in which waiting takes no time, unless it is for the world.
+"""Event loop that skips waiting, except for answers from outside.
 
-While the loop is in a hurry, and nothing holds it, its time stands still but for what it would
-sleep: it moves to the next timer, and computing takes none of it, however slow the machine. What
-waits for an answer from outside holds it: meanwhile time passes as the machine's does, so that
-deadlines and rate limits mean what they say.
+While the loop hurries and no hold is set, its clock moves only by skipped waits: it jumps to the
+next timer, and computing takes no time, however slow the machine. A wait for an external answer
+sets a hold. Meanwhile the clock follows real time, so that deadlines and rate limits apply.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ccm.testing.clock import SkippingLoop
 
 
 class HurryingLoop(SkippingLoop):
-    """Ahead of the machine's time by `ahead_s` seconds; shown by `ccm.base.clock` while it runs."""
+    """Event loop `ahead_s` seconds ahead of real time; `ccm.base.clock` follows it."""
 
     only_here = True
 
@@ -33,27 +32,27 @@ class HurryingLoop(SkippingLoop):
 
     @property
     def may_jump(self) -> bool:
-        """Whether it is in a hurry and nothing holds it."""
+        """Whether the loop hurries and no hold is set."""
         return self._hurries and not self.held
 
     def time(self) -> float:
-        """The machine's monotonic time, and as much as was skipped."""
+        """Return the machine's monotonic time plus the skipped seconds."""
         real = super().time() if self._stands_at is None else self._stands_at
         return real + self.ahead_s
 
     def now(self) -> datetime:
-        """The time on the wall, and as much as was skipped."""
+        """Return the wall-clock time plus the skipped seconds."""
         wall, since = self._began
         return wall + timedelta(seconds=self.time() - since)
 
     def run_forever(self) -> None:
-        """Run, with the project's clocks showing this loop's time."""
+        """Run the loop, with the project's clocks on its time."""
         self._began = clock.now(), self.time()
         super().run_forever()
 
     @contextlib.contextmanager
     def hurrying(self) -> Iterator[None]:
-        """Skip what only waits."""
+        """Skip waits while the block runs."""
         self._hurries = True
         self._stand()
         try:
@@ -64,7 +63,7 @@ class HurryingLoop(SkippingLoop):
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Wait for the world."""
+        """Follow real time while the block runs."""
         self.hold(1)
         try:
             yield
@@ -72,12 +71,12 @@ class HurryingLoop(SkippingLoop):
             self.hold(-1)
 
     def hold(self, more: int) -> None:
-        """Count what waits for the world."""
+        """Add `more` to the number of holds."""
         super().hold(more)
         self._stand()
 
     def _stand(self) -> None:
-        """Let time stand still, or go on from where it stands."""
+        """Freeze the clock, or let it continue from the frozen time."""
         real = super().time()
         if self.may_jump and self._stands_at is None:
             self._stands_at = real
@@ -87,7 +86,7 @@ class HurryingLoop(SkippingLoop):
 
 
 class _Selector(selectors.DefaultSelector):
-    """Lets the loop's time pass where another would sleep."""
+    """Selector that advances the loop's clock instead of sleeping."""
 
     def __init__(self, loop: HurryingLoop) -> None:
         super().__init__()
@@ -103,12 +102,12 @@ class _Selector(selectors.DefaultSelector):
 
 
 def hurrying() -> AbstractContextManager[None]:
-    """Skip what only waits, if the running loop can."""
+    """Skip waits if the running loop can."""
     loop = asyncio.get_running_loop()
     return loop.hurrying() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
 
 
 def held() -> AbstractContextManager[None]:
-    """Wait for the world, if the running loop would not."""
+    """Follow real time if the running loop can skip waits."""
     loop = asyncio.get_running_loop()
     return loop.holding() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
