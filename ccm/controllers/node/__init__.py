@@ -1,6 +1,6 @@
-"""The cloud node controller: initialises new nodes, keeps addresses and labels in step.
+"""The cloud node controller: initialises new nodes, keeps addresses and labels up to date.
 
-Counterpart of the `cloud-node-controller` of the Go cloud-provider library: same objects
-in the end, fewer and safer writes on the way. `plan` has every decision, `controller`
-the queue, the periodic pass and the requests.
+Counterpart of the `cloud-node-controller` of the Go cloud-provider library, with the same result
+but fewer and safer writes. `plan` makes every decision; `controller` has the queue, the periodic
+pass and the requests.
 """

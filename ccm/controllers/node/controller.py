@@ -1,10 +1,9 @@
-"""Carries out what `plan` decides: a queue for new nodes and labels, a pass for addresses.
+"""Node controller: a queue for new nodes and labels, a periodic pass for addresses.
 
-Handlers of the shared cache put node names into the queue. A worker asks the cloud once
-and writes twice: a status patch with the addresses, then a patch bound to the version
-that the first one returned. On a conflict the node is read again from the API server and
-everything is decided anew. The periodic pass keeps the addresses of initialised nodes in
-step and touches nothing else.
+Handlers of the shared informer queue node names. A worker queries the cloud once and writes twice:
+a status patch with the addresses, then a patch bound to the version that the first one returned. On
+a conflict the node is read again from the API server and the patches are planned again. The
+periodic pass updates the addresses of initialised nodes and nothing else.
 """
 
 from __future__ import annotations
@@ -31,33 +30,33 @@ from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result
 from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 BACK_OFF_CAP_S = 30.0
-"""Longest back-off of one node.
+"""Maximum back-off of one node.
 
-`Deviation:` client-go's cap is 1000 s; there, heartbeats override the back-off, here they
-do not, so the back-off itself must stay short."""
+`Deviation:` client-go's cap is 1000 s; there, heartbeats override the back-off. Here they do not,
+so the back-off itself must stay short."""
 
 YOUNG_S = 900.0
-"""A node younger than this may be refused because the cloud does not know all of it yet."""
+"""Age below which a rejected node is retried sooner: the cloud may not know all of it yet."""
 
 WRITE_ATTEMPTS = 20
 WRITE_PAUSE_S = 0.05
 """Attempts of an initialising write on conflict, pauses of 50 to 100 ms (Go reference)."""
 
 SAME_EVENT_S = 60.0
-"""Shortest time between two Warning events with one cause about one node."""
+"""Minimum seconds between two Warning events with one cause about one node."""
 
 
 class NodeController:
     """The cloud node controller.
 
     Args:
-        nodes: the shared cache of nodes.
-        api: requests in this controller's name.
-        lookup: questions to the cloud.
-        ownership: which nodes are ours.
-        events: where events go.
-        workers: nodes initialised at once.
-        status_workers: nodes looked at once in the periodic pass.
+        nodes: the shared informer of nodes.
+        api: node requests under this controller's account.
+        lookup: instance queries to the cloud.
+        ownership: which nodes belong to this daemon.
+        events: event recorder.
+        workers: nodes initialised concurrently.
+        status_workers: nodes queried concurrently in the periodic pass.
         status_period_s: seconds between two periodic passes.
         rng: jitter.
     """
@@ -104,7 +103,7 @@ class NodeController:
         )
 
     async def sync_node(self, name: str) -> Result:
-        """Initialise one node, or bring its labels in step.
+        """Initialise one node, or update its labels.
 
         Raises:
             CloudError: the cloud did not answer, or its answer does not fit the node.
@@ -119,7 +118,7 @@ class NodeController:
                 self._log.info("stable labels brought in step with beta labels", node=name)
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
-            # The cache lags behind our own write.
+            # The cache lags behind this controller's own write.
             return IDLE
         opening = self._lookup.opening
         metadata = await self._lookup.metadata(node, waiting=len(self._waiting))
@@ -135,22 +134,22 @@ class NodeController:
         return DONE if self._lookup.opening == opening else NOT_YET
 
     async def update_addresses(self) -> None:
-        """One periodic pass: the addresses of all initialised nodes of our cloud."""
+        """Run one periodic pass over the addresses of all initialised nodes of this cloud."""
         due = [node for node in self._nodes.store.list() if self._is_settled(node)]
         faults: list[str] = []
 
-        async def look(node: Node) -> None:
+        async def update_node(node: Node) -> None:
             try:
                 outcome = await self._update_addresses_of(node.name, waiting=len(due))
             except (CloudError, KubeError, plan.Rejected) as error:
                 outcome = "error"
                 faults.append(f"{node.name}: {error}")
-            except Exception as error:  # noqa: BLE001 - one node's trouble never ends the pass
+            except Exception as error:  # noqa: BLE001 - one failed node must not end the pass
                 outcome = "error"
                 self._log.error("address update failed", node=node.name, exc_info=error)
             metrics.ADDRESS_UPDATES.labels(outcome).inc()
 
-        await bounded(due, look, limit=self._status_workers, name="node-addresses")
+        await bounded(due, update_node, limit=self._status_workers, name="node-addresses")
         if faults:
             self._behind.goes_on(count=len(faults), error=faults[0])
         else:
@@ -161,7 +160,11 @@ class NodeController:
     async def _initialize(
         self, node: Node, metadata: InstanceMetadata, opening: int
     ) -> Node | None:
-        """Write until done; None when the node needs it no more, or another provider is in use."""
+        """Write both patches.
+
+        Returns:
+            The node; None when it is already initialised or gone, or the provider session changed.
+        """
 
         def complete(current: Node) -> InstanceMetadata:
             self._check(opening)
@@ -225,11 +228,11 @@ class NodeController:
         opening = self._lookup.opening
         addresses = await self._lookup.addresses(node, waiting=waiting)
         if self._lookup.confirmed(node) and plan.needs_sync(None, node):
-            # Its labels could not be touched before it was known to be ours.
+            # Only now is the node known to be this daemon's, so that its labels may be changed.
             self.controller.queue.add(name)
         if not addresses:
             return "no_answer"
-        # The cloud may have taken its time: what is compared is the node as it is now.
+        # The node may have changed during the query: compare with its current state.
         node = self._nodes.store.get(name) or node
 
         def step(current: Node) -> Patch | None:
@@ -248,7 +251,7 @@ class NodeController:
         return "updated"
 
     def _check(self, opening: int) -> None:
-        """What a provider said that is not in use any more is not written: raise StaleObject."""
+        """Raise StaleObject if the answer is from another provider session."""
         if self._lookup.opening != opening:
             raise StaleObject
 
@@ -277,5 +280,5 @@ class NodeController:
 
 
 def _reference(node: Node) -> ObjectReference:
-    """A reference for events; with the version, as the Go reference has it here."""
+    """Return a reference for events; it has the version, as in the Go reference."""
     return msgspec.structs.replace(node.reference, resource_version=node.resource_version)

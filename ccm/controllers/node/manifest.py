@@ -1,4 +1,4 @@
-"""Names, flags and rights of the cloud node controller, and how it is made."""
+"""Manifest of the cloud node controller."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SECTION = Section(NAME)
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFlags(OwnNodesFlags):
-    """The flags of this controller."""
+    """Flags of the cloud node controller."""
 
     concurrent_node_syncs: int = _SECTION.flag(
         1,
@@ -45,7 +45,7 @@ class NodeFlags(OwnNodesFlags):
 
     @property
     def node_status_workers(self) -> int:
-        """`concurrent_node_status_updates` with 0 replaced by what it stands for."""
+        """`concurrent_node_status_updates`, or its default if it is 0."""
         return self.concurrent_node_status_updates or self.concurrent_node_syncs
 
 
@@ -84,7 +84,7 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
 MANIFEST: Manifest[NodeFlags] = Manifest(
     name=NAME,
     alias="cloud-node",
-    # One service account for both node controllers, as the API server's built-in roles expect.
+    # Both node controllers share a service account, as the API server's built-in roles expect.
     client="node-controller",
     metric="cloud-node",
     acts=(("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),

@@ -1,4 +1,4 @@
-"""Metrics of the node controller; the histograms are the Go reference's, the rest ours."""
+"""Metrics of the node controller; the histograms are those of the Go reference."""
 
 from __future__ import annotations
 

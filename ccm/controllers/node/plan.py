@@ -1,11 +1,11 @@
-"""What a node needs, decided from the node and what its cloud says. Pure.
+"""Plan for a node: the patches it needs, from the node and the cloud's metadata. Pure.
 
-Initialising a node takes two writes: a status patch with the addresses, then one patch
-that carries labels, provider ID and the lifted taint together with the resourceVersion
-it was planned for. Addresses come first so that no Pod lands on a node without them.
+Initialising a node takes two writes. The first is a status patch with the addresses. The second
+sets labels and provider ID and removes the taint; it has the resourceVersion it was planned for as
+a precondition. Addresses come first so that no Pod is scheduled to a node without them.
 
-`Deviation:` the Go reference lifts the taint with a PUT of the whole object and patches
-the addresses afterwards; a failed address patch then waits for the next periodic pass.
+`Deviation:` the Go reference removes the taint with a PUT of the whole object and patches the
+addresses afterwards; a failed address patch then waits for the next periodic pass.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
 
 
 class Rejected(Exception):
-    """The cloud's answer does not fit this node until somebody changes something.
+    """The cloud's answer does not fit this node until the node or the cloud changes.
 
-    The message goes into the Warning event; the controller retries slowly, and at once
-    when the node changes.
+    The message goes into the Warning event. The controller retries slowly, and at once when the
+    node changes.
     """
 
 
@@ -44,19 +44,19 @@ def completed(
     schemes: Collection[str],
     others: Collection[str],
 ) -> InstanceMetadata:
-    """The metadata with the node's own provider ID where the cloud gave none.
+    """Return the metadata, with the node's own provider ID if the cloud gave none.
 
     Args:
         node: the node to initialise.
-        metadata: what the cloud says.
+        metadata: answer of the cloud.
         id_required: False only on the old interface, which may not know IDs.
-        schemes: the provider-ID schemes of our cloud.
-        others: what provider IDs of these begin with that are others' all the same.
+        schemes: provider-ID schemes of this cloud.
+        others: prefixes of provider IDs with these schemes that belong to another manager.
 
     Raises:
-        Rejected: neither has a provider ID, the cloud's is of a scheme that is not its own or
-            one that it leaves alone, or the provided node IP does not match.
-        StaleObject: the node is initialised by now.
+        Rejected: neither has a provider ID; the cloud's ID has a foreign scheme or one of the
+            prefixes in `others`; or the provided node IP does not match.
+        StaleObject: the node is already initialised.
     """
     if not is_uninitialized(node):
         raise StaleObject
@@ -65,7 +65,7 @@ def completed(
     if not metadata.provider_id and id_required:
         raise Rejected("the cloud gave no provider ID and the node has none")
     if not node.provider_id and is_foreign(metadata.provider_id, schemes, others):
-        # Once written it stays, and a node with a foreign one is never looked after again.
+        # A provider ID cannot be changed, and a node with a foreign one is ignored for ever.
         but = f", and others' begin with {', '.join(others)}" if others else ""
         raise Rejected(
             f"the cloud gave provider ID {metadata.provider_id}, but its schemes are "
@@ -73,17 +73,17 @@ def completed(
         )
     provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
     if provided is not None:
-        # Against the cloud's own addresses: the kubelet's Hostname proves nothing.
+        # Only the cloud's own addresses count: the kubelet's Hostname proves nothing.
         addresses_for_node_ip(provided, metadata.addresses)
     return metadata
 
 
 def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch | None:
-    """The status patch that brings the node's addresses in step; None when they are.
+    """Return the status patch that updates the node's addresses; None if they are correct.
 
-    The list is written whole, so the patch carries the version it was computed from: an
-    address that the kubelet added in between is not lost, nor written onto another machine
-    that took the name. `Deviation:` the Go reference binds it to nothing.
+    The patch replaces the list and has the version it was planned for as a precondition. So an
+    address that the kubelet added meanwhile is not lost, and another machine that took the name
+    gets no wrong addresses. `Deviation:` the Go reference sets no precondition.
 
     Raises:
         Rejected: the provided node IP does not match the cloud's addresses.
@@ -103,10 +103,10 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
 def desired_addresses(
     node: Node, cloud_addresses: Sequence[NodeAddress]
 ) -> Sequence[NodeAddress] | None:
-    """The addresses the node should have; None = leave those it has.
+    """Return the addresses the node should have; None = keep the present ones.
 
-    Order: addresses that match the provided node IP in its order, the cloud's in the
-    cloud's order, and the kubelet's Hostname unless the cloud gave one.
+    Order: addresses that match the provided node IP in its order, the others in the cloud's order,
+    then the kubelet's Hostname unless the cloud gave one.
 
     Raises:
         Rejected: the provided node IP is no IP, or no address of the cloud matches it.
@@ -144,41 +144,42 @@ def addresses_for_node_ip(
 
 
 def parse_node_ip(text: str) -> Sequence[IP]:
-    """The IPs in a provided-node-IP annotation: one, or one of each family.
+    """Return the IPs of a provided-node-IP annotation: one, or one of each family.
 
     Raises:
-        Rejected: anything else; a pair may not contain the unspecified address.
+        Rejected: the text has another form, or a pair contains the unspecified address.
     """
     parsed = [parse_ip(part) for part in text.split(",")]
-    found = [ip for ip in parsed if ip is not None]
+    addresses = [ip for ip in parsed if ip is not None]
     fault = ""
-    if len(found) != len(parsed):
+    if len(addresses) != len(parsed):
         fault = "has a part that is no IP address"
-    elif len(found) > 2 or len({ip.version for ip in found}) != len(found):
+    elif len(addresses) > 2 or len({ip.version for ip in addresses}) != len(addresses):
         fault = "must be one IP address, or one IPv4 and one IPv6 address"
-    elif len(found) == 2 and any(ip.is_unspecified for ip in found):
+    elif len(addresses) == 2 and any(ip.is_unspecified for ip in addresses):
         fault = "pairs the unspecified address with another"
     if fault:
         raise Rejected(f"annotation {names.ANNOTATION_PROVIDED_NODE_IP}={text!r} {fault}")
-    return found
+    return addresses
 
 
 def addresses_differ(old: Sequence[NodeAddress], new: Sequence[NodeAddress]) -> bool:
-    """Whether two address lists differ; order counts among addresses of one type only.
+    """Tell whether two address lists differ; order counts only among addresses of one type.
 
-    `Deviation:` the Go reference compares one address per type, so that dual-stack nodes
-    look changed for ever and some changes are missed.
+    `Deviation:` the Go reference compares one address per type, so that dual-stack nodes seem to
+    change for ever and some changes are missed.
     """
     return _by_type(old) != _by_type(new)
 
 
 def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Sequence[str]]:
-    """The patch that makes the node usable: labels, provider ID, and no init taint.
+    """Return the patch that makes the node usable, and warnings about omitted labels.
 
-    It is bound to the node's resourceVersion. The warnings say what was left out and why.
+    The patch sets labels and provider ID and removes the init taint. It has the node's
+    resourceVersion as a precondition.
 
     Raises:
-        Rejected: a label the cloud wants is none the API server would take.
+        Rejected: the API server would refuse a label that the cloud wants.
     """
     wanted, warnings = desired_labels(node, metadata)
     faults = [
@@ -202,9 +203,9 @@ def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Seque
 def desired_labels(
     node: Node, metadata: InstanceMetadata
 ) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The labels initialisation sets, and what it leaves out and why.
+    """Return the labels that initialisation sets, and warnings about omitted ones.
 
-    Type, zone and region overwrite; an additional label never does.
+    Type, zone and region overwrite present labels; an additional label never does.
     """
     wanted: dict[str, str] = {}
     for pair, value in (
@@ -227,9 +228,10 @@ def desired_labels(
 
 
 def label_patch(node: Node) -> Patch | None:
-    """The patch that makes stable labels follow their beta twins; None when they do.
+    """Return the patch that copies beta labels to their stable twins; None if they agree.
 
-    A node without a beta label keeps its stable one. The patch carries the node's UID.
+    A node without a beta label keeps its stable one. The patch has the node's UID as a
+    precondition.
     """
     behind = {
         stable: node.labels[beta]
@@ -240,11 +242,10 @@ def label_patch(node: Node) -> Patch | None:
 
 
 def needs_sync(old: Node | None, new: Node) -> bool:
-    """Whether a change of the node gives the controller something to do at once.
+    """Tell whether a change of the node needs a reconcile at once.
 
-    An uninitialised node counts when something that may matter to its cloud changed;
-    status heartbeats do not, so that they cannot override a back-off.
-    `Deviation:` the Go reference queues every update.
+    For an uninitialised node only changes that may matter to its cloud count. Status heartbeats do
+    not, so that they cannot override a back-off. `Deviation:` the Go reference queues every update.
     """
     if not is_uninitialized(new):
         return label_patch(new) is not None

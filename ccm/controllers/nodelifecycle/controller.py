@@ -1,14 +1,15 @@
-"""Carries out what `plan` decides: watches nodes that are not ready, asks, acts.
+"""Node lifecycle controller: watches nodes that are not ready, queries the cloud, executes `plan`.
 
-Every `period_s` each suspect (a node that is not ready, or one that still carries the
-shutdown taint) is queued; a change of readiness queues it at once. Workers take them one
-by one, so a slow answer about one node holds up no other. An error of the cloud keeps the
-node and delays the next question about it.
+Every `period_s` each suspect is queued: a node that is not ready, or one that still has the
+shutdown taint. A change of readiness queues it at once. Workers process suspects independently, so
+a slow answer about one node delays no other. After an error of the cloud the node is kept and
+queried later, with back-off.
 
-The cloud's answers are kept by `plan.Census`. A node that it denies is asked about again a period
-later, never from a cache or listing; meanwhile some ready node is asked about too, to see
-whether the cloud knows our cluster at all. A deletion takes a slot on record before the
-request, and the DELETE carries the node's UID.
+`plan.Census` keeps the cloud's answers. After a denial (an answer that the instance does not
+exist), the node is queried again a period later, never from a cache or listing. Meanwhile some
+ready nodes are queried too, to check whether the cloud knows this cluster at all. Before the DELETE
+the controller reserves a slot in the deletion record; the DELETE has the node's UID as a
+precondition.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from ccm.runtime.deletions import DeletionRecord, Holds
 from ccm.runtime.writer import Deletes, Recorder, Step, Writer, delete
 
 KIND = "Node"
-"""What is deleted here, on record and in metrics."""
+"""Kind of object in the deletion record and in metrics."""
 
 ERROR_BACK_OFF_CAP_S = 300.0
-"""Longest pause before the cloud is asked again about a node it gave an error for."""
+"""Maximum delay before a node is queried again after an error of the cloud."""
 
 HOLD = plan.Action.HOLD
 
@@ -45,14 +46,14 @@ class NodeLifecycleController:
     """The cloud node lifecycle controller.
 
     Args:
-        nodes: the shared cache of nodes.
-        api: requests in this controller's name.
-        lookup: questions to the cloud.
-        slots: counts deletions.
-        holds: shows those that are held back.
-        events: where events go.
-        rules: the rules of deletions; their period is also the time between two passes.
-        workers: nodes looked at at once.
+        nodes: the shared informer of nodes.
+        api: node requests under this controller's account.
+        lookup: instance queries to the cloud.
+        slots: record of recent deletions.
+        holds: registry of blocked deletions.
+        events: event recorder.
+        rules: settings of deletions; their period is also the time between two passes.
+        workers: nodes processed concurrently.
     """
 
     def __init__(
@@ -105,10 +106,10 @@ class NodeLifecycleController:
         )
 
     async def monitor_node(self, name: str) -> Result:
-        """Look at one node and do what follows.
+        """Query the cloud about one node, then delete, taint or keep it.
 
         Raises:
-            CloudError, KubeError: the node is kept, and asked about again later.
+            CloudError, KubeError: the node is kept, and retried later.
         """
         try:
             return await self._monitor(name)
@@ -116,17 +117,17 @@ class NodeLifecycleController:
             node = self._nodes.store.get(name)
             if node is not None and plan.is_suspect(node, self._rules.ownership):
                 if isinstance(error, ImplementedElsewhere):
-                    # Left alone, it would be asked about again in each pass, without back-off.
+                    # `ImplementedElsewhere` has no back-off: each pass would query it again.
                     raise Internal(str(error)) from error
                 raise
-            # It became ready or went away while the cloud was asked, or is a mere witness.
+            # The node became ready or was deleted meanwhile, or was queried only as a witness.
             return DONE
         finally:
             self._timer.finished(name)
 
     async def _monitor(self, name: str) -> Result:
         if name in self._nodes.undecodable:
-            # What is cached is an older state; nothing may follow from that.
+            # The cache has an older state of the node, which must not lead to a decision.
             return IDLE
         node = self._nodes.store.get(name)
         if node is None:
@@ -157,10 +158,10 @@ class NodeLifecycleController:
         return DONE
 
     async def _ask(self, node: Node) -> InstanceState | None:
-        """What the cloud says; None: another provider was opened while it was asked."""
+        """Return the state of the instance; None: the provider session changed meanwhile."""
         opening = self._lookup.opening
         self._census.use(opening)
-        # It is known already, unless nobody follows the cache.
+        # The informer's handler has usually recorded it, but does not run without a watch.
         self._census.saw(node, clock.monotonic(), initial=True)
         is_second = not self._rules.reference and self.wait_s(node) == 0
         try:
@@ -179,18 +180,18 @@ class NodeLifecycleController:
         return state
 
     def wait_s(self, node: Node) -> float | None:
-        """Seconds until a denied node may be asked about again; None = it is not denied."""
+        """Return the seconds until a denied node may be queried again; None = not denied."""
         evidence = self._census.evidence(node)
         if evidence is None or evidence.exists:
             return None
-        # Not the difference to the time gone by: sums of fractions would miss the moment.
+        # Compare with the due time: a difference of elapsed times may miss it by rounding.
         due = evidence.since + self._rules.period_s
         return max(0.0, due - clock.monotonic())
 
     def verdict(self, node: Node) -> plan.Verdict | None:
-        """What follows from what is known now; None: the cloud was not asked yet.
+        """Return the current decision; None: there is no answer of the cloud yet.
 
-        The brake shows only when it is pulled, and remains until the next look.
+        A block by the deletion limit is known only after an attempt, and shown until the next one.
         """
         held = self._held.get(node.name)
         if held is not None:
@@ -201,7 +202,7 @@ class NodeLifecycleController:
         self._census.use(self._lookup.opening)
         evidence = self._census.evidence(asked)
         if evidence is None:
-            # It changed while the cloud was asked.
+            # The node changed during the query.
             return plan.Verdict(action=plan.Action.KEEP, reason=plan.Reason.REPLACED)
         age = age_s(asked, clock.now())
         facts = plan.Facts(
@@ -213,7 +214,7 @@ class NodeLifecycleController:
         return plan.judge(asked, self._nodes.store.get(asked.name), facts, self._rules)
 
     async def _delete(self, node: Node) -> plan.Verdict:
-        """Delete the node, if there is a slot for that and it is still right when we have it."""
+        """Delete the node if a slot is free and the decision is the same afterwards."""
         limit = self._rules.limit_for(self._census.tally().ours)
         if limit and not await self._has_slot(node, limit):
             return plan.Verdict(action=HOLD, reason=plan.Reason.BRAKED)
@@ -226,13 +227,13 @@ class NodeLifecycleController:
             deleted = isinstance(error, ServerError)
             raise
         finally:
-            # Without an answer it may have been deleted: it counts until the next attempt.
+            # Without a response the node may be deleted: the slot counts until the next attempt.
             if not deleted:
                 self._give_back(node)
         return verdict
 
     async def _has_slot(self, node: Node, limit: int) -> bool:
-        # That of an attempt without an answer may be too old to count, so this one takes its own.
+        # The slot of an attempt without a response may have expired, so take a new one.
         self._give_back(node)
         try:
             slot = await self._slots.reserve(KIND, limit=limit, window_s=plan.BRAKE_WINDOW_S)
@@ -248,13 +249,13 @@ class NodeLifecycleController:
             self._slots.give_back(KIND, slot)
 
     async def _request(self, node: Node) -> bool:
-        """Send the DELETE; False: there was nothing to delete."""
+        """Send the DELETE; return False if there was nothing to delete."""
         message = f"Deleting node {node.name} because it does not exist in the cloud provider"
         self._events.event(node.reference, names.NORMAL, names.REASON_DELETING_NODE, message)
         try:
-            found = await delete(self._api, node)
+            deleted = await delete(self._api, node)
         except StaleObject:
-            # The cloud's answer was not about the object that has the name now.
+            # The cloud's answer was about an earlier object of this name.
             self._log.info("node was re-created, not deleted", node=node.name)
             return False
         except KubeError as error:
@@ -262,12 +263,12 @@ class NodeLifecycleController:
             reason = names.REASON_DELETING_NODE_FAILED
             self._events.event(node.reference, names.WARNING, reason, message)
             raise
-        if found:
+        if deleted:
             self._log.info("node deleted, its instance is gone", node=node.name)
-        return found
+        return deleted
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
-        """Write the shutdown taint as it should be; on conflict look at the node anew."""
+        """Set or remove the shutdown taint; on conflict plan it again."""
         step: Step[Node] = Step(lambda current: plan.taint_patch(current, state))
         if (await self._writer.change(node, step)).changed:
             self._log.info("shutdown taint changed", node=node.name)
@@ -288,12 +289,12 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _is_due(self, name: str) -> bool:
-        """Those that failed or wait for a second answer come back when their pause is over."""
+        """Tell whether no back-off and no wait for a second answer is pending."""
         node = self._nodes.store.get(name)
         return not self.controller.backoff.failures(name) and not (node and self.wait_s(node))
 
     def _call_witnesses(self) -> None:
-        """Have some ready nodes asked about too, once in a pass, if a node is denied."""
+        """Queue some ready nodes, once per pass, if a node is denied."""
         if self._is_called or self._rules.reference:
             return
         self._witnesses.clear()
@@ -303,7 +304,7 @@ class NodeLifecycleController:
             self.controller.queue.add(name)
 
     def _note_hold(self, node: Node, verdict: plan.Verdict) -> None:
-        """Say it when a node is held for a new reason, not in every pass."""
+        """Report a blocked deletion when its reason is new, not in every pass."""
         if verdict.reason is plan.Reason.UNCONFIRMED:
             return
         if not verdict.is_held_back or node.name not in self._suspects:
@@ -320,7 +321,7 @@ class NodeLifecycleController:
             self._holds.release(node.reference)
 
     async def _until_end(self) -> None:
-        """What is shown about nodes is of who leads."""
+        """Clear the reported state when the controller ends: only the leader reports it."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -334,17 +335,17 @@ class NodeLifecycleController:
             self._lookup.forget(old)
             self._release(old)
         if new is not None:
-            # Most changes are a kubelet's words about its conditions and images.
+            # Most changes are kubelet updates of conditions and images, which do not count.
             if old is None or not plan.counts_alike(old, new):
                 self._census.saw(new, clock.monotonic(), initial=initial)
             if plan.is_suspect(new, self._rules.ownership):
                 self._suspects.add(new.name)
                 return plan.changed_state(old, new)
-        known = new or old
-        assert known is not None
-        self._suspects.discard(known.name)
-        self._release(known)
-        self.controller.backoff.forget(known.name)
+        node = new or old
+        assert node is not None
+        self._suspects.discard(node.name)
+        self._release(node)
+        self.controller.backoff.forget(node.name)
         self._note_end_of_trouble()
         return False
 

@@ -1,4 +1,4 @@
-"""Names, flags and rights of the node lifecycle controller, and how it is made."""
+"""Manifest of the cloud node lifecycle controller."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _limit(value: int | None) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
-    """The flags of this controller."""
+    """Flags of the cloud node lifecycle controller."""
 
-    # Deviation: the reference asks about one node after the other, so one slow answer
-    # of the cloud holds up the deletion of all nodes behind it.
+    # Deviation: the reference queries one node after the other, so one slow answer of the
+    # cloud delays the deletion of all nodes behind it.
     concurrent_node_lifecycle_syncs: int = _SECTION.flag(
         16,
         "Nodes that are looked up in the cloud at the same time. The reference's default is 1; "
@@ -102,7 +102,7 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
         allow_mass=flags.allow_mass_deletion,
         reference=flags.node_deletion_policy == _REFERENCE,
     )
-    made = NodeLifecycleController(
+    lifecycle = NodeLifecycleController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
         lookup=InstanceLookup(context.handle.observe(observe_call), context.inventory),
@@ -119,22 +119,22 @@ def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
             return Facts()
         if (why := foreign(node, rules.ownership)) or not is_suspect(node, rules.ownership):
             return Facts(foreign=why)
-        verdict = made.verdict(node)
+        verdict = lifecycle.verdict(node)
         if verdict is None or verdict.action is Action.KEEP:
             return Facts()
         is_held = verdict.is_held_back and verdict.reason is not Reason.UNCONFIRMED
         why = f"its deletion is held: {verdict.reason.value}" if is_held else ""
         plan = f"delete it: {verdict.reason.value}"
-        return Facts(plan=plan, blocked=why, next_s=made.wait_s(node))
+        return Facts(plan=plan, blocked=why, next_s=lifecycle.wait_s(node))
 
-    made.controller.explains["node"] = facts
-    return made.controller
+    lifecycle.controller.explains["node"] = facts
+    return lifecycle.controller
 
 
 MANIFEST: Manifest[NodeLifecycleFlags] = Manifest(
     name=NAME,
     alias="cloud-node-lifecycle",
-    # One service account for both node controllers, as the API server's built-in roles expect.
+    # Both node controllers share a service account, as the API server's built-in roles expect.
     client="node-controller",
     metric="cloud-node-lifecycle",
     acts=(("get", "nodes"), ("patch", "nodes"), ("delete", "nodes")),

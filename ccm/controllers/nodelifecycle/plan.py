@@ -1,9 +1,10 @@
-"""Readiness, existence and power of a node: what follows. Pure.
+"""Decisions about a node from its readiness and the existence and power of its instance. Pure.
 
-`judge` is the one place where the deletion of a Node is decided. Every rule that protects
-nodes belongs there. A cloud is believed about one node only as far as its word about the others
-allows: with wrong credentials, or in an outage, a cloud denies what is there. `Census` keeps its
-answers and is told the time.
+`judge` is the one place where the deletion of a Node is decided; every rule that protects nodes
+belongs there. A denial is an answer of the cloud that an instance does not exist. With wrong
+credentials, or in an outage, a cloud denies existing instances. So a denial of one node counts only
+if the answers about the other nodes are plausible. `Census` keeps the answers; its callers pass the
+time.
 """
 
 from __future__ import annotations
@@ -25,45 +26,44 @@ from ccm.model.patches import Patch, same_version
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
 BRAKE_WINDOW_S = 600.0
-"""The time in which no more nodes are deleted than the limit says."""
+"""Window of the deletion limit, in seconds."""
 
 LEAST_LIMIT, LIMIT_SHARE = 10, 10
-"""The limit that nobody set: that many nodes, or one of so many where that is more."""
+"""Default deletion limit: `LEAST_LIMIT` nodes or 1/`LIMIT_SHARE` of them, whichever is more."""
 
 INITIALISING_S = 300.0
-"""A node that has a provider ID and waits for its cloud is not deleted before that age."""
+"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID."""
 
 NEW_DENIED_S = 900.0
-"""How long a cloud has to deny a node without provider ID that waits for its cloud."""
+"""Seconds of denial before an uninitialised node without provider ID is deleted."""
 
 MOST_DENIED = 3
 DENIED_SHARE = 3
-"""A cloud that denies more nodes than that, and more than one of so many, is in doubt."""
+"""Denials of more than `MOST_DENIED` nodes and 1/`DENIED_SHARE` of all are implausible."""
 
 DOUBT_S = 1800.0
-"""How long a cloud in doubt has to go on denying a node until it is believed."""
+"""Seconds of denial after which an implausible denial is trusted."""
 
 LONGEST_SILENCE_S = 60.0
-"""The most that a silence between two answers counts for: our own pauses prove nothing."""
+"""Maximum seconds that a gap between answers adds: pauses of the daemon prove nothing."""
 
 MOST_WITNESSES = 100
-"""Most nodes beside the suspects that are asked about in one pass."""
+"""Limit of witnesses per pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """An unbroken row of equal answers about one instance of one Node object; times are monotonic.
+    """Consecutive equal answers about one instance of one Node object; times are monotonic.
 
-    Another UID, provider ID, opening of the provider, readiness or answer begins a new row. An
-    error is no answer: it breaks no row, as it takes nothing back, and it prolongs none, as
-    nothing was said meanwhile.
+    A change of UID, provider ID, provider session, readiness or answer starts a new series. An
+    error is no answer: it neither ends the series nor extends it.
 
     Attributes:
-        exists: what each of them says.
-        since: when the first came.
-        heard: when the latest came; None = there was an error after it.
-        lasted_s: how long it has been said, without errors and long silences.
-        is_second: whether the latest was asked uncached, a period after the first had come.
+        exists: the answer.
+        since: time of the first answer.
+        heard: time of the latest answer; None = an error came after it.
+        lasted_s: duration of the series, without errors and long silences.
+        is_second: whether the latest query bypassed the cache, a period after the first answer.
     """
 
     exists: bool
@@ -75,19 +75,19 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many nodes there are of some kinds.
+    """Number of nodes by standing and answer; see `Standing`.
 
     Attributes:
-        ours: all that are not foreign.
-        foreign_ids: those with another cloud's provider ID.
-        foreign: these, and those outside of what was selected as ours.
-        settled: those of ours by which the cloud's word is weighed.
-        denied: of the settled, those denied now, or not ready and not asked about yet.
-        ready_denied: of the settled, those denied now although they are ready.
-        confirmed: of the settled, those confirmed now.
-        unasked: of the settled, those of which the cloud has not said anything.
-        new_denied: new ones that are denied now.
-        doubted: those that are not ready and denied.
+        ours: all nodes that are not foreign.
+        foreign_ids: nodes with another cloud's provider ID.
+        foreign: these, and nodes that the node selector excludes.
+        settled: nodes by which the cloud's plausibility is judged.
+        denied: settled nodes that are denied, or not ready and not queried yet.
+        ready_denied: settled nodes that are denied although they are ready.
+        confirmed: settled nodes whose instance the cloud confirms.
+        unasked: settled nodes without an answer.
+        new_denied: denied nodes with standing NEW.
+        doubted: denied nodes that are not ready.
     """
 
     ours: int = 0
@@ -103,18 +103,18 @@ class Tally:
 
 
 class Action(Enum):
-    """What happens to a Node object."""
+    """Decision about a Node object."""
 
     DELETE = "delete"
-    """Its instance is gone for certain."""
+    """The instance does not exist."""
     HOLD = "hold"
-    """Its instance seems gone, but something forbids deleting now."""
+    """The instance seems gone, but a guard blocks the deletion."""
     KEEP = "keep"
-    """Nothing speaks for deleting it."""
+    """There is no reason to delete the node."""
 
 
 class Reason(Enum):
-    """Why a Node is deleted, held or kept; the words go into logs and events."""
+    """Reason of a decision; the values appear in logs and events."""
 
     GONE = "its instance does not exist any more"
     EXISTS = "its instance exists"
@@ -149,16 +149,15 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the judge goes by.
+    """Settings of `judge`.
 
     Attributes:
-        ownership: which nodes are ours.
-        period_s: least time between two denials that prove an absence.
-        least_age_s: younger nodes are not deleted; 0 = any may be.
-        limit: nodes that may be deleted in `BRAKE_WINDOW_S`; 0 = any number, None = as the
-            cluster's size says.
-        allow_mass: believe the cloud however many nodes it denies.
-        reference: do as the Go reference does: one answer is enough, and nothing is held.
+        ownership: which nodes belong to this daemon.
+        period_s: minimum seconds between two denials that prove an absence.
+        least_age_s: minimum age of a deleted node; 0 = any age.
+        limit: maximum deletions in `BRAKE_WINDOW_S`; 0 = no limit, None = by the cluster's size.
+        allow_mass: trust the cloud however many nodes it denies.
+        reference: behave like the Go reference: one denial is enough, and nothing is blocked.
     """
 
     ownership: NodeOwnership
@@ -169,7 +168,7 @@ class Rules:
     reference: bool = False
 
     def limit_for(self, ours: int) -> int:
-        """Nodes that may be deleted in a while by a cluster of so many; 0 = any number."""
+        """Return the deletion limit of a cluster with `ours` nodes; 0 = no limit."""
         if self.reference:
             return 0
         return max(LEAST_LIMIT, ours // LIMIT_SHARE) if self.limit is None else self.limit
@@ -177,13 +176,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known beside the node.
+    """Knowledge about a node beyond its object.
 
     Attributes:
-        evidence: what the cloud says about its instance.
-        age_s: its age.
-        is_claimed: whether this opening of the provider has confirmed it.
-        tally: what the cloud says about all nodes.
+        evidence: the cloud's answers about its instance.
+        age_s: age in seconds.
+        is_claimed: whether the cloud has confirmed the node in this provider session.
+        tally: the cloud's answers about all nodes.
     """
 
     evidence: Evidence
@@ -194,25 +193,25 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What happens to a Node object, and why."""
+    """Decision about a Node object, and its reason."""
 
     action: Action
     reason: Reason
 
     @property
     def is_held_back(self) -> bool:
-        """Whether a deletion that would be right by the cloud's word is not made."""
+        """Whether a guard blocks a deletion that the cloud's answers call for."""
         return self.action is Action.HOLD and self.reason is not Reason.DELETING
 
 
 def judge(asked: Node, current: Node | None, facts: Facts, rules: Rules) -> Verdict:
-    """Say delete, hold or keep.
+    """Decide whether to delete, hold or keep a node.
 
     Args:
-        asked: the node as it was when the cloud was asked about it.
-        current: the node as it is cached now; None when it is gone.
-        facts: the cloud's word, and what it is worth.
-        rules: what is set.
+        asked: the node at the time of the query.
+        current: the node in the cache now; None when it is gone.
+        facts: the cloud's answers and their context.
+        rules: settings.
     """
     if facts.evidence.exists:
         return Verdict(action=Action.KEEP, reason=Reason.EXISTS)
@@ -231,7 +230,7 @@ def judge(asked: Node, current: Node | None, facts: Facts, rules: Rules) -> Verd
 
 
 def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
-    """Why a node is not deleted although the cloud denies it; None = it is."""
+    """Return why the deletion of a denied node is blocked; None = it is not."""
     waits_with_id = bool(node.provider_id) and is_uninitialized(node)
     if facts.age_s < max(rules.least_age_s, INITIALISING_S if waits_with_id else 0.0):
         return Reason.YOUNG
@@ -251,7 +250,7 @@ def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
 
 
 def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
-    """What makes the cloud's word doubtful about any node; None = nothing."""
+    """Return why the cloud's denials are implausible; None = they are plausible."""
     is_patient = evidence.lasted_s >= DOUBT_S
     if tally.denied > MOST_DENIED and tally.denied * DENIED_SHARE > tally.settled:
         if not tally.confirmed:
@@ -259,16 +258,16 @@ def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
         return None if is_patient else Reason.MASS_DENIAL
     if tally.confirmed:
         return None
-    # A ready node has an instance, so a cloud that denies it as well is not ours.
+    # A ready node has an instance, so a cloud that denies it does not know this cluster.
     if tally.ready_denied or tally.new_denied > MOST_DENIED:
         return Reason.ALL_DENIED
     return Reason.UNWITNESSED if tally.unasked and not is_patient else None
 
 
 def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
-    """Whether the node has to be looked at in every pass.
+    """Tell whether the node has to be checked in every pass.
 
-    A ready node is not, unless it still carries the shutdown taint; a foreign node never is.
+    A ready node has not, unless it still has the shutdown taint; a foreign node never has.
     """
     if node.ready == names.STATUS_TRUE and not has_shutdown_taint(node):
         return False
@@ -276,10 +275,10 @@ def is_suspect(node: Node, ownership: NodeOwnership) -> bool:
 
 
 def changed_state(old: Node | None, new: Node) -> bool:
-    """Whether a change is worth looking at the node before its next pass.
+    """Tell whether a change requires a check before the next pass.
 
-    The shutdown taint counts where it may be wrong: on a ready node, or off one that is not;
-    our own write, which put it right, does not make us ask the cloud again.
+    A change of the shutdown taint counts only where the taint may now be wrong: set on a ready
+    node, or removed from one that is not ready. The controller's own write causes no further query.
     """
     ready, tainted = new.ready == names.STATUS_TRUE, has_shutdown_taint(new)
     return (
@@ -291,7 +290,7 @@ def changed_state(old: Node | None, new: Node) -> bool:
 
 
 def counts_alike(old: Node, new: Node) -> bool:
-    """Whether nothing changed by which a node counts among the others."""
+    """Tell whether the change leaves all fields that `Census` uses untouched."""
     return (
         old.ready == new.ready
         and old.uid == new.uid
@@ -303,13 +302,13 @@ def counts_alike(old: Node, new: Node) -> bool:
 
 
 def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
-    """The patch that puts the shutdown taint on or takes it off; None when it is right.
+    """Return the patch that sets or removes the shutdown taint; None when it is right.
 
     Args:
-        node: the node as it is.
-        state: what the cloud says; None for a ready node, which loses the taint whatever
-            the cloud would say. A node that is not ready keeps the taint even when its
-            instance runs again, until its kubelet reports.
+        node: current node.
+        state: answer of the cloud; None for a ready node, which loses the taint in any case. A node
+            that is not ready keeps the taint even when its instance runs again, until its kubelet
+            reports.
     """
     tainted = has_shutdown_taint(node)
     if node.ready == names.STATUS_TRUE:
@@ -321,12 +320,12 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
         return None
     else:
         taints = [*node.taints, SHUTDOWN_TAINT]
-    # The list is written whole and must not undo another's change.
+    # The patch replaces the list, so it must not overwrite another client's change.
     return {"metadata": same_version(node), "spec": {"taints": taints_value(taints)}}
 
 
 class Standing(Enum):
-    """What a node counts as when the cloud's word is weighed."""
+    """Class of a node when the cloud's plausibility is judged."""
 
     FOREIGN_ID = "another cloud's"
     OUTSIDE = "not selected as ours"
@@ -354,10 +353,10 @@ class _Entry:
 
 
 class Census:
-    """All nodes of the cache with the evidence about them; its sums are kept, never recounted.
+    """All nodes of the cache with the evidence about them, and running totals.
 
     Args:
-        ownership: which nodes are ours.
+        ownership: which nodes belong to this daemon.
         is_claimed: whether the cloud has confirmed a node without provider ID.
         period_s: seconds between two passes.
     """
@@ -374,7 +373,7 @@ class Census:
         self._opening: int | None = None
 
     def saw(self, node: Node, now: float, *, initial: bool = False) -> None:
-        """The node is in the cache, as it was or changed; `initial`: before we were."""
+        """Record a new or changed node; `initial`: it existed before the watch began."""
         entry = self._entries.get(node.name)
         if entry is not None and entry.uid != node.uid:
             self.lost(node.name)
@@ -391,30 +390,30 @@ class Census:
         self._turn(entry, kind._replace(exists=exists))
 
     def lost(self, name: str) -> None:
-        """The node is gone."""
+        """Remove a deleted node."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._count(entry.kind, -1)
 
     def use(self, opening: int) -> None:
-        """Answers come from this opening of the provider; what another said is void."""
+        """Drop all evidence if the provider session changed."""
         if opening != self._opening:
             self._opening = opening
             for entry in self._entries.values():
                 self._void(entry)
 
     def heard(self, asked: Node, now: float, *, exists: bool, is_second: bool = False) -> None:
-        """The cloud answered about a node; nothing follows if it is another by now."""
+        """Record an answer; ignored if the node was replaced meanwhile."""
         entry = self._entry(asked)
         if entry is None:
             return
-        row = entry.evidence
-        if row is None or row.exists is not exists:
+        series = entry.evidence
+        if series is None or series.exists is not exists:
             entry.evidence = Evidence(exists=exists, since=now, heard=now)
         else:
-            gap_s = 0.0 if row.heard is None else min(now - row.heard, self._silence_s)
+            gap_s = 0.0 if series.heard is None else min(now - series.heard, self._silence_s)
             entry.evidence = replace(
-                row, heard=now, lasted_s=row.lasted_s + gap_s, is_second=is_second
+                series, heard=now, lasted_s=series.lasted_s + gap_s, is_second=is_second
             )
         standing = entry.kind.standing
         if standing is Standing.UNCLAIMED:
@@ -422,21 +421,21 @@ class Census:
         self._turn(entry, _Kind(standing, entry.kind.is_ready, exists))
 
     def failed(self, asked: Node) -> None:
-        """The cloud did not answer about a node."""
+        """Record an error of the cloud about a node."""
         entry = self._entry(asked)
         if entry is not None and entry.evidence is not None:
             entry.evidence = replace(entry.evidence, heard=None)
 
     def evidence(self, node: Node) -> Evidence | None:
-        """What the cloud says about the instance of a node; None = nothing."""
+        """Return the evidence about a node's instance; None = no answer."""
         entry = self._entry(node)
         return None if entry is None else entry.evidence
 
     def age_s(self, node: Node, now: float, by_wall_s: float | None) -> float:
-        """Seconds since the node was created.
+        """Return the seconds since the node was created.
 
-        A clock on the wall may be wrong, or be set: of a node that came while we watched, the
-        time we have known it is sure; of the others, it is the least.
+        The wall clock may be wrong or change. For a node that appeared during the watch, the
+        monotonic time since then is exact; for the others it is a lower bound.
         """
         entry = self._entries.get(node.name)
         if entry is None:
@@ -447,7 +446,7 @@ class Census:
         return max(known_s, math.inf if by_wall_s is None else by_wall_s)
 
     def tally(self) -> Tally:
-        """The sums as they are now."""
+        """Return the current totals."""
         if self._tally is None:
             sums = Counter[str]()
             for kind, count in self._counts.items():
@@ -457,11 +456,11 @@ class Census:
         return self._tally
 
     def witnesses(self, now: float) -> Sequence[str]:
-        """Ready nodes to ask about too, because some other node is denied.
+        """Return ready nodes to query too, because another node is denied.
 
-        A cloud that confirms one of them knows our cluster. The one that it confirmed is asked
-        about again as long as it does; while it confirms none, it is asked about more and more.
-        Without doubt about any node, what it said about ready ones is forgotten.
+        A cloud that confirms one of them knows this cluster. That node is queried again as long as
+        it is confirmed; without a confirmed one, each round queries more nodes. When no node is
+        denied, the answers about ready nodes are dropped.
         """
         if not self.tally().doubted:
             if any(
@@ -471,6 +470,7 @@ class Census:
                     if entry.kind.is_ready:
                         self._void(entry)
             return ()
+        # A confirmed suspect shows that the cloud knows this cluster.
         if self._counts[_Kind(Standing.SETTLED, is_ready=False, exists=True)]:
             return ()
         chosen = self._chosen()
@@ -527,7 +527,7 @@ class Census:
 
 
 def _sums_of(kind: _Kind) -> Iterator[str]:
-    """The fields of a `Tally` in which nodes of this kind count."""
+    """Yield the fields of a `Tally` that count nodes of this kind."""
     standing, is_ready, exists = kind
     if standing in (Standing.FOREIGN_ID, Standing.OUTSIDE):
         yield "foreign"
@@ -547,7 +547,7 @@ def _sums_of(kind: _Kind) -> Iterator[str]:
     if exists is True:
         yield "confirmed"
     elif exists is False or not is_ready:
-        # One that is not ready and was not asked about may be denied next.
+        # A node that is not ready and not queried yet may be denied next.
         yield "denied"
     if exists is False and is_ready:
         yield "ready_denied"
