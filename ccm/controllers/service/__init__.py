@@ -1,8 +1,8 @@
-"""The service controller: a load balancer for each Service that wants one.
+"""The service controller: a load balancer for each Service that asks for one.
 
-Counterpart of the `service-lb-controller` of the Go cloud-provider library: same finalizer,
-status, events and calls to the provider; fewer calls and writes on the way, and repair of
-what others take away. `plan` has every decision, `balancer` carries it out for one Service,
-`members` knows which nodes may be members, and `listing` what the cloud holds, which spares
-needless work after a start.
+Counterpart of the `service-lb-controller` of the Go cloud-provider library, with the same
+finalizer, status, events and calls to the provider. It makes fewer calls and writes, and restores
+finalizers and statuses that other clients removed. `plan` makes every decision and `balancer`
+executes it for one Service. `members` selects the member nodes. `listing` reads all load balancers
+of the cloud at once, which saves calls after a start.
 """

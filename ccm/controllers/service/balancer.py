@@ -1,8 +1,7 @@
-"""The work for one Service: ensure, change members, remove, repair; with its events.
+"""Operations for one Service: ensure, update members, remove, restore; with their events.
 
-The caller sees to it that calls about one Service never overlap. The finalizer is written
-before the provider is called for the first time, and taken away after the provider said
-that nothing is left.
+The caller makes sure that calls for one Service never overlap. The finalizer is written before the
+first call to the provider, and removed after the provider reports that the load balancer is gone.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from ccm.runtime.backoff import classify
 from ccm.runtime.writer import Recorder, Step, Writer
 
 UPDATES_BEFORE_ENSURE = 3
-"""Failed changes of the members in a row after which the Service is ensured as a whole.
+"""Consecutive failed updates of members after which the Service is ensured.
 
 `Deviation:` the Go reference ensures at once and without a delay."""
 
 ENSURE, DELETE = "ensure", "delete"
-"""Operations that may go on in a later call."""
+"""Operations that a later call may resume."""
 
 _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
 """Class of error -> value of the metric label `outcome`; any other error is `error`."""
@@ -39,13 +38,13 @@ _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_el
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balancers:
-    """Does the work.
+    """Load balancer operations of the service controller.
 
     Attributes:
-        handle: the way to the cloud.
-        writer: changes Services.
-        events: where events go.
-        members: who may be a member, as known at the moment of a call.
+        handle: cloud client.
+        writer: writes Services.
+        events: event recorder.
+        members: current members, read at each call.
     """
 
     handle: Handle
@@ -57,12 +56,12 @@ class Balancers:
     )
 
     async def ensure(self, service: Service, record: Record) -> None:
-        """Bring the load balancer in step; `record.status` then says what to show.
+        """Ensure the load balancer and set `record.status`; the caller writes the status.
 
         Raises:
-            CloudError: the provider failed, perhaps with a Status that is in `record.status` then.
+            CloudError: the provider failed; a partial Status of the error is in `record.status`.
             KubeError: the finalizer was not written.
-            StaleObject: the Service is another by now.
+            StaleObject: the Service was replaced, is being deleted or wants no load balancer.
         """
         resumed = record.resumes(ENSURE)
         if not (resumed or record.silent):
@@ -71,15 +70,15 @@ class Balancers:
         record.state = State.PENDING
         with suppress(ImplementedElsewhere), self._operation(ENSURE, record):
             with self._reporting(service, "add the cleanup finalizer"):
-                held = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
-            if held.obj is None:
+                written = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
+            if written.obj is None:
                 raise StaleObject
-            service = record.applied = held.obj
+            service = record.applied = written.obj
             given, opening = self.members.of(service).now, self.handle.opening
             if not (given.nodes or resumed):
                 self._warn_of_no_members(service)
             if record.absent:
-                # What this call may leave half made has these members.
+                # If the call fails halfway, the partial load balancer has these members.
                 record.absent = False
                 record.took(given)
             status = await self._ensure(service, record, given, opening)
@@ -107,10 +106,10 @@ class Balancers:
             raise
 
     async def update(self, service: Service, record: Record) -> None:
-        """Give the load balancer the members of this moment.
+        """Set the members of the load balancer to the current ones.
 
         Raises:
-            CloudError: the provider failed; tried again, in the end by `ensure`.
+            CloudError: the provider failed; retried, and after several failures by `ensure`.
         """
         given = self.members.of(service).now
         record.applied = service
@@ -143,10 +142,10 @@ class Balancers:
         record.took(given)
 
     async def remove(self, service: Service, record: Record) -> None:
-        """Remove the load balancer, then our finalizer and the status.
+        """Delete the load balancer, then remove the finalizer and the status.
 
         Raises:
-            CloudError, KubeError: something may be left; the finalizer is still there.
+            CloudError, KubeError: cloud resources may be left; the finalizer is still there.
         """
         record.failing = False
         with self._operation(DELETE, record):
@@ -160,10 +159,10 @@ class Balancers:
         self._deleted(service, record)
 
     async def remove_vanished(self, record: Record) -> None:
-        """Remove the load balancer of a Service that is no longer there.
+        """Delete the load balancer of a Service that is gone.
 
         Raises:
-            CloudError: something may be left.
+            CloudError: cloud resources may be left.
         """
         service = record.applied
         record.failing = False
@@ -177,10 +176,11 @@ class Balancers:
         self._deleted(service, record)
 
     async def restore(self, service: Service, record: Record) -> bool:
-        """Write finalizer and status as they should be; whether anything was written.
+        """Write the finalizer and the status if they differ; return whether anything was written.
 
         Raises:
-            KubeError: a write failed. StaleObject: the Service is another by now.
+            KubeError: a write failed.
+            StaleObject: the Service was replaced, is being deleted or wants no load balancer.
         """
 
         def status_patch(current: Service) -> Patch | None:
@@ -196,21 +196,21 @@ class Balancers:
     # --- steps ------------------------------------------------------------------------------
 
     async def _must_be_deleted(self, service: Service, record: Record) -> bool:
-        # Unless all of it is known to have been there, the balancer may be gone and what it was
-        # made with, such as a floating IP, may be left.
+        # Only a load balancer that this provider session confirmed is known to be complete. For
+        # any other, parts such as a floating IP may be left although the balancer is gone.
         is_confirmed = record.state is State.APPLIED and record.opening == self.handle.opening
         if self.handle.cloud.always_ensure_deleted or not is_confirmed:
             return True
         try:
             return await self._exists(service)
         except ImplementedElsewhere:
-            # Nothing of ours; as an error it would keep our finalizer there for ever.
+            # Another controller's load balancer; an error would keep the finalizer for ever.
             return False
 
     async def _delete(self, service: Service, record: Record) -> None:
         if not record.resumes(DELETE):
             self._tell(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
-        # If the Service wants one again before all is done, it is made anew.
+        # If the Service wants a load balancer again before the end, it has to be ensured.
         record.state = State.PENDING
         try:
             change = LoadBalancer.ensure_load_balancer_deleted
@@ -228,7 +228,7 @@ class Balancers:
     async def _is_failure(
         self, service: Service, record: Record, given: Given, error: CloudError
     ) -> bool:
-        """Record a failed update; False: there is no load balancer to update."""
+        """Record a failed update; return False if there is no load balancer to update."""
         try:
             if not await self._exists(service):
                 return False
@@ -272,7 +272,7 @@ class Balancers:
     def _report(
         self, service: Service, reason: str, text: str, error: CloudError | KubeError
     ) -> None:
-        """Write an event about an error if its class deserves one."""
+        """Record an event about an error if its class deserves one."""
         if classify(error).event:
             self.events.event(service.reference, names.WARNING, reason, f"{text}: {error}")
 

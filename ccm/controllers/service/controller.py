@@ -1,14 +1,13 @@
-"""Turns changes of Services and nodes into work, one Service in one hand at a time.
+"""Service controller: reconciles load balancers after changes of Services and nodes.
 
-Handlers of the shared caches put keys into one queue. A worker looks at the Service as it
-is now and at what was done for it, and does the one thing that is missing: ensure, change
-the members, remove, or put back what somebody took away. So these never overlap for one
-Service, and the newest state always counts.
+Handlers of the shared informers queue the keys of Services. A worker compares the current Service
+with the controller's record of it, and runs the one operation that is due: ensure, update of the
+members, removal, or repair of the finalizer and status. So operations on one Service never overlap,
+and always use the newest state.
 
-What people change comes before most of what a start, a change of nodes or a drift check asks
-for: that waits in the background of the queue.
-Changes of nodes are collected into bursts. After a start one listing spares the calls for
-Services whose load balancer is as it should be, where the provider can list.
+Changes of Services take priority over most requests from a start, a change of nodes or a drift
+check, which wait in the background of the queue. Changes of nodes are debounced. After a start, one
+listing saves the calls for Services whose load balancer is as wanted, if the provider can list.
 """
 
 from __future__ import annotations
@@ -43,40 +42,40 @@ BACKOFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
 """Delays of a failing Service (Go cloud-provider, service controller)."""
 
 REPAIR_PAUSE_S = 5.0
-"""Shortest time between two repairs of one Service: somebody else may insist."""
+"""Minimum seconds between two repairs of one Service: another client may undo each one."""
 
 BESIDE_FAILING = (Action.NOTHING, Action.UPDATE, Action.WAIT)
-"""Actions that leave the back-off of a failing ensure alone."""
+"""Actions that do not reset the back-off of a failing ensure."""
 
 STALE = Result(after_s=1.0)
-"""A Service that changed under a write is looked at again when the cache has the change."""
+"""Requeue of a Service that changed during a write: the cache needs time to show the change."""
 
 MEMBERS_PAUSE_S = 10.0
-"""Time until members are looked at again that are not known now."""
+"""Requeue delay in seconds while the members are not known."""
 
 MEMBERS_LOOK_S = 10.0
-"""Time between two looks at members that are missing or unfit."""
+"""Seconds between two checks of missing or unfit members."""
 
 ORPHANS_PERIOD_S = 1800.0
-"""Time between two looks for orphans, one listing each."""
+"""Seconds between two searches for orphans, one listing each."""
 
 LISTING_JITTER = 0.2
-"""The periods of drift checks and of looks for orphans are stretched by up to this part."""
+"""Jitter of the periods of drift checks and searches for orphans, as a fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the controller works.
+    """Settings of the service controller.
 
     Attributes:
-        workers: Services worked on at once.
-        classes: load balancer classes that are ours, beside Services without one.
-        quiet_s: seconds without a change of nodes after which members are changed.
-        longest_wait_s: seconds after the first change of nodes by which they are changed, unless
-            it pays to wait (see `Bursts`); a node that goes away never waits longer.
+        workers: Services reconciled concurrently.
+        classes: served load balancer classes, besides Services without a class.
+        quiet_s: seconds without a change of nodes after which members are updated.
+        longest_wait_s: seconds after the first change of nodes by which members are updated, unless
+            `Bursts` waits longer on purpose; the removal of a node never waits longer.
         drift_period_s: seconds between two drift checks; 0 = never.
-        drift_budget: most Services that one drift check ensures.
-        allow_mass_deletion: remove load balancers however many Services are missing.
+        drift_budget: maximum Services that one drift check ensures.
+        allow_mass_deletion: delete load balancers however many Services are missing.
     """
 
     workers: int = 1
@@ -92,14 +91,14 @@ class ServiceController:
     """The service controller.
 
     Args:
-        services: the shared cache of Services.
-        nodes: the shared cache of nodes.
-        api: requests in this controller's name.
-        handle: the way to the cloud.
-        events: where events go.
+        services: the shared informer of Services.
+        nodes: the shared informer of nodes.
+        api: Service requests under this controller's account.
+        handle: cloud client.
+        events: event recorder.
         settings: numbers and periods.
-        about: what events are about that belong to no Service.
-        record: where what is held back is shown, and where a person allows it; None = nowhere.
+        about: object of events that belong to no Service.
+        record: record of blocked deletions, whose annotation allows them; None = none.
         rng: jitter.
     """
 
@@ -174,7 +173,7 @@ class ServiceController:
             workers=settings.workers,
             backoff=ItemBackoff(BACKOFF, rng=rng),
             watches=[
-                # The nodes that are there at the start are no change.
+                # `synced` ends the burst: the nodes of the first list are no change.
                 Watch(
                     informer=nodes,
                     changed=self._node_changed,
@@ -192,14 +191,16 @@ class ServiceController:
 
     @property
     def _rules(self) -> plan.Rules:
-        # Asked each time: another configuration of the provider may claim other annotations.
+        # Read each time: a reopened provider may use other annotation prefixes.
         prefixes = self._handle.cloud.service_annotations
         return plan.Rules(classes=self._settings.classes, prefixes=prefixes)
 
     async def sync_service(self, key: str) -> Result:
-        """Do what one Service needs now.
+        """Run the operations that one Service needs.
 
-        Raises CloudError, where the provider failed, or KubeError, where a write did.
+        Raises:
+            CloudError: the provider failed.
+            KubeError: a write failed.
         """
         try:
             return await self._sync(key)
@@ -239,7 +240,7 @@ class ServiceController:
             result = DONE
 
     def decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
-        """A Service as it is now, what was done for it, and the one thing to do."""
+        """Return the current Service, its record and the next operation."""
         record, service = self._records.get(key), self._services.store.get(key)
         if service is not None:
             service = self._writer.newest(service)
@@ -266,21 +267,21 @@ class ServiceController:
             await self._ensure(service, record)
 
     async def _beside_failing(self, service: Service, record: Record, action: Action) -> Result:
-        """Do what is due while the ensure fails; its back-off goes on."""
+        """Update members while the ensure fails; the back-off of the ensure continues."""
         if action is Action.UPDATE:
             await self._follow(service, record)
-        # A quick change of members does not prove that the ensure would not hang.
+        # `idle`: a quick update of members does not prove that the ensure would be quick.
         after_s = MEMBERS_PAUSE_S if action is Action.WAIT else None
         return Result(after_s=after_s, idle=True, failing=True)
 
     def _are_due(self, record: Record) -> bool:
-        """Whether an update has to give a load balancer other members now."""
+        """Tell whether an update has to set other members now."""
         if record.failing and (record.absent or record.not_before > clock.monotonic()):
             return False
         return self._members.of(record.applied).are_due(record.members, record.burst)
 
     def _ensure_waits(self, service: Service, record: Record | None) -> bool:
-        """Whether the ensure failed for the Service as it is, and its back-off lasts."""
+        """Tell whether the ensure of the current Service failed and its back-off lasts."""
         if record is None or not record.failing:
             return False
         waits = self.controller.backoff.waits(service.key, clock.monotonic())
@@ -291,24 +292,24 @@ class ServiceController:
             await self._balancers.ensure(service, record)
         except (CloudError, KubeError) as error:
             busy_s = self.controller.backoff.busy_s(service.key, clock.monotonic())
-            # A busy cloud is asked again soon, with the members of that moment.
+            # A busy cloud gets the next ensure soon, with the current members.
             record.failing = not isinstance(error, RetryAfter) or busy_s >= PATIENCE_S
             if record.failing:
                 await self._serve_anyway(service, record, error)
             raise
         self._updated(service.key)
-        # What others took away during the call, and our own write of the finalizer, are
-        # newer than what we came with.
+        # During the call this controller wrote the finalizer and other clients may have changed
+        # the Service, so continue with the newest object.
         cached = self._services.store.get(service.key)
         if cached is not None and cached.uid == service.uid:
             service = cached
         await self._balancers.restore(self._writer.newest(service), record)
         if self._are_due(record):
-            # A burst ended when there was nothing yet that could be given its members.
+            # A burst ended during the ensure: `_nodes_changed` skips Services that are PENDING.
             self.controller.queue.add(service.key, background=True)
 
     async def _serve_anyway(self, service: Service, record: Record, error: Exception) -> None:
-        """After a failed ensure, give the members if they are due, and write the Status it had."""
+        """After a failed ensure, update members if due, and write the error's partial Status."""
         service = self._writer.newest(service)
         waits = self._updates.waits(service.key, clock.monotonic())
         if self._are_due(record) and self._members.are_known() and not waits:
@@ -317,7 +318,7 @@ class ServiceController:
             await self._balancers.restore(self._writer.newest(service), record)
 
     async def _follow(self, service: Service, record: Record) -> None:
-        """Give members while the ensure fails; an error has a back-off of its own."""
+        """Update members while the ensure fails, with a back-off of its own."""
         key = service.key
         try:
             await self._balancers.update(service, record)
@@ -347,15 +348,15 @@ class ServiceController:
         return DONE
 
     def _vanished_wait_s(self, record: Record) -> float:
-        """Seconds until the next look; 0 = the load balancer may be removed."""
+        """Return the seconds until the next check; 0 = the load balancer may be deleted."""
         if record.applied.key not in self._vanished:
             return 0.0
         missing = len(self._vanished)
-        # Counted once for all that are missing together, not for each of them.
+        # Counted once per number of missing Services: counting for each would be quadratic.
         counted = (missing, len(self._records))
         if counted != self._counted:
             self._counted = counted
-            self._may_exist = sum(each.may_exist for each in self._records.values())
+            self._may_exist = sum(known.may_exist for known in self._records.values())
         settled = self._may_exist
         wait_s = self._guard.wait_s(missing, settled, clock.monotonic())
         if wait_s and self._guard.in_doubt:
@@ -369,7 +370,7 @@ class ServiceController:
         return wait_s
 
     def _settled(self, record: Record) -> None:
-        """Nothing is left to decide about a Service that vanished."""
+        """Unblock a Service that had vanished: it is back or handled."""
         if record.applied.key in self._vanished:
             self._vanished.discard(record.applied.key)
             self._holds.release(record.applied.reference)
@@ -391,7 +392,7 @@ class ServiceController:
     # --- start ------------------------------------------------------------------------------
 
     async def _verify_all(self) -> None:
-        """Queue what was there at the start, with a listing at hand if there can be one."""
+        """Queue the Services that existed at the start, after a listing if possible."""
         if self._to_verify and self._handle.offers(LoadBalancerDigests):
             self._listing = await listed_in_time(self._handle)
         for key in self._to_verify:
@@ -399,7 +400,7 @@ class ServiceController:
         self._to_verify = []
 
     def _retry(self) -> None:
-        """Another cloud may answer now: what the former one listed says nothing any more."""
+        """Drop the start's listing, and adapt the members to a reopened provider."""
         self._listing = None
         self._updates.release()
         by_health = not self._handle.cloud.load_balancers_check_health
@@ -408,29 +409,29 @@ class ServiceController:
             self._bursts.note()
 
     async def _verify(self, service: Service, record: Record) -> None:
-        """Spare the ensure of a Service whose load balancer is as it should be."""
+        """Mark the load balancer as applied if the listing shows it as wanted; else as pending."""
         record.state = State.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()
             return
-        # Digests cost time and no call; between two of them others get their turn.
+        # Digests take CPU time, so let other tasks run between two of them.
         await asyncio.sleep(0)
         given = self._members.of(service).now
         verdict, status = self._listing.compare(service, given.nodes)
         record.absent = verdict is Verdict.MISSING
         metrics.STARTUP.labels(verdict.value).inc()
         if status is not None and not status.ingress:
-            status = load_balancer_status(service)  # what was written stays, or it is ensured
+            status = load_balancer_status(service)  # keep the written status, if there is one
         if verdict is Verdict.ELSEWHERE or (status is not None and status.ingress):
             record.confirm(service, given, status, opening=self._handle.opening)
 
     # --- drift ------------------------------------------------------------------------------
 
     async def check_drift(self) -> None:
-        """Look for load balancers that others changed, and have some of them ensured.
+        """Find load balancers changed outside of the daemon, and queue some for an ensure.
 
-        With a listing those that differ; without one, those not looked at for the longest
-        time, whose ensure then tells nobody unless it fails.
+        With a listing these are the ones that differ. Without one, they are the ones with the
+        oldest calls; their ensure records events only if it fails.
         """
         started = clock.monotonic()
         at_rest = {
@@ -468,7 +469,7 @@ class ServiceController:
             return False
         given = self._members.of(record.applied).now
         if record.members != given.fingerprint:
-            # Its members are about to be changed anyway.
+            # An update of the members is due anyway.
             return False
         verdict, status = listing.compare(record.applied, given.nodes)
         if status is not None and status.ingress and record.status is not None:
@@ -490,7 +491,7 @@ class ServiceController:
             self._writer.forget(old.key)
             return self._gone(old)
         if plan.is_foreign(new, self._settings.classes):
-            # Its finalizer may be of another controller when it stops asking for a balancer.
+            # When the Service changes its type, its finalizer belongs to that controller.
             self._foreign.add(new.uid)
         elif plan.wants_balancer(new, self._settings.classes):
             self._foreign.discard(new.uid)
@@ -508,7 +509,7 @@ class ServiceController:
         if not plan.is_relevant(old, new, record, self._rules, lags=lags):
             return False
         if record is not None:
-            # Such a change is reported, and no listing says how the load balancer should be.
+            # The change deserves events, and the start's listing does not apply to it.
             record.silent = False
             if record.state is State.UNVERIFIED:
                 record.state = State.PENDING
@@ -520,7 +521,7 @@ class ServiceController:
             record.owner_deleted = True
 
     def _gone(self, service: Service) -> bool:
-        """A Service is not there any more; whether there is something to do."""
+        """Handle a Service that left the cache; return whether it needs a reconcile."""
         record = self._records.get(service.key)
         if record is None:
             return False
@@ -531,18 +532,18 @@ class ServiceController:
 
     def _added(self, service: Service, initial: bool) -> bool:
         if plan.needs_cleanup(service, self._settings.classes):
-            # Somebody may take the finalizer away before its turn comes.
+            # Another client may remove the finalizer before a worker takes the key.
             self._records.setdefault(service.key, Record(applied=service))
             return True
         if not plan.wants_balancer(service, self._settings.classes):
             return False
         if initial:
-            # An earlier process may have served it, so it counts as served until verified.
+            # An earlier process may have served the Service: it counts as served until verified.
             is_served = plan.looks_served(service)
             self._records[service.key] = Record(
                 applied=service, state=State.UNVERIFIED, absent=not is_served
             )
-            # A listing can spare nothing for one that nobody ever served.
+            # Without an earlier ensure, a listing cannot save the call.
             if is_served and not service.is_deleting:
                 self._to_verify.append(service.key)
                 return False
@@ -575,14 +576,14 @@ class ServiceController:
         self._bursts.rest(took_s)
 
     def _nodes_changed(self) -> None:
-        """A burst of changes is over: queue the Services whose members are others now."""
+        """Queue the Services whose members changed, after a burst of node changes."""
         self._members.settle()
         now = clock.monotonic()
         changed = self._members.end_burst()
         due = [
             key
-            for key, each in self._records.items()
-            if each.wants_members(self._members.of(each.applied).fingerprint, now)
+            for key, record in self._records.items()
+            if record.wants_members(self._members.of(record.applied).fingerprint, now)
         ]
         if changed and self._records:
             self._log.info("nodes changed", members=len(self._members), load_balancers=len(due))

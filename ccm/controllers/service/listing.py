@@ -1,4 +1,4 @@
-"""The load balancers that the cloud holds, in one listing: compared with Services, and orphans."""
+"""One listing of the cloud's load balancers: comparison with Services, and orphans."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ccm.runtime.writer import Recorder
 
 ATTEMPTS = 4
 PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
-"""How often a listing is asked for at the start, and the pauses between; ensuring every
-Service instead is dear, so a hiccup of the cloud is waited out."""
+"""Attempts to list at the start, and the delays between them. The alternative, ensuring every
+Service, is expensive, so a short outage of the cloud is waited out."""
 
 LONGEST_S = 60.0
-"""How long a start waits for its listing in all: Services wait as well, and ensuring each of them
-is dear, not wrong."""
+"""Maximum seconds a start waits for its listing. Services wait meanwhile, and ensuring each of them
+is expensive but correct."""
 
 
 class Verdict(Enum):
@@ -39,7 +39,7 @@ class Verdict(Enum):
     DIFFERENT = "different"
     MISSING = "missing"
     ELSEWHERE = "elsewhere"
-    """The provider leaves the Service to another controller."""
+    """Another controller serves the Service, according to the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,19 @@ class Listing:
 
     Attributes:
         handle: computes names and digests.
-        records: what the cloud holds, by name.
+        records: load balancers in the cloud, by name.
     """
 
     handle: Handle
     records: Mapping[str, LoadBalancerRecord]
 
     def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
-        """Whether the cloud holds what the Service asks for, and the status if it does.
+        """Compare a Service's load balancer with the listing.
 
-        An empty one says nothing, neither that there is no address nor which.
+        Returns:
+            The verdict, and the listed status if the load balancer is as wanted. An empty status
+                does
+            not mean that the load balancer has no address: the listing may not know it.
         """
         compute, cluster = self.handle.compute, self.handle.cluster_name
         try:
@@ -69,7 +72,7 @@ class Listing:
         except ImplementedElsewhere:
             return Verdict.ELSEWHERE, None
         except CloudError:
-            # The call that follows meets the same error, and reports it.
+            # The ensure that follows gets the same error, and reports it.
             return Verdict.DIFFERENT, None
         if not wanted or wanted != record.digest:
             return Verdict.DIFFERENT, None
@@ -77,7 +80,7 @@ class Listing:
 
 
 async def listed_in_time(handle: Handle) -> Listing | None:
-    """Return a listing for a start; None when the cloud gave none in `LONGEST_S`."""
+    """Return the listing for a start; None when the cloud gave none in `LONGEST_S`."""
     try:
         return await within(LONGEST_S, listed(handle, attempts=ATTEMPTS), name="the listing")
     except TimeoutError as error:
@@ -87,9 +90,9 @@ async def listed_in_time(handle: Handle) -> Listing | None:
 
 
 async def listed(handle: Handle, *, attempts: int = 1) -> Listing | None:
-    """Return a listing; None when the cloud gave none in so many attempts.
+    """Return a listing; None when the cloud gave none in that many attempts.
 
-    A listing of a provider that was exchanged meanwhile is none.
+    A listing is discarded if the provider session changed meanwhile.
     """
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
@@ -111,12 +114,12 @@ async def listed(handle: Handle, *, attempts: int = 1) -> Listing | None:
 def unowned(
     handle: Handle, found: Iterable[LoadBalancerRecord], services: Iterable[Service]
 ) -> Sequence[LoadBalancerRecord]:
-    """Return those of some load balancers that belong to none of these Services, by name.
+    """Return the load balancers that belong to none of these Services, sorted by name.
 
-    A Service of whatever class may own one, and so may one that still has the finalizer.
+    A Service may own one whatever its class, also by its finalizer alone.
 
     Raises:
-        CloudError: the provider cannot say the name of some load balancer.
+        CloudError: the provider cannot compute the name of some load balancer.
     """
     name = LoadBalancer.get_load_balancer_name
     owned = {
@@ -124,20 +127,22 @@ def unowned(
         for service in services
         if service.type == TYPE_LOAD_BALANCER or has_load_balancer_finalizer(service)
     }
-    return sorted((one for one in found if one.name not in owned), key=lambda one: one.name)
+    return sorted(
+        (record for record in found if record.name not in owned), key=lambda record: record.name
+    )
 
 
 class Orphans:
-    """Load balancers of this cluster that belong to no Service: reported, never deleted.
+    """Load balancers of this cluster without a Service: reported, never deleted.
 
-    Their finalizer was taken away, or an older state of the cluster was restored. A listing may be
-    a moment older than the Services, so only what two of them have counts.
+    Their finalizer was removed, or an older state of the cluster was restored. A listing may be
+    older than the cached Services, so an orphan has to be in two consecutive listings.
 
     Args:
-        services: the shared cache of Services.
-        records: what was done for Services, by key.
-        events: where events go.
-        about: what the events are about; the load balancers have no object of their own.
+        services: the shared informer of Services.
+        records: controller state of Services, by key.
+        events: event recorder.
+        about: object of the events, since load balancers have no object of their own.
     """
 
     def __init__(
@@ -156,18 +161,18 @@ class Orphans:
         self._log = log.logger(names.COMPONENT_SERVICE)
 
     def note(self, listing: Listing) -> None:
-        """Look for those that belong to no Service in a listing."""
+        """Update and report the orphans from a new listing."""
         if self._services.undecodable:
-            # Each could be the owner of what seems to have none.
+            # An undecodable Service could be the owner of a load balancer that seems orphaned.
             return
         removing = [record.applied for record in self._records.values() if record.may_exist]
         services = [*self._services.store.list(), *removing]
         try:
-            found = unowned(listing.handle, listing.records.values(), services)
+            orphans = unowned(listing.handle, listing.records.values(), services)
         except CloudError as error:
             self._log.info("owners of load balancers are not known", error=str(error))
             return
-        seen = {one.name for one in found}
+        seen = {orphan.name for orphan in orphans}
         lasting = seen & self._seen
         metrics.ORPHANS.set(len(lasting))
         for name in sorted(lasting - self._told):

@@ -1,4 +1,4 @@
-"""Names, flags and rights of the service controller, and how it is made."""
+"""Manifest of the service controller."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BALANCERS = Section("load balancers", ours=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFlags(MassDeletionFlags):
-    """The flags of this controller."""
+    """Flags of the service controller."""
 
     concurrent_service_syncs: int = _SECTION.flag(
         1,
@@ -86,7 +86,7 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
     from ccm.runtime.account import Facts
 
     classes = frozenset(flags.load_balancer_classes)
-    made = ServiceController(
+    services = ServiceController(
         services=context.informers.of(SERVICES),
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(SERVICES),
@@ -106,7 +106,7 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
     )
 
     def facts(key: str) -> Facts:
-        service, record, action = made.decide(key)
+        service, record, action = services.decide(key)
         if action is Action.NOTHING and record is not None and record.failing:
             action = Action.ENSURE  # after its back-off
         theirs = ""
@@ -115,8 +115,8 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         plan = "" if action is Action.NOTHING else f"{action.value} its load balancer"
         return Facts(plan=plan, foreign=theirs)
 
-    made.controller.explains["service"] = facts
-    return made.controller
+    services.controller.explains["service"] = facts
+    return services.controller
 
 
 MANIFEST: Manifest[ServiceFlags] = Manifest(

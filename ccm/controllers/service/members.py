@@ -1,12 +1,12 @@
-"""The members of load balancers: which nodes, what makes that doubtful, and when they change.
+"""Members of load balancers: which nodes, why some stay, and when the members are updated.
 
-All Services have the same members; where load balancers do not check health, all of one
-externalTrafficPolicy. A pool is kept up to date node by node, so that a change costs one look at
-the changed node, however many nodes and Services there are.
+All Services have the same members. Only if load balancers do not check health, the members depend
+on externalTrafficPolicy. A pool is updated node by node: a change costs the same for any number of
+nodes and Services.
 
-A load balancer without members serves no client. So nodes that a new list merely lacks stay members
-while they are many: an API server restored from a backup, or one that lists nothing, has deleted
-no node. Nodes that are not Ready, where that counts, stay for a while likewise.
+A load balancer without members serves no client. So nodes that are only missing from a new list
+stay members if there are many of them: an API server that was restored from a backup or lists
+nothing has deleted no node. Where readiness counts, nodes that are not Ready stay for a while too.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from ccm.model.service import POLICY_LOCAL
 from ccm.runtime.deletions import ALLOW, DOUBT_S, Holds, MassDeletionGuard, is_mass
 
 NAMES_SHOWN = 20
-"""Most node names in a message (Go cloud-provider, service controller)."""
+"""Limit of node names in a message (Go cloud-provider, service controller)."""
 
 MISSING_LONGEST_S = 1800.0
-"""How long nodes that are missing stay members while other nodes are there."""
+"""Maximum seconds that missing nodes stay members while other nodes exist."""
 
 PACE = 10.0
-"""A pass rests so many times as long as the last one took."""
+"""Delay after a pass, as a multiple of its duration."""
 
 LONGEST_REST_S = 60.0
-"""But not longer."""
+"""Maximum of that delay, in seconds."""
 
 LONGEST_WAVE_S = 600.0
-"""Longest time that a wave of initialisation counts as one burst: 5,000 nodes at the default rate
-of writes."""
+"""Maximum seconds of a burst during initialisation: enough for 5,000 nodes at the default rate of
+writes."""
 
 
 def is_member(node: Node) -> bool:
-    """Whether load balancers may send traffic to the node.
+    """Tell whether load balancers may send traffic to the node.
 
-    Cordoning and the provider ID do not count, nor does readiness: the health checks of the load
-    balancer decide which members get traffic (KEP-3458). For one without, see `is_fit`.
+    Cordoning, the provider ID and readiness do not count: the health checks of the load balancer
+    decide which members get traffic (KEP-3458). For a load balancer without health checks, see
+    `is_fit`.
     """
     return (
         node.metadata.deletion_timestamp is None
@@ -57,18 +58,18 @@ def is_member(node: Node) -> bool:
 
 
 def is_excluded(node: Node) -> bool:
-    """Whether the exclusion label is there, with any value but one that Go reads as false."""
+    """Tell whether the exclusion label is set, to any value that Go does not parse as false."""
     value = node.labels.get(names.LABEL_EXCLUDE_BALANCERS)
     return value is not None and parse_bool(value) is not False
 
 
 def is_fit(node: Node, *, local: bool) -> bool:
-    """Whether a member may get traffic where the load balancer does not check its health.
+    """Tell whether a member may get traffic from a load balancer without health checks.
 
     Args:
         node: the member.
-        local: for policy Local. A node that is being drained goes on serving its own Pods then;
-            for policy Cluster the others serve them.
+        local: whether the policy is Local. A node that is being drained then still serves its own
+            Pods; for policy Cluster other nodes serve them.
     """
     if node.ready != names.STATUS_TRUE:
         return False
@@ -76,9 +77,9 @@ def is_fit(node: Node, *, local: bool) -> bool:
 
 
 def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
-    """Whether an update of a node is a reason to look at the members of all load balancers.
+    """Tell whether an update of a node requires a check of all members.
 
-    Taints and a deletion that has begun are none: they count as soon as there is another.
+    New taints and a started deletion do not: they take effect with the next other change.
 
     Args:
         old: the node before.
@@ -93,7 +94,7 @@ def matters(old: Node, new: Node, *, by_health: bool = False) -> bool:
 
 
 def shown(members: Sequence[Node]) -> str:
-    """The names for a message; after `NAMES_SHOWN` only how many more there are."""
+    """Return the names for a message; after `NAMES_SHOWN` only the number of further ones."""
     some = [node.name for node in members[:NAMES_SHOWN]]
     if len(members) > NAMES_SHOWN:
         some.append(f"<{len(members) - NAMES_SHOWN} more>")
@@ -101,7 +102,7 @@ def shown(members: Sequence[Node]) -> str:
 
 
 class Pool:
-    """The members of load balancers of one kind."""
+    """Members of the load balancers with one traffic policy."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -111,20 +112,20 @@ class Pool:
         self._unfit_since = math.inf
         self._left_at: list[float] = []
         self.bursts = 0
-        """How many bursts of changes are over."""
+        """Number of ended bursts of changes."""
         self.unfit: set[str] = set()
-        """Names of members that should get no traffic any more; they stay until `drop_unfit`."""
+        """Names of members that should get no traffic; they stay members until `drop_unfit`."""
 
     def __len__(self) -> int:
-        """Members."""
+        """Return the number of members."""
         return len(self._nodes)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the node of that name is a member."""
+        """Tell whether the named node is a member."""
         return name in self._nodes
 
     def put(self, node: Node, *, fit: bool = True) -> None:
-        """Add or replace a member; an unfit node that is none is not added."""
+        """Add or replace a member; an unfit node is only replaced, never added."""
         old = self._nodes.get(node.name)
         if fit:
             self.unfit.discard(node.name)
@@ -144,10 +145,10 @@ class Pool:
             self._sorted = self._fingerprint = None
 
     def drop_unfit(self, now: float) -> bool:
-        """Remove unfit members; return True where they stay.
+        """Remove unfit members; return True if they stay.
 
-        An API server that loses its nodes makes all of them unfit, one after the other. So many
-        within `DOUBT_S` stay as long, and the last ones until another node is fit.
+        An API server that loses its nodes makes them unfit one after the other. A mass of them
+        within `DOUBT_S` stays that long, and the last members stay until another node is fit.
         """
         if not self.unfit:
             self._unfit_since = math.inf
@@ -167,7 +168,7 @@ class Pool:
 
     @property
     def now(self) -> Given:
-        """The members as they are now."""
+        """The current members."""
         if self._sorted is None:
             self._sorted = tuple(self._nodes[name] for name in sorted(self._nodes))
         return Given(self._sorted, self.fingerprint, self.bursts)
@@ -184,23 +185,20 @@ class Pool:
         return self._fingerprint
 
     def end_burst(self) -> bool:
-        """A burst of changes is over; whether it left other members than the one before.
-
-        Those are what load balancers get.
-        """
+        """End a burst of changes; return whether members differ from those after the last one."""
         before, self._at_burst = self._at_burst, self.fingerprint
         self.bursts += 1
         return before != self._at_burst
 
     def are_due(self, known: str, burst: int) -> bool:
-        """Whether a load balancer has to be given the members now.
+        """Tell whether a load balancer needs an update of its members now.
 
-        While a burst lasts, members change every moment; whatever calls for a look at the
-        Service meanwhile is no reason to give it some of them.
+        During a burst members change all the time. A reconcile for another reason must not set an
+        intermediate state.
 
         Args:
             known: fingerprint of the members it has; empty = they are not known.
-            burst: how many bursts were over when it got them.
+            burst: number of ended bursts when it got them.
         """
         if known in ("", self.fingerprint):
             return not known
@@ -208,14 +206,14 @@ class Pool:
 
 
 class Members:
-    """The members of all load balancers, told of every change of a node.
+    """Members of all load balancers, updated with every change of a node.
 
     Args:
-        cache: the shared cache of nodes.
-        by_health: whether unfit nodes are no members: load balancers do not check their health.
-        holds: where it is shown that members stay.
-        guard: says whether those do that are missing.
-        about: the object of events about members that stay.
+        cache: the shared informer of nodes.
+        by_health: whether unfit nodes are no members, because load balancers do not check health.
+        holds: reports that missing nodes stay members.
+        guard: decides whether missing nodes stay members.
+        about: object of events about members that stay.
     """
 
     def __init__(
@@ -235,7 +233,7 @@ class Members:
         self._missing_since = math.inf
         self._deleted: set[str] = set()
         self.unsettled: set[str] = set()
-        """Names of those whose initialisation will change them: they have no provider ID yet."""
+        """Names of uninitialised nodes without provider ID: initialisation will change them."""
         logger = log.logger(names.COMPONENT_SERVICE)
         self._unfit = Outage(
             logger,
@@ -255,22 +253,22 @@ class Members:
         self._local = Pool() if by_health else self._cluster
 
     def __len__(self) -> int:
-        """Nodes that are members of some load balancer."""
-        # Each member for policy Cluster is one for policy Local, unless it stays though unfit.
+        """Return the number of nodes that are members of some load balancer."""
+        # A fit member for policy Cluster is one for policy Local too, so the larger pool counts.
         return max(len(pool) for pool in self.pools)
 
     @property
     def pools(self) -> Sequence[Pool]:
-        """Each pool once."""
+        """All distinct pools."""
         return (self._cluster, self._local) if self.by_health else (self._cluster,)
 
     def of(self, service: Service) -> Pool:
-        """The members of a Service's load balancer."""
+        """Return the pool of a Service's load balancer."""
         is_local = service.spec.external_traffic_policy == POLICY_LOCAL
         return self._local if is_local else self._cluster
 
     def rebuild(self, *, by_health: bool) -> None:
-        """Begin anew with all nodes: the load balancers are of another kind."""
+        """Rebuild the pools from all nodes, after a change of `by_health`."""
         self._use(by_health=by_health)
         self._missing.clear()
         for node in self._cache.store.list():
@@ -278,9 +276,9 @@ class Members:
         self.adopt_unknown()
 
     def adopt_unknown(self) -> None:
-        """At a start without a fit node, make nodes of unknown health members until one is fit.
+        """Without a fit node at a start, make nodes of unknown health members until one is fit.
 
-        An API server that lost its nodes must not empty the load balancers of a new leader.
+        A new leader must not empty the load balancers because the API server lost its nodes.
         """
         for pool in self.pools:
             if self.by_health and not pool:
@@ -290,11 +288,11 @@ class Members:
                         pool.put(node, fit=False)
 
     def seen_deleted(self, node: Node) -> None:
-        """The node that is gone next was deleted."""
+        """Note a deletion that the watch reported, before `gone`."""
         self._deleted.add(node.name)
 
     def gone(self, name: str) -> None:
-        """A node is not there any more; unless it was deleted, it stays a member until `settle`."""
+        """Handle a node that left the cache; unless deleted, it stays a member until `settle`."""
         if name in self._deleted:
             self._deleted.discard(name)
             self._remove(name)
@@ -307,7 +305,7 @@ class Members:
         self._guard.missing(now)
 
     def came(self, node: Node) -> None:
-        """A node is there, as it was or another."""
+        """Handle a new or changed node."""
         if node.name in self._missing:
             self._guard.back(clock.monotonic())
         self._put(node)
@@ -332,11 +330,11 @@ class Members:
             pool.remove(name)
 
     def are_doubtful(self) -> bool:
-        """Whether some nodes are members although they are missing or unfit."""
+        """Tell whether some members are missing or unfit."""
         return bool(self._missing) or any(pool.unfit for pool in self.pools)
 
     def settle(self) -> None:
-        """Let those that are missing or unfit be members no more, unless they are too many."""
+        """Remove missing and unfit members, unless there are too many."""
         now = clock.monotonic()
         stay = [pool for pool in self.pools if pool.drop_unfit(now)]
         if not stay:
@@ -353,7 +351,7 @@ class Members:
     def _missing_stay(self, now: float) -> bool:
         missing, among = len(self._missing), len(self)
         many = missing == among or is_mass(missing, among)
-        # A cluster without any node needs no other members.
+        # A cluster without any node has no better members, so the old ones stay.
         lasts = not len(self._cache.store) or now < self._missing_since + MISSING_LONGEST_S
         wait_s = self._guard.wait_s(missing, among, now, is_many=many and lasts)
         if wait_s and self._guard.in_doubt:
@@ -367,10 +365,11 @@ class Members:
         return wait_s > 0
 
     def are_known(self) -> bool:
-        """Whether members may be given to a load balancer of which nobody asked for anything.
+        """Tell whether the members are known well enough to update a load balancer without a
+        request.
 
-        One node of many that cannot be decoded is no reason to give the others none; without a
-        third of them a load balancer would lose more than it may.
+        If more than a third of the nodes cannot be decoded, an update would remove too many healthy
+        members.
         """
         store = self._cache.store
         missing = sum(key not in store for key in self._cache.undecodable)
@@ -382,24 +381,25 @@ class Members:
         return known
 
     def end_burst(self) -> bool:
-        """A burst of changes is over; whether it left other members than the one before."""
+        """End a burst of changes; return whether members differ from those after the last one."""
         changed = [pool for pool in self.pools if pool.end_burst()]
         return bool(changed)
 
 
 class Bursts:
-    """Collects changes of nodes and acts once for all of them, at a pace.
+    """Debouncer of node changes: acts once per burst, and limits the rate.
 
-    A burst of changes ends when they pause, but not for ever later. While new nodes are
-    initialised, each of which changes the members twice, it lasts until all are or none has been
-    for a while. And since one pass over all Services may be dear, the next one rests first, in
-    proportion. A node that goes away waits for none of this longer than `longest_s`.
+    A burst ends after a pause in the changes, or after a maximum time. While new nodes are
+    initialised, which changes the members twice per node, the burst lasts until all are initialised
+    or none has been for a while. A pass over all Services may be expensive, so the next one is
+    delayed in proportion to its duration. The removal of a node never waits longer than
+    `longest_s`.
 
     Args:
-        act: called once per burst of changes; returns at once.
+        act: called once per burst; returns at once.
         quiet_s: seconds without a change that end a burst.
-        longest_s: seconds after its first change at which a burst ends, and after which a wave
-            of initialisation that gets nowhere is none any more.
+        longest_s: seconds after the first change at which a burst ends, and seconds without
+            progress after which a wave of initialisation ends.
     """
 
     def __init__(self, act: Callable[[], None], *, quiet_s: float, longest_s: float) -> None:
@@ -411,7 +411,7 @@ class Bursts:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, *, leaves: bool = False) -> None:
-        """Something changed; `leaves`: a node went away."""
+        """Record a change; `leaves`: a node was removed."""
         self._last = asyncio.get_running_loop().time()
         self._first = min(self._first, self._last)
         if leaves:
@@ -419,24 +419,24 @@ class Bursts:
         self._arm()
 
     def wave(self, *, goes_on: bool) -> None:
-        """A new node waits for its initialisation or has it; `goes_on`: others still wait."""
+        """Record progress of the initialisation of nodes; `goes_on`: others still wait."""
         self._wave = asyncio.get_running_loop().time() if goes_on else -math.inf
 
     def rest(self, took_s: float = LONGEST_REST_S) -> None:
-        """A pass over all Services begins, or is over after so many seconds."""
+        """Delay the next burst's end, after a pass of `took_s` or at the start of one."""
         rest_s = min(LONGEST_REST_S, PACE * took_s)
         self._rests_until = asyncio.get_running_loop().time() + rest_s
         self._arm()
 
     @property
     def _due(self) -> float:
-        """When the burst is over; infinity while there is none."""
+        """End of the burst; infinity if there is none."""
         burst = min(self._last + self._quiet_s, self._first + self._longest_s)
         wave = min(self._wave + self._longest_s, self._first + LONGEST_WAVE_S)
         return min(max(burst, wave, self._rests_until), self._left + self._longest_s)
 
     def _arm(self) -> None:
-        """Look when the burst is over; one that ends later than thought is looked at twice."""
+        """Set the timer for the end of the burst; if that moves back, `_look` sets it again."""
         due = self._due
         if self._timer is not None:
             if self._timer.when() <= due:

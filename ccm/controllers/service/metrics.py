@@ -1,4 +1,4 @@
-"""Metrics of the service controller; the first four carry the Go reference's names."""
+"""Metrics of the service controller; the first four have the Go reference's names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a Service needs, decided from the Service and what was done for it. Pure.
+"""Decision about a Service, from the Service and the controller's record of it. Pure.
 
-A Service is ours when it is of type LoadBalancer and its class is unset or claimed by
-`--load-balancer-classes`. All writes go to the status sub-resource as strategic merge
-patches bound to the resourceVersion they were planned for.
+The controller serves a Service of type LoadBalancer whose class is unset or listed in
+`--load-balancer-classes`. All writes go to the status sub-resource as strategic merge patches, with
+the resourceVersion they were planned for as a precondition.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ccm.model.service import TYPE_LOAD_BALANCER
 
 
 class Given(NamedTuple):
-    """The members of load balancers at one moment.
+    """Members of load balancers at one moment.
 
     Attributes:
         nodes: by name; the same object until a node changes.
         fingerprint: equal for equal sets: the same names with the same provider IDs.
-        burst: how many bursts of changes were over.
+        burst: number of bursts of node changes that had ended.
     """
 
     nodes: Sequence[Node]
@@ -39,46 +39,47 @@ class Given(NamedTuple):
 
 
 class State(Enum):
-    """What is known about a Service's load balancer.
+    """State of a Service's load balancer, as far as it is known.
 
     ```text
-    UNVERIFIED ──listing: as it should be──▶ APPLIED ◀──ensured── PENDING
-        └───────────otherwise───────────────▶ PENDING ◀──drift, failures, a call begun──┘
+    UNVERIFIED ──listing: equal──▶ APPLIED ◀──ensured── PENDING
+        └───────otherwise──────────▶ PENDING ◀──drift, failures, a started call──┘
     any ──removed──▶ REMOVED ──wanted again──▶ a new record
     ```
     """
 
     UNVERIFIED = "unverified"
-    """It was there at the start, and the cloud was not looked at yet."""
+    """The Service existed at the start and was not compared with the cloud yet."""
     PENDING = "pending"
-    """It has to be ensured; there may be something in the cloud."""
+    """The load balancer has to be ensured; the cloud may have parts of it."""
     APPLIED = "applied"
-    """The provider confirmed it; nothing but members can be due."""
+    """The provider confirmed the load balancer; only its members may be outdated."""
     REMOVED = "removed"
-    """Nothing is left in the cloud."""
+    """The cloud has no resources of the Service."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What was done and is known about one Service and its load balancer.
+    """Controller state of one Service and its load balancer.
 
     Attributes:
-        applied: the Service as it was last given to the provider, or is about to be; what its
-            load balancer is removed by when the Service is gone.
-        state: what is known about the load balancer.
-        members: fingerprint of the members the provider knows; empty = they have to be given.
-        burst: how many bursts of nodes were over when those members were looked at.
-        status: the status the Service shall show; None = not ours to write.
-        waiting: the operation about which the provider said "come back later"; empty = none.
-        silent: ensure it without telling people: nobody knows of a change.
-        update_failures: failed changes of the members in a row.
-        failing: the last ensure failed, so that only updates change the members until the next.
-        absent: there is no load balancer in the cloud, so that there is nothing to update.
-        not_before: monotonic time before which a change of nodes is no reason to call.
+        applied: the Service as last passed to the provider, or about to be. Its load balancer is
+            deleted with this object when the Service is gone.
+        state: state of the load balancer.
+        members: fingerprint of the members that the provider has; empty = unknown, so an
+            update is due.
+        burst: number of ended bursts of node changes when those members were read.
+        status: wanted status of the Service; None = the controller does not write it.
+        waiting: operation that the provider asked to retry later; empty = none.
+        silent: record no events about the next ensure: no change is known.
+        update_failures: consecutive failed updates of members.
+        failing: the last ensure failed, so only updates change the members until the next one.
+        absent: the cloud has no load balancer, so there is nothing to update.
+        not_before: monotonic time before which a change of nodes causes no call.
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair.
-        opening: the opening of the provider that confirmed it last.
-        owner_deleted: the Service was seen to be deleted; else it may just not be there.
+        opening: provider session that last confirmed the load balancer.
+        owner_deleted: the watch reported the deletion of the Service; else it may only be missing.
     """
 
     applied: Service
@@ -99,18 +100,18 @@ class Record:
 
     @property
     def may_exist(self) -> bool:
-        """Whether there may be something in the cloud."""
+        """Whether the cloud may have resources of the Service."""
         return self.state is not State.REMOVED
 
     def wants_members(self, fingerprint: str, now: float) -> bool:
-        """Whether it has to be given other members by an update, and may be now."""
+        """Tell whether an update has to set other members, and may do so now."""
         follows = self.state is State.APPLIED or (self.failing and not self.absent)
         return follows and self.members != fingerprint and self.not_before <= now
 
     def confirm(
         self, service: Service, given: Given, status: Status | None, *, opening: int
     ) -> None:
-        """The load balancer is known to be as this Service and these members want it."""
+        """Record that the load balancer matches this Service and these members."""
         self.applied = service
         self.opening = opening
         self.state = State.APPLIED
@@ -120,47 +121,50 @@ class Record:
         self.waiting = ""
 
     def took(self, given: Given) -> None:
-        """The load balancer has these members."""
+        """Record that the load balancer has these members."""
         self.members, self.burst = given.fingerprint, given.burst
         self.update_failures = 0
 
     def resumes(self, operation: str) -> bool:
-        """Whether an operation only goes on, which is no news; asked once per attempt."""
+        """Tell whether the operation is a retry that the provider asked for.
+
+        Resets `waiting`, so call it once per attempt.
+        """
         resumed = self.waiting == operation
         self.waiting = ""
         return resumed
 
 
 class Action(Enum):
-    """The one thing to do about a Service now."""
+    """Next operation for a Service."""
 
     NOTHING = "nothing"
-    """All is as it should be, or it is not ours."""
+    """The load balancer is as wanted, or the Service is not served."""
     VERIFY = "verify"
-    """Hold it against the listing of the start."""
+    """Compare it with the listing of the start."""
     ENSURE = "ensure"
-    """Have the provider create or change its load balancer."""
+    """Create or change its load balancer."""
     UPDATE = "update"
-    """Give its load balancer other members."""
+    """Change the members of its load balancer."""
     REPAIR = "repair"
-    """Put back the finalizer or the status, which somebody took away."""
+    """Restore the finalizer or the status that another client removed."""
     REMOVE = "remove"
-    """Remove its load balancer, then our finalizer and the status."""
+    """Delete its load balancer, then remove the finalizer and the status."""
     REMOVE_VANISHED = "remove vanished"
-    """Remove the load balancer of a Service that is gone, or another by now."""
+    """Delete the load balancer of a Service that is gone or was replaced."""
     WAIT = "wait"
-    """Nobody asked for anything, and who may be a member is not known: look again later."""
+    """Requeue: too many nodes cannot be decoded to determine the members."""
     FORGET = "forget"
-    """The Service is gone or another, and nothing is left of the one we knew."""
+    """Drop the record of a Service that is gone or replaced, without cloud resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What makes a Service ours, and a change of it matter.
+    """Which Services the controller serves, and which annotations matter.
 
     Attributes:
-        classes: load balancer classes that are ours, beside Services without one.
-        prefixes: annotations that count; None = all.
+        classes: served load balancer classes, besides Services without a class.
+        prefixes: prefixes of relevant annotations; None = all are relevant.
     """
 
     classes: Collection[str] = ()
@@ -177,22 +181,22 @@ def decide(
     ensure_waits: bool = False,
     was_foreign: bool = False,
 ) -> Action:
-    """The one thing to do about a Service now.
+    """Return the next operation for a Service.
 
-    A Service being deleted is never given a finalizer; what it has in the cloud is removed
-    even where somebody took our finalizer away. `Deviation:` the Go reference tries in vain
-    to add the finalizer.
+    A Service that is being deleted never gets a finalizer. Its cloud resources are removed even if
+    another client removed the finalizer. `Deviation:` the Go reference tries in vain to add the
+    finalizer.
 
     Args:
-        service: as it is now; None = it is gone.
-        record: what was done for it; None = nothing by this process.
-        rules: what makes it ours.
-        members_due: whether its load balancer has to be given other members.
-        members_known: False while so many nodes cannot be decoded that giving members would
-            take traffic from nodes that are well.
-        ensure_waits: whether its last ensure failed and is not to be repeated yet.
-        was_foreign: whether its class was another controller's when last seen with one, whose
-            finalizer it then is that it carries.
+        service: current Service; None = it is gone.
+        record: its controller state; None = this process has not handled it.
+        rules: which Services are served.
+        members_due: whether the load balancer needs other members.
+        members_known: False while too many nodes cannot be decoded: new members would then take
+            traffic from healthy nodes.
+        ensure_waits: whether the last ensure failed and its back-off lasts.
+        was_foreign: whether the Service last asked for another controller's class; its finalizer
+            then belongs to that controller.
     """
     if record is not None and (service is None or service.uid != record.applied.uid):
         return Action.REMOVE_VANISHED if record.may_exist else Action.FORGET
@@ -208,7 +212,7 @@ def decide(
     if record is None or record.state in (State.PENDING, State.REMOVED):
         if not ensure_waits:
             return Action.ENSURE
-        # An annotation that is refused is no reason to keep nodes that are gone.
+        # A failing ensure, such as for a bad annotation, must not keep vanished nodes as members.
         return update
     if record.state is State.UNVERIFIED:
         return Action.VERIFY if members_known else Action.WAIT
@@ -222,20 +226,21 @@ def decide(
 def is_relevant(
     old: Service, new: Service, record: Record | None, rules: Rules, *, lags: bool
 ) -> bool:
-    """Whether a change of a Service is worth a look at it.
+    """Tell whether a change of a Service needs a reconcile.
 
     Args:
-        old: as it was; `new` itself when the cache delivers everything again.
-        new: as it is cached now.
-        record: what was done for it.
-        rules: what makes it ours.
-        lags: whether `new` is older than our own last write.
+        old: the Service before; `new` itself during a resync.
+        new: the cached Service.
+        record: its controller state.
+        rules: which Services are served.
+        lags: whether `new` is older than the controller's last write.
     """
     wanted, wants = wants_balancer(old, rules.classes), wants_balancer(new, rules.classes)
     if old.uid != new.uid or wanted != wants:
         return True
     if needs_cleanup(new, rules.classes):
-        # After our own removal the cache may lag; later than it, somebody put it there.
+        # A cache that lags behind the removal still shows the finalizer; a newer state means
+        # that another client added it again.
         return record is None or record.may_exist or not lags
     if not wants:
         return False
@@ -249,7 +254,7 @@ def is_relevant(
 
 
 def wants_balancer(service: Service, classes: Collection[str]) -> bool:
-    """Whether the Service is ours: it asks for a load balancer of no class or a claimed one."""
+    """Tell whether the Service asks for a load balancer without a class or of a served one."""
     if service.type != TYPE_LOAD_BALANCER:
         return False
     given = service.spec.load_balancer_class
@@ -257,15 +262,15 @@ def wants_balancer(service: Service, classes: Collection[str]) -> bool:
 
 
 def is_foreign(service: Service, classes: Collection[str]) -> bool:
-    """Whether the Service asks for a load balancer of a class that is not ours."""
+    """Tell whether the Service asks for a load balancer of another controller's class."""
     return service.type == TYPE_LOAD_BALANCER and not wants_balancer(service, classes)
 
 
 def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
-    """Whether a load balancer has to be removed before the finalizer may go.
+    """Tell whether the load balancer has to be deleted before the finalizer is removed.
 
-    `Deviation:` the Go reference forgets the class here, and takes away the finalizer of a
-    Service that another controller serves.
+    `Deviation:` the Go reference ignores the class here, and removes the finalizer of a Service
+    that another controller serves.
     """
     if not has_load_balancer_finalizer(service) or is_foreign(service, classes):
         return False
@@ -273,29 +278,29 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
 
 
 def looks_served(service: Service) -> bool:
-    """Whether somebody served it: there is the finalizer, or an address, which may be older."""
+    """Tell whether a controller served it: it has the finalizer, or an (older) address."""
     return has_load_balancer_finalizer(service) or bool(service.ingress)
 
 
 def is_unexplained(service: Service, record: Record, classes: Collection[str]) -> bool:
-    """Whether a Service is gone, with something left in the cloud, and nobody deleted it.
+    """Tell whether a Service disappeared without a deletion and left cloud resources.
 
     Args:
-        service: as it was last seen.
-        record: what was done for it.
-        classes: load balancer classes that are ours.
+        service: last known Service.
+        record: its controller state.
+        classes: served load balancer classes.
     """
     explained = record.owner_deleted or service.is_deleting or not wants_balancer(service, classes)
     return record.may_exist and record.applied.uid == service.uid and not explained
 
 
 def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> bool:
-    """Whether what the load balancer is made of changed.
+    """Tell whether a change affects the load balancer.
 
     Args:
         old: the Service that the provider knows.
-        new: the Service as it is now.
-        prefixes: annotations that count; None = all.
+        new: the current Service.
+        prefixes: prefixes of relevant annotations; None = all are relevant.
     """
     if old is new:
         return False
@@ -318,7 +323,7 @@ def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> 
 
 
 def relevant_annotations(service: Service, prefixes: Sequence[str] | None) -> Mapping[str, str]:
-    """The annotations whose change matters; the one with source ranges always does."""
+    """Return the annotations that matter; the one with source ranges always does."""
     if prefixes is None:
         return service.annotations
     wanted = (*prefixes, names.ANNOTATION_SOURCE_RANGES)
@@ -326,11 +331,11 @@ def relevant_annotations(service: Service, prefixes: Sequence[str] | None) -> Ma
 
 
 def is_damaged(service: Service, written: Status | None) -> bool:
-    """Whether somebody took away the finalizer or changed the status of a served Service.
+    """Tell whether another client removed the finalizer or changed the status.
 
     Args:
-        service: as it is now.
-        written: the status it had from us; None = none was written.
+        service: current Service.
+        written: status that the controller wrote; None = none.
     """
     return not has_load_balancer_finalizer(service) or (
         written is not None and not status_settled(service, written)
@@ -338,11 +343,11 @@ def is_damaged(service: Service, written: Status | None) -> bool:
 
 
 def finalizer_patch(service: Service) -> Patch | None:
-    """The patch that adds our finalizer; None when it is there.
+    """Return the patch that adds the finalizer; None when it is present.
 
     Raises:
-        StaleObject: the Service is being deleted, when the API server would refuse, or wants no
-            load balancer any more.
+        StaleObject: the Service wants no load balancer any more, or is being deleted: the API
+            server would then refuse the patch.
     """
     if service.type != TYPE_LOAD_BALANCER:
         raise StaleObject
@@ -354,11 +359,11 @@ def finalizer_patch(service: Service) -> Patch | None:
 
 
 def removal_patch(service: Service) -> Patch | None:
-    """The patch that takes away our finalizer and the status; None when both are gone.
+    """Return the patch that removes the finalizer and the status; None when both are gone.
 
-    Nobody else's finalizer is named in it. `Deviation:` the Go reference writes
-    `finalizers: null`, which removes those that others added meanwhile, and clears the
-    status in a second write.
+    The patch names no finalizer of another controller. `Deviation:` the Go reference writes
+    `finalizers: null`, which removes those that others added meanwhile, and clears the status in a
+    second write.
     """
     lifted = remove_finalizer(service, names.FINALIZER_LOAD_BALANCER)
     if not service.ingress:
@@ -368,7 +373,7 @@ def removal_patch(service: Service) -> Patch | None:
 
 
 def status_patch(service: Service, wanted: Status) -> Patch | None:
-    """The patch that writes the status; None when the Service has it.
+    """Return the patch that writes the status; None when the Service has it.
 
     Raises:
         StaleObject: the Service wants no load balancer any more.
@@ -385,16 +390,16 @@ def status_patch(service: Service, wanted: Status) -> Patch | None:
 
 
 def status_settled(service: Service, wanted: Status) -> bool:
-    """Whether the Service has the status.
+    """Tell whether the Service has the status.
 
-    The API server turns an unset IP mode of an address into `VIP`, so the two are equal
-    here. `Deviation:` the Go reference sees a change each time and writes it again.
+    The API server turns an unset IP mode of an address into `VIP`, so the two count as equal.
+    `Deviation:` the Go reference sees a change each time and writes the status again.
     """
     return same_status(load_balancer_status(service), wanted)
 
 
 def same_status(one: Status, other: Status) -> bool:
-    """Whether two statuses mean the same, the default of the IP mode included."""
+    """Tell whether two statuses are equal, given the default of the IP mode."""
 
     def defaulted(status: Status) -> Status:
         return Status(
