@@ -1,5 +1,5 @@
-"""The route controller: a route in the cloud to the Pods of each node.
+"""The route controller: keeps a route in the cloud to the Pods of each node.
 
-Counterpart of the `route` controller of the Go cloud-provider library. `plan` compares the
-nodes with the cloud's routes and says what follows; `controller` carries it out.
+Counterpart of the `route` controller of the Go cloud-provider library. `plan` compares the nodes
+with the cloud's routes and plans changes; `controller` and `calls` execute them.
 """

@@ -1,9 +1,9 @@
-"""Creates and deletes routes, one task for each call, and writes what follows for the nodes.
+"""Route calls: one task per creation or deletion, and the node conditions that follow.
 
-A call that failed is not repeated: it pauses its route, and the comparison after the pause
-decides anew. So every decision rests on a listing. A listing from before a call ended says
-nothing reliable about that call's range: what meets one is blocked, and a comparison is
-asked for when the call has ended.
+A failed call is not retried: its route gets a delay, and the comparison after the delay plans
+again. So every call rests on a recent listing. A listing from before the end of a call is not
+reliable about that call's range. So changes that overlap a call in flight are skipped, and a
+comparison is scheduled for the end of the call.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.writer import Recorder, Step, Writer, Writes
 
 BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
-"""Pauses of one route that failed."""
+"""Delays of a failed route."""
 
 CONDITION_WORKERS = 10
-"""Conditions written at once."""
+"""Number of conditions written concurrently."""
 
 
 Todo = plan.Deletion | plan.Creation
 
 
 class Change(NamedTuple):
-    """A call under way: whether it creates the route of a node's range, or deletes it."""
+    """Call in flight: creates or deletes the route of a node's range."""
 
     node: str
     network: Network
@@ -50,13 +50,13 @@ class Change(NamedTuple):
 
 
 class Queued(NamedTuple):
-    """A call whose turn has not come.
+    """Call that waits for a free slot.
 
     Attributes:
         change: the call.
-        todo: the part of the plan that it carries out.
-        position: its place in `tasks`.
-        tasks: the calls of its plan that have begun; deletions have their positions in the plan.
+        todo: the part of the plan that the call executes.
+        position: key of the call in `tasks`.
+        tasks: started calls of the same plan; deletions have their positions in the plan as keys.
     """
 
     change: Change
@@ -67,17 +67,17 @@ class Queued(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class RouteChanges:
-    """The calls under way.
+    """Calls in flight and queued calls.
 
     Attributes:
-        handle: carries them out.
-        nodes: the cached nodes; a call looks at them once more at the last moment.
-        conditions: told of routes that are created.
-        events: where events go.
-        concurrency: calls at once; so many tasks at most.
-        schedule: told when a call failed, or one ended that something waited for.
-        backoff: how long each route is left alone.
-        ownership: which nodes are ours; routes of the others are left alone.
+        handle: cloud client.
+        nodes: cached nodes, which a call checks right before it is sent.
+        conditions: updated when routes are created.
+        events: event recorder.
+        concurrency: maximum number of concurrent calls and tasks.
+        schedule: schedules a comparison after a failed call, and after one that blocked changes.
+        backoff: delays of failed routes.
+        ownership: which nodes belong to this daemon; routes of others stay untouched.
     """
 
     handle: Handle
@@ -97,7 +97,7 @@ class RouteChanges:
     _opening: int = field(init=False, default=-1)
 
     async def run(self) -> None:
-        """Let calls run until cancelled."""
+        """Provide the task group of the calls until cancelled."""
         async with Group() as self._group:
             try:
                 await asyncio.get_running_loop().create_future()
@@ -105,9 +105,9 @@ class RouteChanges:
                 self._queue.clear()
 
     def listing(self) -> Sequence[Change]:
-        """Routes are listed from now on; the changes that the listing cannot tell about.
+        """Prepare for a listing; return the calls in flight, about which it is not reliable.
 
-        Calls whose turn has not come are left to the comparison with it.
+        Queued calls are dropped: the comparison plans them again.
         """
         for queued in self._queue:
             if queued.change.creates:
@@ -117,12 +117,12 @@ class RouteChanges:
         return list(self._under_way)
 
     async def start(self, found: plan.Plan, before: Sequence[Change], opening: int) -> None:
-        """Start what neither pauses nor meets a call that was under way at the listing.
+        """Start the planned calls, except during a delay or an overlap with a call in flight.
 
         Args:
-            found: what is to be done.
-            before: the calls that were under way.
-            opening: the opening of the provider that listed; another one gets none of it.
+            found: the plan.
+            before: calls that were in flight during the listing.
+            opening: provider session of the listing; another session gets none of the calls.
         """
         now, self._opening = clock.monotonic(), opening
         busy = plan.Overlaps(change.network for change in before)
@@ -153,22 +153,25 @@ class RouteChanges:
         self._feed()
 
     def distrust(self, before: Sequence[Change]) -> None:
-        """Believe no listing about what was under way, if by now its opposite is wanted."""
+        """Handle calls of the listing's time whose opposite is wanted by now.
+
+        A comparison is scheduled, and nothing is written about nodes whose route may be deleted.
+        """
         for change in before:
             node = self.nodes.store.get(change.node)
             is_wanted = node is not None and change.network in plan.pod_networks(node)
             if is_wanted != change.creates:
                 self._retry_blocked = True
             if is_wanted and not change.creates:
-                # Nothing is said about the node until it is known whether the route is there.
+                # Only the next comparison shows whether the route still exists.
                 self.conditions.forget(change.node)
         still = {change.network for change in self._under_way}
         if self._retry_blocked and any(change.network not in still for change in before):
-            # Its call ended during the listing: nothing else asks for what waited for it.
+            # A call ended during the listing, so `_ended` did not schedule the comparison.
             self.schedule.soon(clock.monotonic())
 
     def _feed(self) -> None:
-        """Begin those whose turn it is."""
+        """Start queued calls while there are free slots."""
         while self._queue and self._under_way.total() < self.concurrency:
             queued = self._queue.popleft()
             change = queued.change
@@ -178,7 +181,7 @@ class RouteChanges:
             queued.tasks[queued.position] = self._group.start(self._carry_out(queued), name=name)
 
     async def _carry_out(self, queued: Queued) -> bool:
-        """Create or delete a route; return whether it is there, or gone."""
+        """Create or delete a route; return whether that was done."""
         change, todo, _, tasks = queued
         started = clock.monotonic()
         try:
@@ -186,7 +189,7 @@ class RouteChanges:
                 done = await self._delete(todo)
             else:
                 for position in todo.after:
-                    # What is in its way comes before it in the queue, so it has begun.
+                    # Deletions come first in the queue, so the blocking ones have started.
                     if not await tasks[position]:
                         return False
                 started = clock.monotonic()
@@ -197,14 +200,14 @@ class RouteChanges:
                 if self.backoff.end_outage(clock.monotonic()):
                     self.schedule.soon(clock.monotonic())
             return done
-        except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
+        except Exception as error:  # noqa: BLE001 - a failed call must not cancel the others
             self._failed(todo, error, clock.monotonic() - started)
             return False
         finally:
             self._ended(change)
 
     def _ended(self, change: Change) -> None:
-        """Give what waited for a call its turn, however the call ended."""
+        """Free the slot of a call, schedule a comparison if the call blocked changes."""
         self._under_way[change] -= 1
         if not self._under_way[change]:
             del self._under_way[change]
@@ -215,7 +218,7 @@ class RouteChanges:
         self._feed()
 
     async def _delete(self, deletion: plan.Deletion) -> bool:
-        """Delete the route unless its node changed while the call waited for its turn."""
+        """Delete the route unless its node changed while the call was queued."""
         route, node = deletion.route, self.nodes.store.get(deletion.route.target_node)
         if self.handle.opening != self._opening:
             return False
@@ -231,7 +234,7 @@ class RouteChanges:
         return True
 
     async def _create(self, creation: plan.Creation) -> bool:
-        """Create the route unless the node changed while the call waited for its turn."""
+        """Create the route unless the node changed while the call was queued."""
         node = self.nodes.store.get(creation.node.name)
         if self.handle.opening != self._opening:
             return False
@@ -258,8 +261,8 @@ class RouteChanges:
             self._log.error("route call failed unexpectedly", **facts, call=call, exc_info=error)
         else:
             level = self._log.warning if report else self._log.debug
-            said = {"call": call, "error": str(error), "after_s": round(seconds, 3)}
-            level("route call failed", **facts, **said)
+            context = {"call": call, "error": str(error), "after_s": round(seconds, 3)}
+            level("route call failed", **facts, **context)
         self.schedule.retry(now, seconds)
         if isinstance(todo, plan.Creation) and (decision.event or report):
             node = todo.node
@@ -278,17 +281,16 @@ def _facts(todo: Todo) -> dict[str, str]:
 
 
 class Conditions:
-    """Writes of each node, as its NetworkUnavailable condition, whether all its routes are there.
+    """Writer of the NetworkUnavailable conditions: whether all routes of a node exist.
 
-    That follows from the last comparison, corrected by the routes that were created since.
-    While a call still creates one, nothing is written.
+    The value follows from the last comparison, plus the routes created since. Nothing is written
+    while a call is creating a route of the node.
 
     Args:
-        nodes: the shared cache of nodes.
-        api: requests in the controller's name.
-        keep_foreign_reason: leave a condition of the right status alone when another writer
-            wrote it.
-        ownership: which nodes are ours; nothing is written about the others.
+        nodes: the shared informer of nodes.
+        api: node requests under the controller's account.
+        keep_foreign_reason: keep a condition with the right status and another writer's reason.
+        ownership: which nodes belong to this daemon; nothing is written about others.
     """
 
     def __init__(
@@ -316,18 +318,18 @@ class Conditions:
         )
 
     def listing(self) -> None:
-        """Routes are listed now: what is created from here on may not be among them."""
+        """Prepare for a listing: routes created from now on may be missing in it."""
         self._created_lately.clear()
 
     def compared(self, found: plan.Plan) -> None:
-        """A comparison found this."""
+        """Take the missing routes of a new plan."""
         self._cut_off = found.cut_off
         self._missing = {name: set(networks) for name, networks in found.missing.items()}
         for name, network in self._created_lately:
             self._missing.get(name, set()).discard(network)
 
     async def write(self, nodes: Iterable[Node]) -> None:
-        """Write what these nodes' conditions should say and do not."""
+        """Queue the nodes whose condition is wrong."""
         for number, node in enumerate(nodes):
             if number % plan.CHUNK == 0:
                 await asyncio.sleep(0)
@@ -335,28 +337,28 @@ class Conditions:
                 self.controller.queue.add(node.name)
 
     def begin(self, name: str) -> None:
-        """A call creates a route of that node."""
+        """Count a call that creates a route of the node."""
         self._creating[name] += 1
 
     def created(self, name: str, network: Network) -> None:
-        """A route of that node is there now."""
+        """Record a created route of the node."""
         self._missing.get(name, set()).discard(network)
         self._created_lately.add((name, network))
 
     def end(self, name: str) -> None:
-        """A call that was begun is over, however it ended."""
+        """End a counted call, with any outcome."""
         self.drop(name)
         if not self._creating[name]:
             self.controller.queue.add(name)
 
     def drop(self, name: str) -> None:
-        """A call that was begun is left to the next comparison; nothing is said until then."""
+        """Uncount a call that is left to the next comparison, without a write."""
         self._creating[name] -= 1
         if not self._creating[name]:
             del self._creating[name]
 
     def forget(self, name: str) -> None:
-        """Nothing is known about that node, so nothing is said until the next comparison."""
+        """Write nothing about the node until the next comparison."""
         self._missing.pop(name, None)
 
     async def _write(self, name: str) -> Result:

@@ -1,15 +1,13 @@
-"""Carries out what `plan` decides: compares when nodes change, then one task for each call.
+"""Route controller: compares nodes with routes, and starts one task per call to the cloud.
 
-A comparison lists the cloud's routes, plans over the cached nodes and starts the calls; it
-does not wait for them. The next comparison leaves alone what a call still works on, so a
-call that hangs holds up neither other routes nor the conditions of other nodes. A call that
-failed is not repeated by itself: it pauses its route, and the comparison after the pause
-decides anew. So every decision rests on a listing, and a deletion looks at the cached nodes
-once more at the last moment.
+A comparison lists the cloud's routes, plans over the cached nodes and starts the calls without
+waiting for them. The next comparison skips ranges with a call in flight, so a hanging call delays
+neither other routes nor the conditions of other nodes. A failed call is not retried by itself: its
+route gets a delay, and the comparison after the delay plans again. So every call rests on a recent
+listing. A deletion also checks the cached node right before the call.
 
-Comparisons follow changes of nodes, at most one per `interval_s`, and come once in
-`safety_s` anyway. With a `period_s` they come once per period and at no other time, as the
-Go reference does it by default.
+Changes of nodes cause comparisons, at most one per `interval_s`; without changes there is one per
+`safety_s`. With a `period_s` there is exactly one per period, as is the Go reference's default.
 """
 
 from __future__ import annotations
@@ -41,25 +39,24 @@ COMPARISON = "routes"
 """The one key of the queue (Go reference)."""
 
 LISTING_BACKOFF = Exponential(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""Pauses between listings while the cloud is in trouble."""
+"""Delays between failed listings."""
 
 SAFETY_JITTER = 0.5
-"""How much longer than `safety_s` the wait for the next comparison may be, as a fraction."""
+"""Jitter of `safety_s`, as a fraction."""
 
 
 class RouteController:
     """The route controller.
 
     Args:
-        nodes: the shared cache of nodes.
-        api: requests in this controller's name.
-        handle: the way to the cloud.
+        nodes: the shared informer of nodes.
+        api: node requests under this controller's account.
+        handle: cloud client.
         ranges: the cluster's Pod ranges, see `ccm.model.cidr.parse_ranges`.
-        ownership: which nodes are ours; the others are as if they were not there, and so are
-            routes to them.
-        events: where events go.
+        ownership: which nodes belong to this daemon; others are ignored, and so are routes to them.
+        events: event recorder.
         settings: numbers and periods.
-        record: where what is held back is shown, and where a person allows it; None = nowhere.
+        record: record of blocked deletions, whose annotation allows them; None = none.
         rng: jitter.
     """
 
@@ -137,7 +134,7 @@ class RouteController:
         self._released: set[plan.Wanted] = set()
 
     def pause_s(self, node: Node) -> float | None:
-        """Seconds for which a route of the node is left alone; None: none is."""
+        """Return the seconds until a failed route of the node is retried; None: none failed."""
         ends = [
             end
             for network in plan.pod_networks(node)
@@ -154,7 +151,7 @@ class RouteController:
             try:
                 await self._compare_now()
             except Exception:
-                # The controller comes back, and must find something due.
+                # The controller requeues the key; the schedule must be due again by then.
                 self._schedule.due = now
                 raise
         return DONE
@@ -173,7 +170,7 @@ class RouteController:
             self._calls.backoff.end_outage(clock.monotonic())
         self._unlisted.is_over()
         self._listing.forget(COMPARISON)
-        # Changes that came during the listing are part of what is compared now.
+        # The comparison includes changes of nodes during the listing.
         self._schedule.due = math.inf
         await self._carry_out(routes, before, opening)
         graces = [
@@ -198,29 +195,30 @@ class RouteController:
             held={name for name, since in self._without_cidrs_since.items() if since > horizon},
             undecodable=frozenset(self._nodes.undecodable),
         )
-        found = self._guarded(await _in_turns(steps), released)
-        if found.doubtful:
-            self._doubts.goes_on(routes=found.doubtful)
+        planned = self._guarded(await _in_turns(steps), released)
+        if planned.doubtful:
+            self._doubts.goes_on(routes=planned.doubtful)
         else:
             self._doubts.is_over()
         for state, count in (
-            ("kept", found.kept),
-            ("missing", len(found.creations)),
-            ("doomed", len(found.deletions)),
+            ("kept", planned.kept),
+            ("missing", len(planned.creations)),
+            ("doomed", len(planned.deletions)),
         ):
             metrics.ROUTES.labels(state).set(count)
         self._targets = {route.target_node for route in routes}
-        self._conditions.compared(found)
-        await self._calls.start(found, before, opening)
+        self._conditions.compared(planned)
+        await self._calls.start(planned, before, opening)
         await self._conditions.write(nodes)
         self._calls.distrust(before)
 
     def _guarded(self, found: plan.Plan, released: Collection[plan.Wanted]) -> plan.Plan:
-        """Without what rests on the absence of nodes, where too many of them are missing.
+        """Drop deletions because of missing nodes, if too many nodes are missing.
 
         Args:
             found: the plan.
-            released: nodes that were seen to be deleted before it was begun.
+            released: (node, range) pairs whose deletion the watch reported before the plan was
+                made.
         """
         doomed = plan.unexplained(found, self._nodes.store.get, self._released)
         strays = plan.strays(found)
@@ -228,7 +226,7 @@ class RouteController:
         wait_s = self._guard.wait_s(len(doomed), settled, now)
         held = doomed if wait_s else []
         self._next_look = now + wait_s if held else math.inf
-        # What was released is remembered for as long as its route is there.
+        # A reported deletion is remembered until its route is gone.
         self._released -= frozenset(released) - strays
         shown = held if self._guard.in_doubt else []
         message = (
@@ -236,17 +234,17 @@ class RouteController:
             "any more, though nobody saw the nodes deleted. The routes stay until the nodes are "
             f"back; to delete them all the same, {ALLOW}, or set --allow-mass-deletion"
         )
-        for each in shown:
-            name = each.route.target_node
+        for deletion in shown:
+            name = deletion.route.target_node
             node = self._nodes.store.get(name)
             reference = ObjectReference(kind="Node", api_version="v1", name=name)
             about = reference if node is None else node.reference
             self._holds.hold(about, "nodes_missing", message)
-        self._holds.only({each.route.target_node for each in shown})
+        self._holds.only({deletion.route.target_node for deletion in shown})
         return plan.without(found, held)
 
     def _try_anew(self) -> None:
-        """End all pauses: the cloud is another now."""
+        """End all delays: their cause may be gone."""
         self._calls.backoff.release()
         self._listing.release()
         self._schedule.force(clock.monotonic())
@@ -254,7 +252,7 @@ class RouteController:
     # --- the cache ----------------------------------------------------------------------------
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
-        # One that becomes another's is gone, and one that becomes ours is new.
+        # A node that becomes foreign counts as removed, one that ceases to be as new.
         old, new = self._if_ours(old), self._if_ours(new)
         if old is not None and (new is None or old.uid != new.uid):
             self._without_cidrs_since.pop(old.name, None)
@@ -269,7 +267,7 @@ class RouteController:
                 self._without_cidrs_since.pop(new.name, None)
         if plan.concerns_routes(old, new, targets=self._targets) and not initial:
             if new is not None:
-                # What the cloud refused about the node as it was, it may accept now.
+                # The cloud may have refused the old state of the node, so end its delays.
                 for network in plan.pod_networks(new):
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
             self._schedule.soon(clock.monotonic())
@@ -283,11 +281,11 @@ class RouteController:
 
 
 async def _in_turns(steps: Generator[None, None, plan.Plan]) -> plan.Plan:
-    """Return the result of a comparison, and let others work between its stages."""
+    """Run a comparison, with other tasks between its stages, and return its plan."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: plan.Plan = end.value
-            return found
+            planned: plan.Plan = end.value
+            return planned
         await asyncio.sleep(0)

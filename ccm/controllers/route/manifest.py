@@ -1,4 +1,4 @@
-"""Names, flags and rights of the route controller, and how it is made."""
+"""Manifest of the route controller."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEEDS_GATE = f"Without effect where {WATCH_ROUTES.name} is off."
 
 
 def _ranges(value: str) -> str:
-    """No ranges or right ones: a typing mistake must not pass for a daemon that makes no routes."""
+    """Return the fault of the ranges: a typing mistake must not disable routes silently."""
     from ccm.model.cidr import parse_ranges
 
     try:
@@ -46,7 +46,7 @@ def _ranges(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteFlags(OwnNodesFlags, MassDeletionFlags):
-    """The flags of this controller."""
+    """Flags of the route controller."""
 
     configure_cloud_routes: bool = GENERIC.flag(
         True,
@@ -125,7 +125,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     watching = context.gates[WATCH_ROUTES.name]
     period_s = flags.route_reconciliation_period.total_seconds()
     nodes, ranges = context.informers.of(NODES), parse_ranges(flags.cluster_cidr)
-    made = RouteController(
+    routes = RouteController(
         nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.handle.observe(observe_call),
@@ -149,12 +149,12 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         if node is None:
             return Facts(key=COMPARISON)
         why = "no route: it has no Pod range (spec.podCIDRs)" if has_no_pod_cidrs(node) else ""
-        pause_s = made.pause_s(node)
+        pause_s = routes.pause_s(node)
         plan = "" if pause_s is None else "create its route, which failed"
         return Facts(key=COMPARISON, plan=plan, blocked=why, next_s=pause_s)
 
-    made.controller.explains["node"] = facts
-    return made.controller
+    routes.controller.explains["node"] = facts
+    return routes.controller
 
 
 MANIFEST: Manifest[RouteFlags] = Manifest(

@@ -1,4 +1,4 @@
-"""Metrics of the route controller; the first carries the Go reference's name."""
+"""Metrics of the route controller; the first has the Go reference's name."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ ROUTES = metrics.gauge(
 
 
 def observe_call(operation: str, outcome: str) -> None:
-    """Count a guarded call."""
+    """Count a cloud call."""
     CALLS.labels(operation, outcome).inc()

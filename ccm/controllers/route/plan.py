@@ -1,8 +1,8 @@
-"""Nodes and routes: what is missing, what is too much, in which order. Pure.
+"""Plan of route changes: missing routes, superfluous routes, and their order. Pure.
 
-`compare` is the one place where the deletion of a route is decided. A route goes only if it
-lies in the cluster's Pod ranges, and then only if no node wants it or it does not do what
-the node wants. Ranges are compared as networks, never as text.
+`compare` is the one place where the deletion of a route is decided. Only routes within the
+cluster's Pod ranges are deleted, and only if no node wants them or they do not serve the node that
+does. Ranges are compared as networks, never as text.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ NOT_CREATED_MESSAGE = "RouteController failed to create a route"
 """Messages of the node condition (Go cloud-provider, route controller)."""
 
 CHUNK = 500
-"""Routes or nodes that are dealt with before others get their turn; some milliseconds of work."""
+"""Routes or nodes processed before other tasks can run: a few milliseconds of work."""
 
 Key = tuple[str, ...]
-"""What names a route in pauses: what is done, node, range, name."""
+"""Identifier of a call in the back-off: operation, node, range, name."""
 
 Wanted = tuple[str, Network]
-"""The name of a node and a range that it wants a route to."""
+"""Name of a node, and a range for which it wants a route."""
 
 _parsed = lru_cache(maxsize=1 << 16)(parse_cidr)
-"""Ranges rarely change, and each is read several times in each comparison."""
+"""Cached, since ranges rarely change and each is parsed several times per comparison."""
 
 
 class DeletionReason(Enum):
-    """Why a route is deleted; the words go into logs and metrics."""
+    """Reason of a deletion; the values appear in logs and metrics."""
 
     STRAY = "stray"
     """No node wants it."""
     BLACKHOLE = "blackhole"
-    """It leads nowhere."""
+    """It has no target."""
     DUPLICATE = "duplicate"
-    """Another route does the same."""
+    """Another route serves the same range of the same node."""
     STALE = "stale"
-    """It leads to addresses that its node no longer has."""
+    """Its target addresses are no longer those of its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """A route that has to go.
+    """Superfluous route.
 
     Attributes:
         route: as the cloud listed it.
-        network: its range.
-        reason: why.
+        network: parsed destination range.
+        reason: why it is deleted.
     """
 
     route: Route
@@ -65,24 +65,24 @@ class Deletion:
 
     @property
     def key(self) -> Key:
-        """Names it in pauses."""
+        """Identifier in the back-off."""
         return ("delete", self.route.target_node, str(self.network), self.route.name)
 
     @property
     def wanted(self) -> Wanted:
-        """The node and range that the route serves, or served."""
+        """The node and range that the route serves or served."""
         return (self.route.target_node, self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """A route that is missing.
+    """Missing route.
 
     Attributes:
-        node: the node it leads to.
-        cidr: its range as the node spells it.
-        network: the same, parsed.
-        after: positions in `Plan.deletions` of the routes that are in its way.
+        node: its target.
+        cidr: destination range in the node's spelling.
+        network: the range, parsed.
+        after: positions in `Plan.deletions` of overlapping routes, which have to be deleted first.
     """
 
     node: Node
@@ -92,22 +92,22 @@ class Creation:
 
     @property
     def key(self) -> Key:
-        """Names it in pauses."""
+        """Identifier in the back-off."""
         return creation_key(self.node.name, self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What follows from one listing.
+    """Result of a comparison.
 
     Attributes:
-        deletions: routes that have to go.
-        creations: routes that are missing.
-        kept: how many routes are as they should be.
-        missing: names of the nodes that have Pod ranges -> those of them without a route,
-            as text where nobody can read it.
-        cut_off: names of the nodes without Pod ranges that some route leads to.
-        doubtful: how many routes stay because their node may be one that cannot be decoded.
+        deletions: superfluous routes.
+        creations: missing routes that can be created.
+        kept: number of wanted routes that exist.
+        missing: name of each node with Pod ranges -> ranges without a route; those that cannot be
+            parsed as text.
+        cut_off: names of nodes without Pod ranges that are the target of a route.
+        doubtful: number of routes kept because their node may be one that cannot be decoded.
     """
 
     deletions: Sequence[Deletion] = ()
@@ -119,12 +119,12 @@ class Plan:
 
 
 def creation_key(node: str, network: Network) -> Key:
-    """The key of a `Creation`."""
+    """Return the key of a `Creation`."""
     return ("create", node, str(network))
 
 
 class Overlaps:
-    """Networks by position, asked which of them overlap another; cheap for thousands.
+    """Index of networks by position, for fast overlap queries.
 
     Two CIDRs overlap only if one contains the other.
     """
@@ -133,35 +133,35 @@ class Overlaps:
         self._at: dict[Network, list[int]] = {}
         for position, network in enumerate(networks):
             self._at.setdefault(network, []).append(position)
-        self._lengths = {(one.version, one.prefixlen) for one in self._at}
+        self._lengths = {(network.version, network.prefixlen) for network in self._at}
         self._ordered = sorted(self._at, key=place)
-        self._places = [place(one) for one in self._ordered]
+        self._places = [place(network) for network in self._ordered]
 
     def with_(self, network: Network) -> Sequence[int]:
-        """The positions of the networks that overlap this one, in order."""
-        found: list[int] = []
+        """Return the sorted positions of the networks that overlap this one."""
+        positions: list[int] = []
         for version, length in self._lengths:
             if version == network.version and length < network.prefixlen:
-                found += self._at.get(network.supernet(new_prefix=length), ())
+                positions += self._at.get(network.supernet(new_prefix=length), ())
         position = bisect.bisect_left(self._places, (*place(network)[:2], 0))
         while position < len(self._ordered) and overlap(self._ordered[position], network):
-            one = self._ordered[position]
-            if one.prefixlen >= network.prefixlen:
-                found += self._at[one]
+            candidate = self._ordered[position]
+            if candidate.prefixlen >= network.prefixlen:
+                positions += self._at[candidate]
             position += 1
-        return sorted(found)
+        return sorted(positions)
 
 
 def place(network: Network) -> tuple[int, int, int]:
-    """Where it stands in the order of all networks: by family, address and length."""
+    """Return the sort key of a network: family, address and length."""
     return (network.version, int(network.network_address), network.prefixlen)
 
 
 def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
-    """Whether a route of this range is ours: all its addresses are Pods'.
+    """Tell whether the controller manages routes of this range: it has only Pod addresses.
 
-    One that is wider than the cluster's is not, also where it begins or ends with it: networks
-    have routes that other things need, and other clusters.
+    A range that is wider than the cluster's is not managed, even if it begins or ends with it:
+    networks have routes for other purposes and other clusters.
     """
     return any(
         network.version == whole.version
@@ -172,17 +172,17 @@ def is_managed(network: Network, ranges: Iterable[Network]) -> bool:
 
 
 def pod_networks(node: Node) -> Mapping[Network, str]:
-    """The node's Pod ranges, each once, as it spells them; what is no CIDR is left out."""
-    found: dict[Network, str] = {}
+    """Return the node's distinct Pod ranges in its spelling, without invalid ones."""
+    networks: dict[Network, str] = {}
     for cidr in node.spec.pod_cidrs or ():
         network = _parsed(cidr)
         if network is not None:
-            found.setdefault(network, cidr)
-    return found
+            networks.setdefault(network, cidr)
+    return networks
 
 
 def has_no_pod_cidrs(node: Node) -> bool:
-    """Whether the node has no Pod ranges (yet, or for a moment)."""
+    """Tell whether the node has no Pod ranges, perhaps not yet."""
     return not node.spec.pod_cidrs
 
 
@@ -191,19 +191,19 @@ def _may_have_routes(node: Node) -> bool:
 
 
 def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
-    """Whether a change of a node may change its routes.
+    """Tell whether a change of a node may change its routes.
 
-    A new node causes no comparison before it has an address: its addresses would then wait for
-    the shortest time between two comparisons.
+    A new node causes no comparison before it has an address. Otherwise the change that adds the
+    address would have to wait for the minimum interval.
 
     Args:
-        old: the node as it was; None = it was not there.
-        new: the node as it is; None = it is gone.
+        old: the node before; None = it did not exist.
+        new: the node now; None = it is gone.
         targets: names of the nodes that routes of the cloud lead to.
     """
     if old is None or new is None:
-        one = new or old
-        return one is not None and (_may_have_routes(one) or one.name in targets)
+        node = new or old
+        return node is not None and (_may_have_routes(node) or node.name in targets)
     if has_no_pod_cidrs(old) and has_no_pod_cidrs(new):
         return False
     if not (_may_have_routes(old) or _may_have_routes(new) or new.name in targets):
@@ -218,19 +218,19 @@ def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[s
 def ours(
     nodes: Iterable[Node], routes: Sequence[Route], is_foreign: Callable[[Node], bool]
 ) -> tuple[Sequence[Node], Sequence[Route]]:
-    """Nodes and routes without others' nodes and the routes to them.
+    """Drop foreign nodes and the routes to them.
 
     Args:
         nodes: all nodes of a complete cache.
         routes: all routes of the cloud.
-        is_foreign: whether a node is another's.
+        is_foreign: whether a node belongs to another manager.
     """
-    every = list(nodes)
-    others = {node.name: node for node in every if is_foreign(node)}
-    mine = [node for node in every if node.name not in others]
-    # A blackhole names no node: it waits for whoever has the address that it leads to.
-    claimed = {one.address for node in others.values() for one in node.addresses}
-    claimed -= {one.address for node in mine for one in node.addresses}
+    known = list(nodes)
+    others = {node.name: node for node in known if is_foreign(node)}
+    mine = [node for node in known if node.name not in others]
+    # A blackhole names no node: it belongs to the node with its target address.
+    claimed = {entry.address for node in others.values() for entry in node.addresses}
+    claimed -= {entry.address for node in mine for entry in node.addresses}
 
     def leads_to_others(route: Route) -> bool:
         return route.target_node in others or any(end in claimed for end in _ends(route))
@@ -248,17 +248,16 @@ def compare(
 ) -> Generator[None, None, Plan]:
     """Return a plan from the nodes and the cloud's routes; yield after each chunk.
 
-    With 5,000 nodes the whole comparison takes 0.1 to 0.5 s, too long for one turn of the event
-    loop.
+    With 5,000 nodes the comparison takes 0.1 to 0.5 s, too long to block the event loop.
 
     Args:
         nodes: all nodes of a complete cache.
         routes: all routes of the cloud.
         ranges: the cluster's Pod ranges.
-        held: names of nodes that lost their Pod ranges a moment ago: their routes stay, as
-            long as no other node wants a range that overlaps.
-        undecodable: names of nodes whose newest state cannot be decoded; empty: one whose name
-            cannot be read either. No route that could be theirs is deleted.
+        held: names of nodes that lost their Pod ranges recently: their routes stay, unless another
+            node wants an overlapping range.
+        undecodable: names of nodes whose newest state cannot be decoded; an empty name stands for a
+            node whose name cannot be decoded either. Routes that may be theirs are not deleted.
     """
     by_name = {node.name: node for node in nodes}
     holders = _holders(by_name.values())
@@ -274,14 +273,14 @@ def compare(
         if number % CHUNK == 0:
             yield
         best, unwanted = _choose(by_name[key[0]], key[1], candidates)
-        deletions += [each for each in unwanted if is_managed(each.network, ranges)]
+        deletions += [deletion for deletion in unwanted if is_managed(deletion.network, ranges)]
         if best is not None:
             satisfied.add(key)
     yield
     lacking = [key for key in wanted if key not in satisfied]
     lacking.sort(key=lambda key: (key[0], place(key[1])))
-    # A route to an address of another node would lead to that one, and be deleted again. Without
-    # an address there is nothing to route to yet.
+    # A route to an address that a newer node holds would lead to that node, and be deleted again.
+    # A node without an address cannot be a target yet.
     creatable = [
         (name, network)
         for name, network in lacking
@@ -289,16 +288,22 @@ def compare(
     ]
     in_the_way = Overlaps(network for _, network in creatable if held)
     deletions += [
-        each
-        for each in unserving
-        if each.reason is not DeletionReason.STRAY
-        or each.route.target_node not in held
-        or in_the_way.with_(each.network)
+        deletion
+        for deletion in unserving
+        if deletion.reason is not DeletionReason.STRAY
+        or deletion.route.target_node not in held
+        or in_the_way.with_(deletion.network)
     ]
-    sure = [each for each in deletions if not is_doubtful(each, by_name, undecodable)]
-    sure.sort(key=lambda each: (str(each.network), each.route.target_node, each.route.name))
+    sure = [deletion for deletion in deletions if not is_doubtful(deletion, by_name, undecodable)]
+    sure.sort(
+        key=lambda deletion: (
+            str(deletion.network),
+            deletion.route.target_node,
+            deletion.route.name,
+        )
+    )
     yield
-    obstacles = Overlaps(each.network for each in sure if creatable)
+    obstacles = Overlaps(deletion.network for deletion in sure if creatable)
     creations: list[Creation] = []
     for number, (name, network) in enumerate(creatable):
         if number % CHUNK == 0:
@@ -312,7 +317,7 @@ def compare(
             )
         )
     yield
-    # A range that cannot be read will never have a route.
+    # An invalid range can never have a route, so it stays missing.
     missing: dict[str, set[Network | str]] = {
         name: {cidr for cidr in node.spec.pod_cidrs or () if _parsed(cidr) is None}
         for name, node in by_name.items()
@@ -335,59 +340,63 @@ def compare(
     )
 
 
-def is_doubtful(each: Deletion, nodes: Collection[str], undecodable: Collection[str]) -> bool:
-    """Whether the route may belong to a node that cannot be decoded."""
+def is_doubtful(deletion: Deletion, nodes: Collection[str], undecodable: Collection[str]) -> bool:
+    """Tell whether the route may belong to a node that cannot be decoded."""
     if not undecodable:
         return False
-    target = each.route.target_node
+    target = deletion.route.target_node
     return target in undecodable or ("" in undecodable and target not in nodes)
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
-    """Whether the node that a route leads to wants the route's range."""
+    """Tell whether the target node wants the route's range."""
     return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
 def strays(found: Plan) -> set[Wanted]:
-    """The routes that shall go because no node wants them."""
-    return {each.wanted for each in found.deletions if each.reason is DeletionReason.STRAY}
+    """Return the (node, range) pairs of the planned STRAY deletions."""
+    return {
+        deletion.wanted for deletion in found.deletions if deletion.reason is DeletionReason.STRAY
+    }
 
 
 def unexplained(
     found: Plan, node_of: Callable[[str], Node | None], released: Collection[Wanted]
 ) -> list[Deletion]:
-    """Those of them that rest on the absence of a node, or of all its ranges, alone.
+    """Return the STRAY deletions whose only cause is a missing node, or one without ranges.
 
     Args:
-        found: what follows from a listing.
-        node_of: the node of that name, if there is one.
-        released: nodes that were seen to be deleted, with their ranges.
+        found: the plan.
+        node_of: returns the named node, or None.
+        released: (node, range) pairs whose deletion the watch reported.
     """
 
-    def is_unexplained(each: Deletion) -> bool:
-        if each.reason is not DeletionReason.STRAY or each.wanted in released:
+    def is_unexplained(deletion: Deletion) -> bool:
+        if deletion.reason is not DeletionReason.STRAY or deletion.wanted in released:
             return False
-        node = node_of(each.route.target_node)
+        node = node_of(deletion.route.target_node)
         return node is None or has_no_pod_cidrs(node)
 
-    return [each for each in found.deletions if is_unexplained(each)]
+    return [deletion for deletion in found.deletions if is_unexplained(deletion)]
 
 
 def without(found: Plan, held: Collection[Deletion]) -> Plan:
-    """The plan without some deletions, and without what they were to make room for."""
+    """Return the plan without the deletions `held` and the creations that depend on them."""
     if not held:
         return found
-    staying = {id(each) for each in held}
-    targets = {each.route.target_node for each in held}
-    going = [place for place, each in enumerate(found.deletions) if id(each) not in staying]
+    staying = {id(deletion) for deletion in held}
+    targets = {deletion.route.target_node for deletion in held}
+    going = [
+        position for position, deletion in enumerate(found.deletions) if id(deletion) not in staying
+    ]
     moved = {before: after for after, before in enumerate(going)}
     return replace(
         found,
-        deletions=[found.deletions[place] for place in going],
+        deletions=[found.deletions[position] for position in going],
         creations=[
-            replace(each, after=[moved[place] for place in each.after])
-            for each in found.creations
-            if all(place in moved for place in each.after)
+            replace(creation, after=[moved[position] for position in creation.after])
+            for creation in found.creations
+            if all(position in moved for position in creation.after)
         ],
         cut_off=[name for name in found.cut_off if name not in targets],
     )
@@ -396,13 +405,13 @@ def without(found: Plan, held: Collection[Deletion]) -> Plan:
 def condition_patch(
     node: Node, *, created: bool, now: str, keep_foreign_reason: bool = False
 ) -> Patch | None:
-    """The status patch for NetworkUnavailable; None when the condition is right already.
+    """Return the status patch for NetworkUnavailable; None when the condition is right.
 
     Args:
-        node: the node as it is.
-        created: whether every route of the node is there.
+        node: current node.
+        created: whether every route of the node exists.
         now: the time to write, RFC 3339.
-        keep_foreign_reason: leave a condition of the right status alone whatever its reason.
+        keep_foreign_reason: keep a condition with the right status whatever its reason.
     """
     status = names.STATUS_FALSE if created else names.STATUS_TRUE
     reason = names.REASON_ROUTE_CREATED if created else names.REASON_NO_ROUTE_CREATED
@@ -430,7 +439,7 @@ def _sorted_out(
     holders: Mapping[str, Node],
     ranges: Sequence[Network],
 ) -> Generator[None, None, tuple[Mapping[Wanted, list[Route]], list[Deletion]]]:
-    """Return the routes that may do what a node wants, and those of ours that do not."""
+    """Return the routes that may serve a wanted range, and deletions of other managed ones."""
     serving: dict[Wanted, list[Route]] = {}
     others: list[Deletion] = []
     for number, route in enumerate(routes):
@@ -439,8 +448,8 @@ def _sorted_out(
         network = _parsed(route.destination_cidr)
         if network is None:
             continue
-        # Made anew, one that leads to an address its node still claims would lead nowhere
-        # too: a VM goes before its node. It goes with the node, or with the claim.
+        # A blackhole to an address that a node still claims is kept. The VM is gone before its
+        # node, so a new route would be a blackhole too.
         target = "" if route.blackhole else route.target_node
         ends = (holders.get(end) for end in _ends(route))
         key = (next(("" if node is None else node.name for node in ends), target), network)
@@ -453,42 +462,44 @@ def _sorted_out(
 
 
 def _holders(nodes: Iterable[Node]) -> Mapping[str, Node]:
-    """Return the node that has each address: of several that claim an address, the newest."""
-    found: dict[str, Node] = {}
+    """Return the node that holds each address: the newest of those that claim it."""
+    holders: dict[str, Node] = {}
     for node in nodes:
-        for one in node.addresses:
-            if not _is_newer(found.setdefault(one.address, node), node):
-                found[one.address] = node
-    return found
+        for entry in node.addresses:
+            if not _is_newer(holders.setdefault(entry.address, node), node):
+                holders[entry.address] = node
+    return holders
 
 
-def _is_newer(one: Node, other: Node) -> bool:
-    return (one.metadata.creation_timestamp or "") > (other.metadata.creation_timestamp or "")
+def _is_newer(node: Node, other: Node) -> bool:
+    return (node.metadata.creation_timestamp or "") > (other.metadata.creation_timestamp or "")
 
 
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
-    """Return whether the addresses that lead to a node's range went to newer nodes.
+    """Tell whether newer nodes hold the addresses that lead to a node's range.
 
-    Then the VM of the older node is gone, and its node may be deleted much later. Only internal
-    addresses count, and only if all are taken: nodes may share an external one, or one of a bridge.
+    Then the VM of the older node is gone, though its node may be deleted much later. Only internal
+    addresses count, and only if all are taken: nodes may share an external address, or that of a
+    bridge.
     """
     internal = [
-        one.address
-        for one in node.addresses
-        if one.type == names.ADDRESS_INTERNAL_IP and (":" in one.address) == (network.version == 6)
+        entry.address
+        for entry in node.addresses
+        if entry.type == names.ADDRESS_INTERNAL_IP
+        and (":" in entry.address) == (network.version == 6)
     ]
     return bool(internal) and all(_is_newer(holders[address], node) for address in internal)
 
 
 def _ends(route: Route) -> Sequence[str]:
-    """Where a blackhole leads; it names no node, as other routes do."""
-    return [one.address for one in route.target_addresses] if route.blackhole else ()
+    """Return the target addresses of a blackhole, which names no node."""
+    return [entry.address for entry in route.target_addresses] if route.blackhole else ()
 
 
 def _choose(
     node: Node, network: Network, candidates: Sequence[Route]
 ) -> tuple[Route | None, list[Deletion]]:
-    """Of the routes that lead to a node's range: the one to keep, and those to delete."""
+    """Choose the route to keep for a node's range, and delete the others."""
     fitting = [route for route in candidates if _has_addresses_of(route, node)]
     best = min(fitting, key=lambda route: (route.blackhole, route.name), default=None)
     unwanted: list[Deletion] = []
@@ -496,34 +507,34 @@ def _choose(
         if route is best:
             continue
         reason = DeletionReason.STALE if best is None else DeletionReason.DUPLICATE
-        # Routes of one name cannot be told apart: deleting the second deletes the first.
+        # Calls identify routes by name: deleting a second one of that name deletes the first.
         if best is None or route.name != best.name:
             unwanted.append(Deletion(route=route, network=network, reason=reason))
     return best, unwanted
 
 
 def _has_addresses_of(route: Route, node: Node) -> bool:
-    # No address is no other address: without one the route could not be made anew.
+    # A node without addresses does not make its route stale: it could not be created again.
     if not route.enable_node_addresses or not node.addresses:
         return True
-    listed = [(one.type, one.address) for one in route.target_addresses]
-    present = [(one.type, one.address) for one in node.addresses]
+    listed = [(entry.type, entry.address) for entry in route.target_addresses]
+    present = [(entry.type, entry.address) for entry in node.addresses]
     return len(listed) == len(present) and set(listed) == set(present)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How often the controller compares, and what it may do.
+    """Settings of the route controller.
 
     Attributes:
         period_s: seconds between the starts of two comparisons; None = when nodes change.
-        interval_s: shortest time between two comparisons that changes of nodes cause.
-        settle_s: how long the first change waits for others.
-        safety_s: longest time without a comparison, before jitter.
-        concurrency: calls that create and delete at once.
-        grace_s: how long a node without Pod ranges keeps the routes it has.
-        keep_foreign_reason: leave a NetworkUnavailable condition of the right status alone
-            when another writer wrote it.
+        interval_s: minimum seconds between two comparisons that changes of nodes cause.
+        settle_s: seconds the first change waits for further ones.
+        safety_s: maximum seconds without a comparison, before jitter.
+        concurrency: concurrent calls that create or delete.
+        grace_s: seconds a node without Pod ranges keeps its routes.
+        keep_foreign_reason: keep a NetworkUnavailable condition with the right status and another
+            writer's reason.
         allow_mass_deletion: delete routes however many nodes are missing.
     """
 
@@ -538,14 +549,14 @@ class Settings:
 
 
 class Schedule:
-    """The next comparison; all moments are monotonic seconds.
+    """Time of the next comparison; all times are monotonic seconds.
 
-    There is one moment at which it is due, and every reason for one can only bring it forward.
-    With a fixed period (the Go reference's default) the period alone counts.
+    There is one due time, and each request can only bring it forward. With a fixed period (the Go
+    reference's default) only the period counts.
 
     Args:
-        settings: how often.
-        wake: told the moment whenever it may have changed.
+        settings: intervals.
+        wake: called with the due time whenever it may have changed.
     """
 
     def __init__(self, settings: Settings, wake: Callable[[float], object]) -> None:
@@ -553,12 +564,12 @@ class Schedule:
         self._wake = wake
         self._compared_at = -math.inf
         self.due = math.inf
-        """When the next comparison is due; infinity while nothing asks for one."""
+        """Due time of the next comparison; infinity if none is requested."""
 
     def begin(self, now: float) -> bool:
-        """Begin a comparison, if one is due."""
+        """Begin a comparison if one is due; return whether it is."""
         if now < self.due:
-            # What had asked for this moment was dealt with earlier.
+            # An earlier comparison served this wake-up, so only set the next one.
             self.force(self.due)
             return False
         self._compared_at = now
@@ -566,16 +577,16 @@ class Schedule:
         return True
 
     def listing_failed(self, now: float, pause_s: float) -> None:
-        """There is nothing to compare with: try again after a pause."""
+        """Schedule the next attempt after a failed listing."""
         period_s = self._settings.period_s
         self.force(now + pause_s if period_s is None else self._compared_at + period_s)
 
     def finished(self, wishes: Iterable[float], *, safety_s: float) -> None:
-        """A comparison is over: the next comes at the first of some moments at latest.
+        """End a comparison; the next comes at the earliest of some times.
 
         Args:
-            wishes: when it would find something to do; moments of the past say nothing.
-            safety_s: when it comes in any case, in seconds since the one that is over.
+            wishes: times at which a comparison may find work; past ones are ignored.
+            safety_s: maximum seconds since the start of the comparison that ends.
         """
         began, period_s = self._compared_at, self._settings.period_s
         if period_s is None:
@@ -583,18 +594,18 @@ class Schedule:
         self.force(began + period_s)
 
     def soon(self, now: float) -> None:
-        """Something changed: compare when it has settled, and not too often."""
+        """Schedule a comparison after a change has settled, but not too often."""
         self._wish(
             max(now + self._settings.settle_s, self._compared_at + self._settings.interval_s)
         )
 
     def retry(self, now: float, pause_s: float) -> None:
-        """A call failed: compare when its pause is over."""
+        """Schedule a comparison for the end of a failed call's delay."""
         spacing_s = min(pause_s, self._settings.interval_s)
         self._wish(max(now + pause_s, self._compared_at + spacing_s))
 
     def force(self, due: float) -> None:
-        """Compare at that moment at latest, fixed period or not."""
+        """Schedule a comparison at that time at the latest, even with a fixed period."""
         self.due = min(self.due, due)
         if self.due < math.inf:
             self._wake(self.due)

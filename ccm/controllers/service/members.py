@@ -365,8 +365,7 @@ class Members:
         return wait_s > 0
 
     def are_known(self) -> bool:
-        """Tell whether the members are known well enough to update a load balancer without a
-        request.
+        """Tell whether the nodes are known well enough to update members without a request.
 
         If more than a third of the nodes cannot be decoded, an update would remove too many healthy
         members.
