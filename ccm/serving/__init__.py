@@ -8,6 +8,7 @@ From the bottom up:
 * `tls` loads and reloads certificates and builds TLS contexts.
 * `acceptor` opens the port and limits the connections.
 * `http` parses requests.
+* `ttl_cache` caches answers of the API server about callers.
 * `authentication`, `handler_chain` (authorization), `health` and `admission` handle requests.
 
 This package knows HTTP, TLS, callers and their rights. It never imports the client of the API

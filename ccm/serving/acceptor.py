@@ -1,22 +1,20 @@
-"""Opens a port, and takes in its callers at next to no cost until they say something.
+"""Opens a port, accepts connections, and limits them so that no client can crowd out others.
 
-A connection is a bare socket until its first byte: a silent one costs a few hundred bytes. Then
-it gets TLS and the protocol on top of it. asyncio's TLS is used on every event loop, with a
-buffer of one TLS record: by itself asyncio takes 256 KiB for each connection, and uvloop's own
-cannot be told another size.
+A connection is a bare socket until its first byte, which costs a few hundred bytes of memory. Then
+it gets TLS and HTTP. asyncio's TLS is used on every event loop, with a buffer of one TLS record.
+asyncio's default is 256 KiB for each connection, and uvloop's TLS has no setting for it.
 
-How many callers a port holds at one time, and which goes when one more comes.
+The stage of a connection decides which one is closed under load: silent, request begun, request
+sent, caller authenticated. Silent connections are cheap and have a limit of their own. It is so
+large that a flood does not displace an honest client before its first byte is read.
 
-How far a connection has come decides: it is silent, has begun a request, has sent one, or its
-caller is known. Silent ones cost little and have places of their own, so many that an honest
-caller is not pushed out by a crowd before its first word is read. Of the others each stage is
-sure of a third of the places and may fill what the rest leaves free: when all are taken, the
-first stage that has more than its share loses a connection: of the origin that has most there,
-the one that was unused for longest. So no crowd of one stage or from one address, however fast
-it comes, costs others their places.
+The other three stages share one limit. Each is guaranteed a third of it, and may use free places of
+the others. When all places are taken, the first stage above its share loses a connection: the least
+recently used one of the origin with the most. So a flood of one stage or from one address
+cannot take the places of others.
 
-`Turns` shares scarce work among origins: each has some of the places at most, and one that gets
-free goes to each waiting origin in turn.
+`Turns` shares scarce work among origins. Each origin has a maximum, and free places go to the
+waiting origins round-robin.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ from ccm.base.log import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 
 MOST = 256
-"""Connections of one port that have said something. Each may cost some 200 KiB when its caller
-does its worst."""
+"""Maximum non-silent connections of a port. An abusive client can make each one cost about
+200 KiB."""
 
 MOST_SILENT = 2048
-"""Those that have not; a file descriptor and some 2 KiB each."""
+"""Maximum silent connections; each costs a file descriptor and about 2 KiB."""
 
 _OPEN = metrics.gauge(
     "ccm_serving_connections",
@@ -61,7 +59,7 @@ CROWDED, LATE, GREEDY = _REASONS = ("crowded", "late", "greedy")
 
 
 class Stage(enum.IntEnum):
-    """How far a connection has come, in the order in which they go."""
+    """Progress of a connection; under load the earliest stages lose connections first."""
 
     SILENT = 0
     UNFINISHED = 1
@@ -70,13 +68,13 @@ class Stage(enum.IntEnum):
 
 
 class Seat:
-    """The place of one connection.
+    """Slot of one connection.
 
     Attributes:
-        stage: how far it has come.
-        origin: where it comes from.
-        hang_up: ends it at once; whoever holds the connection puts it there.
-        deadline: hangs up unless a request comes first.
+        stage: progress of the connection.
+        origin: origin of its address, see `origin_of`.
+        hang_up: closes the connection at once; set by the owner of the socket.
+        deadline: timer that closes the connection unless a request arrives first.
     """
 
     __slots__ = ("_connections", "deadline", "hang_up", "origin", "stage")
@@ -89,11 +87,11 @@ class Seat:
         self._connections = connections
 
     def taken(self) -> bool:
-        """Whether the connection still has it."""
+        """Return whether the connection still has this slot."""
         return self in self._connections.by_stage[self.stage]
 
     def reach(self, stage: Stage) -> None:
-        """It did something that belongs to a stage; nobody falls back behind an earlier one."""
+        """Mark the connection as used and advance it to a stage; it never goes back."""
         if self.taken():
             self._connections.by_stage[self.stage].discard(self)
             self.stage = max(self.stage, stage)
@@ -103,14 +101,14 @@ class Seat:
             self._forget_deadline()
 
     def leave(self) -> None:
-        """The connection is over; may be said twice."""
+        """Release the slot after the end of the connection; idempotent."""
         self._connections.by_stage[self.stage].discard(self)
         self._forget_deadline()
         if not self._connections:
             self._connections.emptied.set()
 
     def refuse(self, reason: str) -> None:
-        """End the connection, and count why."""
+        """Close the connection, and count the reason."""
         if self.taken():
             self._connections.refused(reason)
             self.leave()
@@ -123,7 +121,7 @@ class Seat:
 
 
 class Crowd:
-    """Connections at one stage, by their origins; those used last come last."""
+    """Connections of one stage by origin, least recently used first."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -139,14 +137,14 @@ class Crowd:
         return (seat for seats in self._origins.values() for seat in seats)
 
     def add(self, seat: Seat) -> None:
-        """It comes, or was used."""
+        """Add a connection, or mark it as just used."""
         self.discard(seat)
         self._origins.setdefault(seat.origin, OrderedDict())[seat] = None
         self._origins.move_to_end(seat.origin)
         self._size += 1
 
     def discard(self, seat: Seat) -> None:
-        """It goes, if it is here."""
+        """Remove a connection, if present."""
         if seat in self:
             seats = self._origins[seat.origin]
             del seats[seat]
@@ -155,24 +153,24 @@ class Crowd:
                 del self._origins[seat.origin]
 
     def first(self) -> Seat:
-        """Which one has to go."""
+        """Return the least recently used connection of the largest origin."""
         largest = max(self._origins.values(), key=len)
         return next(iter(largest))
 
 
 class Connections:
-    """Those of one port.
+    """All connections of one port, with their limits.
 
     Args:
-        server: names the port in metrics.
-        most: how many may have said something.
-        most_silent: how many may not; never more than an eighth of the files we may open.
+        server: name of the port in metrics.
+        most: maximum non-silent connections.
+        most_silent: maximum silent connections; at most an eighth of the limit of open files.
     """
 
     def __init__(self, server: str, *, most: int = MOST, most_silent: int = MOST_SILENT) -> None:
         self.by_stage = {stage: Crowd() for stage in Stage}
         self.emptied = asyncio.Event()
-        """Set while there is none."""
+        """Event that is set while there are no connections."""
         self.emptied.set()
         self._server = server
         self._most = most
@@ -188,7 +186,7 @@ class Connections:
         return sum(map(len, self.by_stage.values()))
 
     def admit(self, origin: str = "") -> Seat:
-        """A place for a new connection from there; another may lose its own."""
+        """Return a slot for a new connection; another connection may be closed for it."""
         seat = Seat(self, origin)
         self.by_stage[seat.stage].add(seat)
         self.emptied.clear()
@@ -196,20 +194,20 @@ class Connections:
         return seat
 
     def make_room(self) -> None:
-        """End those for which there is no place."""
+        """Close the connections above the limits."""
         silent, *others = self.by_stage.values()
         while len(silent) > self._most_silent:
             silent.first().refuse(CROWDED)
         while sum(map(len, others)) > self._most:
-            crowd = next(each for each in others if len(each) > self._share)
+            crowd = next(stage_crowd for stage_crowd in others if len(stage_crowd) > self._share)
             crowd.first().refuse(CROWDED)
 
     def refused(self, reason: str) -> None:
-        """Count a connection that we end."""
+        """Count a connection that the server closes."""
         _REFUSED.labels(self._server, reason).inc()
 
     def hang_up(self, *stages: Stage) -> None:
-        """End all connections at these stages."""
+        """Close all connections at these stages."""
         for stage in stages:
             for seat in list(self.by_stage[stage]):
                 seat.leave()
@@ -217,11 +215,11 @@ class Connections:
 
 
 _IPV6_BITS = 64
-"""Of an IPv6 address; the rest is its owner's to choose, for each connection anew."""
+"""Prefix length of an IPv6 origin: a client can choose the remaining bits per connection."""
 
 
 def origin_of(host: str) -> str:
-    """Where a peer's address counts as coming from; the text itself where it is none."""
+    """Return the origin of an address: IPv4 address or IPv6 /64; other text unchanged."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -234,11 +232,11 @@ def origin_of(host: str) -> str:
 
 
 class Turns:
-    """Some places.
+    """Fair semaphore: waiting origins get free places round-robin.
 
     Args:
-        places: how many there are.
-        each: how many of them one origin has at most.
+        places: number of places.
+        each: maximum places of one origin.
     """
 
     def __init__(self, places: int, *, each: int) -> None:
@@ -249,7 +247,7 @@ class Turns:
 
     @asynccontextmanager
     async def place(self, origin: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it inside the block."""
+        """Wait for a place, and hold it inside the block."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(origin, {})[turn] = None
         self._give()
@@ -257,7 +255,7 @@ class Turns:
             await turn
             yield
         finally:
-            # It may have come in the same moment as the end of the wait.
+            # A place may have been granted in the same iteration in which the wait was cancelled.
             if turn.done() and not turn.cancelled():
                 self._taken[origin] -= 1
                 if not self._taken[origin]:
@@ -268,19 +266,19 @@ class Turns:
                 self._leave(origin, turn)
 
     def _give(self) -> None:
-        """Give what is free to those whose turn it is."""
+        """Grant free places to waiting origins, round-robin."""
         while self._free and (origin := self._next()) is not None:
             turn = next(iter(self._waiting[origin]))
             self._waiting.move_to_end(origin)
             self._leave(origin, turn)
-            if turn.done():  # its caller goes, and has had no time to say so
+            if turn.done():  # cancelled, but its waiter has not run since
                 continue
             self._taken[origin] += 1
             self._free -= 1
             turn.set_result(None)
 
     def _next(self) -> str | None:
-        return next((each for each in self._waiting if self._taken[each] < self._each), None)
+        return next((origin for origin in self._waiting if self._taken[origin] < self._each), None)
 
     def _leave(self, origin: str, turn: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(origin, {})
@@ -290,44 +288,44 @@ class Turns:
 
 
 BACKLOG = 1024
-"""Callers that wait in the kernel; one that finds no room there tries again after a second."""
+"""Listen backlog of the kernel; beyond it a client's connect is retried after a second."""
 
 CHUNK = 16 << 10
-"""Bytes that are read at one time under TLS: one record."""
+"""Bytes per read under TLS: one record."""
 
 HANDSHAKE_S = 10
-"""How long TLS may take (Go, net/http)."""
+"""Time-out of the TLS handshake (Go, net/http)."""
 
 CLOSE_S = 2
-"""How long a caller may take to say goodbye."""
+"""Time-out for closing connections in good order."""
 
 PACE_S = 0.01
 STARTS, STARTS_OF_EACH = 8, 2
-"""In so much time so many TLS handshakes are begun, and so many with callers from one address.
-Each costs a millisecond or more: a crowd that comes again and again must not have them all."""
+"""Maximum TLS handshakes that begin within `PACE_S`: in all, and for one origin. A handshake takes
+a millisecond or more of CPU, and clients that reconnect all the time must not take all of it."""
 
 _AT_ONCE = 64
-"""Callers let in before the event loop does something else."""
+"""Maximum connections accepted before the event loop runs other work."""
 
 _PAUSE_S = 1.0
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Speak = Callable[[Seat], asyncio.Protocol]
-"""Makes the protocol of a caller, which leaves the seat when the connection is lost."""
+"""Factory of a connection's protocol, which has to leave the seat when the connection ends."""
 
 
 class ListenError(OSError):
-    """The port cannot be opened; the message says which and why."""
+    """The port cannot be opened; the message has address and cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a server listens.
+    """Address and port of a server.
 
     Attributes:
-        address: `::` means every address of both families.
-        port: 0: one that is free.
-        share_port: let other processes listen on it too (SO_REUSEPORT).
+        address: IP address; `::` means all addresses of both families.
+        port: TCP port; 0 means any free one.
+        share_port: allow other processes to listen on the port too (SO_REUSEPORT).
     """
 
     address: IPv4Address | IPv6Address
@@ -340,10 +338,10 @@ class Endpoint:
 
 
 def bind(endpoint: Endpoint) -> socket.socket:
-    """Open the port; callers wait in the kernel until they are accepted.
+    """Open the port; connections wait in the kernel's backlog until they are accepted.
 
     Raises:
-        ListenError: it cannot be opened.
+        ListenError: the port cannot be opened.
     """
     family = socket.AF_INET6 if endpoint.address.version == 6 else socket.AF_INET
     try:
@@ -351,7 +349,7 @@ def bind(endpoint: Endpoint) -> socket.socket:
     except OSError as error:
         raise ListenError(f"cannot listen on {endpoint}: {error.strerror}") from error
     try:
-        # Go always sets it too: without it a restarted process waits for old connections.
+        # As in Go: without it a restarted process cannot bind while old connections linger.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if endpoint.share_port:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -369,13 +367,13 @@ def bind(endpoint: Endpoint) -> socket.socket:
 
 
 class Acceptor:
-    """Takes in the callers of one port.
+    """Acceptor of one port.
 
     Args:
-        speak: makes the protocol of a caller.
-        connections: the places there are.
-        context: TLS; None: none.
-        header_s: how long a caller may take until its first request is there.
+        speak: makes the protocol of a connection.
+        connections: slots of the port.
+        context: TLS context; None means plain HTTP.
+        header_s: time-out for the first request of a connection.
     """
 
     def __init__(
@@ -401,12 +399,12 @@ class Acceptor:
         )
 
     def start(self, listener: socket.socket) -> None:
-        """Take in callers; the port is closed with this."""
+        """Accept connections on the port; `close` closes it."""
         self._listener = listener
         self._accepting = spawn(self._accept(listener), name="accept")
 
     async def close(self) -> None:
-        """Take no more callers, and end connections that have not begun a request."""
+        """Stop accepting, and close connections that have not sent a request."""
         if self._accepting is not None and self._listener is not None:
             await cancel_and_join(self._accepting)
             self._listener.close()
@@ -419,13 +417,13 @@ class Acceptor:
             callers, pause_s = [], 0.0
             try:
                 callers.append(await loop.sock_accept(listener))
-                # uvloop would take in one caller in each of its rounds: too few in a crowd.
+                # uvloop would accept one connection per iteration: too few in a flood.
                 while len(callers) < _AT_ONCE:
                     callers.append(listener.accept())
             except BlockingIOError:
                 self._shortage.is_over()
             except OSError as error:
-                # The listener stays readable: without a pause this loop would spin.
+                # The listener stays readable, so without a pause this loop would spin.
                 is_short = error.errno in _SHORTAGES
                 if is_short:
                     self._shortage.goes_on(error=error.strerror)
@@ -450,7 +448,7 @@ class Acceptor:
         loop.add_reader(caller, self._heard, caller, seat)
 
     def _heard(self, caller: socket.socket, seat: Seat) -> None:
-        """The first bytes are there, or the end."""
+        """Handle the first bytes or the end of a silent connection."""
         try:
             gone = not caller.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -467,7 +465,7 @@ class Acceptor:
         task.add_done_callback(self._opening.discard)
 
         def hang_up() -> None:
-            # A caller that has lost its place does not wait for its turn any more.
+            # A connection that lost its slot must not wait for a handshake.
             task.cancel()
             caller.close()
 
@@ -475,7 +473,7 @@ class Acceptor:
         seat.reach(Stage.UNFINISHED)
 
     async def _begin(self, caller: socket.socket, seat: Seat) -> None:
-        """Open the connection when it is its turn."""
+        """Open the connection; under TLS wait for a place and for the pace of handshakes."""
         if self._context is None:
             await self._open(caller, seat)
             return
@@ -486,14 +484,14 @@ class Acceptor:
     async def _open(self, caller: socket.socket, seat: Seat) -> None:
         if not seat.taken():
             return
-        seat.hang_up = lambda: None  # it is ended as soon as it is open
+        seat.hang_up = lambda: None  # nothing to close yet; aborted below once it is open
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(seat), caller)
         except BaseException as error:
             seat.leave()
             caller.close()
-            if isinstance(error, OSError):  # it hung up meanwhile
+            if isinstance(error, OSError):  # the client disconnected meanwhile
                 return
             raise
         if seat.taken():
@@ -507,7 +505,7 @@ class Acceptor:
 
 
 class _Secured(SSLProtocol):
-    """TLS with one caller."""
+    """TLS of one connection, with a small read buffer."""
 
     max_size = CHUNK
 
@@ -516,7 +514,7 @@ class _Secured(SSLProtocol):
             asyncio.get_running_loop(),
             speaker,
             context,
-            None,  # type: ignore[arg-type]  # nobody waits for the handshake
+            None,  # type: ignore[arg-type]  # no waiter for the handshake
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE_S,
             ssl_shutdown_timeout=CLOSE_S,
@@ -524,6 +522,6 @@ class _Secured(SSLProtocol):
         self.seat = seat
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Leave the seat; the protocol on top is not told before TLS stood."""
+        """Leave the seat; before the end of the handshake the HTTP protocol is not called."""
         self.seat.leave()
         super().connection_lost(exc)

@@ -1,7 +1,7 @@
-"""Admission reviews: what an API server asks before it stores an object, and our answers.
+"""Validating admission webhooks: the `admission.k8s.io/v1` format, the server side, one webhook.
 
-The wire format is `admission.k8s.io/v1`. A webhook is a name and an async function from a
-`Request` to an `Answer`; the server around it (`webhook`) knows nothing of what is decided.
+A webhook is a name and an async function from a `Request` to an `Answer`. `Webhooks` serves them
+over HTTP and does not know their rules. `ServiceAnnotations` checks the annotations of Services.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ UPDATE = "UPDATE"
 """Values of `Request.operation`; others are DELETE and CONNECT."""
 
 FORBIDDEN = 403
-"""Status code of a refusal unless the answer names another."""
+"""Default status code of a denial."""
 
 _REASONS = {400: "BadRequest", 403: "Forbidden", 409: "Conflict", 422: "Invalid"}
 _NULL = msgspec.Raw(b"null")
 
 
 class Malformed(Exception):
-    """The body is no admission review that can be answered; the message says why."""
+    """The body is not a valid admission review; the message is the cause."""
 
 
 class GroupVersionKind(Wire, frozen=True, kw_only=True):
-    """Which kind an object is of; the core group is empty."""
+    """Group, version and kind of an object; the core group is empty."""
 
     group: str = ""
     version: str = ""
@@ -50,10 +50,9 @@ class GroupVersionKind(Wire, frozen=True, kw_only=True):
 
 
 class Request(Wire, frozen=True, kw_only=True):
-    """One write that an API server asks about.
+    """Admission request of an API server for one write.
 
-    `object` is the object as it would be stored, `old_object` the one that is stored; both as
-    JSON, `null` where there is none.
+    `object` is the new object and `old_object` the stored one, both as JSON; `null` if missing.
     """
 
     uid: str
@@ -66,13 +65,14 @@ class Request(Wire, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a webhook decides.
+    """Decision of a webhook.
 
     Attributes:
-        allowed: whether the write may happen.
-        message: why not, for whoever wrote.
-        code: HTTP status that the writer gets for a refusal.
-        warnings: shown to the writer either way; an API server cuts long ones.
+        allowed: whether the write is allowed.
+        message: reason of a denial, shown to the client.
+        code: HTTP status of a denial for the client.
+        warnings: warnings for the client, with or without a denial; an API server truncates
+            long ones.
     """
 
     allowed: bool
@@ -84,17 +84,17 @@ class Answer:
 ALLOWED = Answer(allowed=True)
 
 Handler = Callable[[Request], Awaitable[Answer]]
-"""Decides about one write. Called for many at once; whatever it raises becomes a 500, which an
-API server treats as its `failurePolicy` says."""
+"""Decides about one write. Calls are concurrent. An exception becomes a 500, for which the
+`failurePolicy` applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One webhook.
+    """A webhook.
 
     Attributes:
-        name: in `--webhooks`, metrics and logs; its path is `/<name>`.
-        handle: what it decides.
+        name: name in `--webhooks`, metrics and logs; the path is `/<name>`.
+        handle: decides about writes.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Webhook:
 
     @property
     def path(self) -> str:
-        """Where it is served."""
+        """URL path of the webhook."""
         return f"/{self.name}"
 
 
@@ -135,10 +135,10 @@ _REVIEW = msgspec.json.Decoder(_Review)
 
 
 def decode(body: bytes) -> Request:
-    """The request of an admission review.
+    """Decode the request of an admission review.
 
     Raises:
-        Malformed: it is none, or holds no request.
+        Malformed: the body is no admission review, or has no request.
     """
     try:
         review = _REVIEW.decode(body)
@@ -153,7 +153,7 @@ def decode(body: bytes) -> Request:
 
 
 def encode(request: Request, answer: Answer) -> bytes:
-    """The admission review that answers a request; its words are fit for everybody."""
+    """Encode the admission review for an answer; secrets in its messages are redacted."""
     status = None
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "")
@@ -173,36 +173,37 @@ def encode(request: Request, answer: Answer) -> bytes:
 
 
 MOST_WARNINGS = 10
-"""Warnings in one answer; an API server drops those beyond 4 KiB anyway."""
+"""Maximum warnings in one answer; an API server drops those beyond 4 KiB anyway."""
 
 _LONGEST = 63
-"""Characters of a name that are compared with known ones: no valid name has more after its
-slash, and nobody has checked yet that this one is valid."""
+"""Characters of an unknown name that are compared with known ones. A valid name has at most 63
+after its slash, and this one is not validated yet."""
 
 _SERVICE = GroupVersionKind(version="v1", kind="Service")
 _DECODER = msgspec.json.Decoder(Service | None)
 
 
 class Rule(Protocol):
-    """One annotation of a schema."""
+    """Rule for one annotation of a schema."""
 
     @property
     def name(self) -> str:
-        """The whole name."""
+        """Full name of the annotation."""
         ...
 
     def fault(self, text: str) -> str:
-        """What is wrong with a text, one sentence; empty if it is a value."""
+        """Return why a value is invalid, one sentence; empty if it is valid."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """Which annotations there are.
+    """Schema of the annotations of a provider.
 
     Attributes:
-        rules: those whose values are checked.
-        prefixes: beginnings of names that have a meaning; a name that equals one is known.
+        rules: rules for annotation values.
+        prefixes: prefixes of annotation names that belong to the provider. A name that equals
+            a prefix is known without a rule.
     """
 
     rules: Sequence[Rule] = ()
@@ -210,11 +211,11 @@ class Schema:
 
 
 class ServiceAnnotations:
-    """Decides about the writes of Services.
+    """Webhook that validates the annotations of Services.
 
     Args:
-        schema: the schema of now; it may change while the process runs.
-        concerns: whether a Service is one whose annotations are read.
+        schema: returns the current schema; it may change while the process runs.
+        concerns: returns whether the daemon reads the annotations of a Service.
     """
 
     def __init__(self, schema: Callable[[], Schema], concerns: Callable[[Service], bool]) -> None:
@@ -222,7 +223,7 @@ class ServiceAnnotations:
         self._concerns = concerns
 
     async def __call__(self, request: Request) -> Answer:
-        """Refuse wrong values; raises `msgspec.DecodeError` for what is no Service."""
+        """Deny changed invalid values; raises `msgspec.DecodeError` if the object is no Service."""
         if request.kind != _SERVICE or request.sub_resource:
             return ALLOWED
         if request.operation not in (CREATE, UPDATE):
@@ -231,47 +232,47 @@ class ServiceAnnotations:
         if service is None or service.is_deleting or not self._concerns(service):
             return ALLOWED
         old = _DECODER.decode(request.old_object)
-        # What nobody read before counts as written now.
+        # Annotations of a Service that did not matter before count as changed.
         before = old.annotations if old is not None and self._concerns(old) else {}
         return judge(self._schema(), before, service.annotations)
 
 
 def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -> Answer:
-    """Whether annotations may change from one state to another."""
+    """Deny invalid values that changed; warn about unknown names and unchanged invalid values."""
     changed = {name for name, text in after.items() if before.get(name) != text}
     rules = {rule.name: rule for rule in schema.rules}
     prefixes = tuple(schema.prefixes)
-    strangers = sorted(
+    unknown_names = sorted(
         name
         for name in changed
         if name not in rules and name not in prefixes and name.startswith(prefixes)
     )
-    if not strangers and changed.isdisjoint(rules):
+    if not unknown_names and changed.isdisjoint(rules):
         return ALLOWED
-    found = {name: rules[name].fault(after[name]) for name in rules if name in after}
-    wrong = [fault for name, fault in found.items() if fault and name in changed]
-    warnings = [_unknown(name, rules, schema.prefixes) for name in strangers[:MOST_WARNINGS]]
-    warnings += [fault for name, fault in found.items() if fault and name not in changed]
+    faults = {name: rules[name].fault(after[name]) for name in rules if name in after}
+    wrong = [fault for name, fault in faults.items() if fault and name in changed]
+    warnings = [_unknown(name, rules, schema.prefixes) for name in unknown_names[:MOST_WARNINGS]]
+    warnings += [fault for name, fault in faults.items() if fault and name not in changed]
     return Answer(
         allowed=not wrong, message="; ".join(wrong), warnings=tuple(warnings[:MOST_WARNINGS])
     )
 
 
 def _unknown(name: str, rules: Mapping[str, Rule], prefixes: Sequence[str]) -> str:
-    prefix = max((one for one in prefixes if name.startswith(one)), key=len)
-    # Without what they share, or all would look alike.
+    prefix = max((candidate for candidate in prefixes if name.startswith(candidate)), key=len)
+    # Compare without the common prefix, or all names would be similar.
     ends = {rule.removeprefix(prefix): rule for rule in rules}
     close = difflib.get_close_matches(name.removeprefix(prefix)[:_LONGEST], ends, n=1)
-    right = f"did you mean {ends[close[0]]}?" if close else f"known: {', '.join(sorted(rules))}"
-    return f"annotation {name} is unknown and has no effect; {right}"
+    hint = f"did you mean {ends[close[0]]}?" if close else f"known: {', '.join(sorted(rules))}"
+    return f"annotation {name} is unknown and has no effect; {hint}"
 
 
 BODIES = http.Limits(each=7 << 20, together=24 << 20, patience_s=2.0)
-"""Of reviews. One holds an object twice, and an API server takes none above 3 MiB; it sends from
-memory, so who is slow is none."""
+"""Body limits of reviews. A review has an object twice, each up to 3 MiB. A slow sender is no API
+server: those send from memory."""
 
 _BUCKETS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
-"""Buckets of the Go reference."""
+"""Histogram buckets in seconds, as in the Go reference."""
 
 _REQUESTS = metrics.counter(
     "cloud_provider_webhook_request_total",
@@ -290,11 +291,12 @@ _USUAL_CODES = (200, 400, 500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a caller may cost.
+    """Limits of the webhook server.
 
     Attributes:
-        timeout_s: longest time for one request; the default of an API server's own patience.
-        at_once: requests that are decided at one time; others wait, with their bodies.
+        timeout_s: deadline of one request; an API server's default time-out.
+        at_once: maximum concurrent decisions; further requests wait, with their bodies in
+            memory.
     """
 
     timeout_s: float = 10.0
@@ -302,7 +304,7 @@ class Limits:
 
 
 class _Refusal(Exception):
-    """A request that is not answered with a review."""
+    """HTTP error response in place of a review."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -310,11 +312,11 @@ class _Refusal(Exception):
 
 
 class Webhooks:
-    """Serves webhooks by their paths; `handle` is what a server calls.
+    """HTTP handler of all webhooks.
 
     Args:
-        webhooks: those that are on; their names differ.
-        limits: what a caller may cost.
+        webhooks: the enabled webhooks, with unique names.
+        limits: limits of the server.
     """
 
     def __init__(self, webhooks: Sequence[Webhook], *, limits: Limits | None = None) -> None:
@@ -329,7 +331,7 @@ class Webhooks:
                 _REQUESTS.labels(str(code), webhook.name)
 
     async def handle(self, request: http.Request) -> http.Response:
-        """Answer one HTTP request."""
+        """Serve one HTTP request."""
         webhook = self._by_path.get(request.path)
         if webhook is None:
             return http.text("404 page not found\n", 404)
@@ -345,13 +347,13 @@ class Webhooks:
 
     async def _answer(self, webhook: Webhook, request: http.Request) -> http.Response:
         try:
-            # As the caller says, up to our limit.
+            # The caller's time-out, up to the limit of the server.
             asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
         except ValueError:
             asked_s = math.inf
-        given_s = min(asked_s if asked_s > 0 else math.inf, self._limits.timeout_s)
+        timeout_s = min(asked_s if asked_s > 0 else math.inf, self._limits.timeout_s)
         try:
-            body = await self._review(webhook, request, asyncio.timeout(given_s))
+            body = await self._review(webhook, request, asyncio.timeout(timeout_s))
         except (_Refusal, http.BadBody) as refusal:
             return http.text(f"{redact.public(str(refusal))}\n", refusal.status)
         return http.Response(body=body, content_type=http.JSON)
@@ -362,23 +364,23 @@ class Webhooks:
         late = _Refusal(408, "the body did not arrive in time")
         try:
             async with deadline:
-                # Before anybody's place is taken: who sends slowly keeps nobody waiting.
+                # Read the body before taking a slot: a slow sender must not block others.
                 body = await _body(request)
                 late = _Refusal(503, "too many requests at once")
                 async with self._places:
                     late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
                     return await self._decided(webhook, _understood(body))
         except TimeoutError:
-            # Anybody can cause as many of these lines as they like.
+            # Rate limited: any caller can cause these lines.
             if late.status >= 500 and (left_out := self._rates.take("slow")) is not None:
                 facts = {"webhook": webhook.name, "error": str(late), **left_out}
                 self._log.warning("webhook is too slow", **facts)
             raise late from None
 
-    async def _decided(self, webhook: Webhook, asked: Request) -> bytes:
+    async def _decided(self, webhook: Webhook, review_request: Request) -> bytes:
         try:
-            answer = await webhook.handle(asked)
-            encoded = encode(asked, answer)
+            answer = await webhook.handle(review_request)
+            encoded = encode(review_request, answer)
         except Exception as error:
             if (left_out := self._rates.take("failed")) is not None:
                 facts = {"webhook": webhook.name, **left_out}

@@ -1,11 +1,11 @@
-"""Finds out who asks: by a trusted proxy's headers, a client certificate, or a bearer token.
+"""Authenticates callers by a front proxy's headers, a client certificate, or a bearer token.
 
-Each way says who it is, that it knows nothing, or that what it was shown is wrong. The first
-that knows decides; where none does, one wrong proof is enough for 401, and no proof at all
-makes the caller anonymous. Counterpart: k8s.io/apiserver, authentication.
+Each method returns a user, no opinion, or an error. The first user wins. Without a user, an error
+leads to 401, and no opinion at all makes the caller anonymous.
+Counterpart: k8s.io/apiserver, authentication.
 
-Deviation: a certificate that no trusted authority has signed ends the TLS handshake, where
-the Go reference answers 401 [conformance serving-tls-05].
+Deviation: a certificate of an unknown CA fails the TLS handshake, where the Go reference
+answers 401 [conformance serving-tls-05].
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Somebody who asks.
+    """An authenticated or anonymous user.
 
     Attributes:
         name: user name.
-        uid: tells users of one name apart; often empty.
-        groups: in their order.
-        extra: further facts, each with several values.
+        uid: distinguishes users of one name; often empty.
+        groups: groups in their order.
+        extra: additional (key, values) pairs.
     """
 
     name: str
@@ -52,7 +52,7 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def authenticated(self) -> User:
-        """The same, as a member of the group of all who have proved who they are."""
+        """Return the user with the group `system:authenticated`; an anonymous one unchanged."""
         if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
         return User(
@@ -64,12 +64,12 @@ class User:
 
 
 ANONYMOUS = User(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
-"""Whoever shows nothing."""
+"""User of a request without credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorities:
-    """Whose certificates are believed for one purpose; no PEM believes none.
+    """CA bundle for one purpose; an empty one trusts no certificate.
 
     Attributes:
         pem: the bundle.
@@ -81,18 +81,18 @@ class Authorities:
 
     @classmethod
     def of(cls, pem: bytes) -> Authorities:
-        """Those of a PEM bundle.
+        """Parse a PEM bundle.
 
         Raises:
-            ValueError: it holds no certificate, or something broken.
+            ValueError: the bundle has no certificate, or a broken one.
         """
-        found = frozenset(_certificates(pem))
-        if not found:
+        certificates = frozenset(_certificates(pem))
+        if not certificates:
             raise ValueError("no certificate found in the certificate authority data")
-        return cls(pem=pem, members=found)
+        return cls(pem=pem, members=certificates)
 
     def vouch_for(self, caller: Caller) -> bool:
-        """Whether the caller's chain, verified by TLS, leads to one of these."""
+        """Return whether the caller's verified chain contains one of these CAs."""
         return any(link in self.members for link in caller.chain)
 
 
@@ -106,7 +106,7 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
 
 
 def user_of(certificate: Mapping[str, object]) -> User | None:
-    """The user that a certificate (as `ssl` tells it) names; None if it names nobody."""
+    """Return the user of a certificate (`getpeercert` format); None without a common name."""
     facts = _subject(certificate)
     name = common_name(certificate)
     if not name:
@@ -119,12 +119,12 @@ def user_of(certificate: Mapping[str, object]) -> User | None:
 
 
 def common_name(certificate: Mapping[str, object]) -> str:
-    """The common name of a certificate; may be empty. Of several the last counts, as in Go."""
+    """Return the common name of a certificate, or an empty text; the last of several, as in Go."""
     return next(reversed(_subject(certificate).get("commonName", ())), "")
 
 
 def is_over(certificate: Mapping[str, object], now: datetime) -> bool:
-    """Whether the time of a certificate is over; TLS looks only when a connection begins."""
+    """Return whether a certificate has expired; TLS checks that only during the handshake."""
     end = certificate.get("notAfter")
     return isinstance(end, str) and ssl.cert_time_to_seconds(end) < now.timestamp()
 
@@ -158,43 +158,43 @@ _duration = metrics.histogram(
 _KNOWN_NAMES = frozenset(
     {"admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"}
 )
-"""User names that the metric tells apart (k8s.io/apiserver, endpoints/filters)."""
+"""User names with a label value of their own (k8s.io/apiserver, endpoints/filters)."""
 
 UNKNOWN_AT_ONCE = 32
-"""Reviews of tokens that never were good that are under way at one time: a crowd of those must
-not keep callers whose tokens were good waiting for the API server."""
+"""Maximum concurrent reviews of tokens that were never valid. A flood of them must not delay the
+reviews of known valid tokens."""
 
 UNKNOWN_OF_EACH = 8
-"""Of those, the ones for callers from one address, who take turns: nor may a crowd keep out a
-caller from elsewhere whose token is good, and new to us."""
+"""Maximum of these reviews for one origin. A flood from one address must not block a new valid
+token from another."""
 
 GOOD_KEPT = 256
-"""Tokens that were good whose digests are remembered."""
+"""Maximum number of remembered digests of valid tokens."""
 
 
 class ReviewFailed(Exception):
-    """The API server gave no answer about a caller; the message says why."""
+    """The API server did not answer a review; the message is the cause."""
 
 
 class Unauthorized(Exception):
-    """The caller showed something, and it is wrong; the message is for our log alone."""
+    """The caller's credentials are invalid; the message is for the log, not for the caller."""
 
 
 TokenReview = Callable[[str], Awaitable[User | None]]
-"""Returns the owner of a token, None if it is no good one; raises ReviewFailed."""
+"""Returns the user of a token, None for an invalid one; raises ReviewFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxies:
-    """Whose word about their own callers is believed.
+    """Front proxies that may pass the user of a request in headers.
 
     Attributes:
-        authorities: who certifies such proxies.
-        names: common names of them; empty: everyone who is certified.
-        user_headers: the first that is there names the user.
-        uid_headers: the first that is there gives the UID.
-        group_headers: all of them name groups.
-        extra_prefixes: beginnings of the headers with further facts.
+        authorities: CAs of the proxies' client certificates.
+        names: allowed common names; empty allows every certified proxy.
+        user_headers: headers for the user name; the first one present counts.
+        uid_headers: headers for the UID; the first one present counts.
+        group_headers: headers for groups; all of them count.
+        extra_prefixes: prefixes of headers for `User.extra`.
     """
 
     authorities: Authorities = field(default_factory=Authorities)
@@ -207,11 +207,11 @@ class Proxies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Whom we believe besides the API server; may change while the process runs.
+    """Trusted CAs and front proxies; may change while the process runs.
 
     Attributes:
-        clients: who certifies callers.
-        proxies: whose word about callers is believed.
+        clients: CAs of client certificates.
+        proxies: trusted front proxies.
     """
 
     clients: Authorities = field(default_factory=Authorities)
@@ -219,18 +219,18 @@ class Trust:
 
     @property
     def pem(self) -> bytes | None:
-        """All authorities together, for TLS; None without any."""
+        """All CAs together, for TLS; None without any."""
         both = (self.clients.pem, self.proxies.authorities.pem)
         return b"\n".join(pem for pem in both if pem) or None
 
 
 class Authenticator:
-    """Tells who asks.
+    """Authenticator of requests.
 
     Args:
-        review: asks about tokens; None: every token is wrong.
-        token_ttl_s: how long an answer about a token is remembered.
-        shelf: where answers are kept; None: one of its own.
+        review: sends a TokenReview; None rejects every token.
+        token_ttl_s: time to live of an answer in the cache.
+        shelf: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
@@ -248,10 +248,10 @@ class Authenticator:
             _attempts.labels(result)
 
     async def identify(self, request: Request) -> User:
-        """Who sent a request.
+        """Return the user of a request.
 
         Raises:
-            Unauthorized: what it shows is wrong.
+            Unauthorized: its credentials are invalid.
         """
         started = clock.monotonic()
         result = "error"
@@ -266,7 +266,7 @@ class Authenticator:
         return user
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel running reviews."""
         await self._tokens.close()
 
     async def _identify(self, request: Request) -> User:
@@ -313,7 +313,7 @@ class Authenticator:
         if scheme.lower() != "bearer" or not token:
             return None
         try:
-            # The token itself is kept no longer than the question takes.
+            # Keep only a salted digest: the token itself must not stay in memory.
             key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
         except UnicodeEncodeError:
             raise Unauthorized("the token is no text") from None
@@ -365,4 +365,4 @@ def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:
 
 
 def _first(request: Request, headers: Sequence[str]) -> str:
-    return next((found for name in headers if (found := request.headers.get(name))), "")
+    return next((value for name in headers if (value := request.headers.get(name))), "")

@@ -1,9 +1,9 @@
-"""The way of a request: who asks, whether they may, and then the page.
+"""Handler chain of a request: authentication, authorization, then the page.
 
-Members of `system:masters` may have all paths; some paths anybody may have; about the rest the API
-server is asked, and its answers are remembered. Every answer says that it must not be cached.
-Refusals are Status objects as the API server gives them. Paths are exact, except those that end
-with a slash, which cover all below.
+Members of `system:masters` may access all paths, and some paths are open to all callers. For the
+rest a SubjectAccessReview decides, and its answer is cached. Responses are marked as not cacheable.
+Errors 401 and 403 are Status objects, as from the API server. Paths are exact, except those that
+end with a slash, which cover all paths below them.
 Counterparts: k8s.io/apiserver, authorization and the filters of a controller manager's server.
 """
 
@@ -43,18 +43,18 @@ _duration = metrics.histogram(
 )
 
 ANONYMOUS_AT_ONCE = 32
-"""Questions about callers who are nobody that are under way at one time: a crowd of those must
-not keep those who are somebody waiting for the API server."""
+"""Maximum concurrent reviews of anonymous callers. Many of them must not delay the reviews of
+authenticated callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """May this user do this to that path?
+    """Question of an authorization: may this user access that path?
 
     Attributes:
-        user: who.
-        verb: the HTTP method in lower case.
-        path: without the query.
+        user: the caller.
+        verb: HTTP method in lower case.
+        path: path without the query.
     """
 
     user: User
@@ -64,28 +64,28 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer; `reason` is for people and may be empty."""
+    """Result of an authorization; `reason` is a message for the caller and may be empty."""
 
     allowed: bool
     reason: str = ""
 
 
 AccessReview = Callable[[Question], Awaitable[Decision]]
-"""Asks whether a caller may; raises ReviewFailed where there is no answer."""
+"""Authorizes a caller; raises ReviewFailed if the API server gives no answer."""
 
 
 class Paths:
-    """Paths that anybody may have.
+    """Paths that are open to all callers.
 
     Args:
-        patterns: paths; a `*` at the end means all that begin so. The first slash is
-            optional; one path does not cover those below it.
+        patterns: paths; a `*` at the end matches every path with that prefix. The first slash is
+            optional. A path without `*` does not cover paths below it.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         bare = [pattern.removeprefix("/") for pattern in patterns]
-        self._exact = frozenset(each for each in bare if not each.endswith("*"))
-        self._prefixes = tuple(each.removesuffix("*") for each in bare if each.endswith("*"))
+        self._exact = frozenset(path for path in bare if not path.endswith("*"))
+        self._prefixes = tuple(path.removesuffix("*") for path in bare if path.endswith("*"))
 
     def __contains__(self, path: str) -> bool:
         bare = path.removeprefix("/")
@@ -93,14 +93,14 @@ class Paths:
 
 
 class Authorizer:
-    """Decides.
+    """Authorizer with a cache.
 
     Args:
-        review: asks; None: what needs it is forbidden.
-        paths: what anybody may have.
-        allowed_ttl_s: how long a permission is remembered.
-        denied_ttl_s: how long a refusal is remembered.
-        shelf: where answers are kept; None: one of its own.
+        review: sends a SubjectAccessReview; None forbids everything that needs one.
+        paths: paths open to all callers.
+        allowed_ttl_s: time to live of a positive answer in the cache.
+        denied_ttl_s: time to live of a negative answer in the cache.
+        shelf: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class Authorizer:
         self._paths = paths
         self._anonymous = asyncio.Semaphore(ANONYMOUS_AT_ONCE)
         self._known: TTLCache[bytes, Decision] = TTLCache(
-            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s,
+            lambda decision: allowed_ttl_s if decision.allowed else denied_ttl_s,
             name="authorization",
             shelf=shelf,
         )
 
     async def decide(self, question: Question) -> Decision:
-        """Whether it may be.
+        """Return the decision, from the cache if possible.
 
         Raises:
-            ReviewFailed: nobody could tell.
+            ReviewFailed: the API server gave no answer.
         """
         started = clock.monotonic()
         result = "error"
@@ -138,7 +138,7 @@ class Authorizer:
             _duration.labels(result).observe(clock.monotonic() - started)
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel running reviews."""
         await self._known.close()
 
     async def _decide(self, question: Question) -> Decision:
@@ -160,12 +160,12 @@ _NEVER_CACHE = ("Cache-Control", "no-cache, private")
 
 
 class HandlerChain:
-    """Answers requests.
+    """Handler of all requests of a server.
 
     Args:
-        pages: path -> who answers; a path with a slash at the end covers those below it.
-        authenticator: who asks.
-        authorizer: whether they may.
+        pages: path -> handler; a path with a slash at the end covers all paths below it.
+        authenticator: identifies the caller.
+        authorizer: decides whether the caller may access the path.
     """
 
     def __init__(
@@ -181,12 +181,12 @@ class HandlerChain:
         self._access = AccessLog()
 
     async def answer(self, request: Request) -> Response:
-        """Answer one request."""
+        """Authenticate, authorize and serve one request."""
         answer = await self._answer(request)
         return replace(answer, headers=(*answer.headers, _NEVER_CACHE))
 
     async def close(self) -> None:
-        """Ask nobody about callers any more."""
+        """Cancel running reviews of tokens and rights."""
         await self._authenticator.close()
         await self._authorizer.close()
 
@@ -214,13 +214,13 @@ class HandlerChain:
 
 
 def forbidden(user: User, question: Question, reason: str) -> str:
-    """What a caller is told that may not."""
-    said = f'forbidden: User "{user.name}" cannot {question.verb} path "{question.path}"'
-    return f"{said}: {reason}" if reason else said
+    """Return the message of a 403, in the words of the API server."""
+    message = f'forbidden: User "{user.name}" cannot {question.verb} path "{question.path}"'
+    return f"{message}: {reason}" if reason else message
 
 
 def status(code: int, reason: str, message: str) -> Response:
-    """A failure as the API server tells it."""
+    """Return an error response with a Status object, as from the API server."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -240,26 +240,26 @@ def status(code: int, reason: str, message: str) -> Response:
 
 
 LINES_PER_S, BURST = 1.0, 20
-"""Rate of each kind of line."""
+"""Rate limit of each kind of log line: lines per second, and burst."""
 
 LONGEST = 256
-"""Characters of a name or path that are shown."""
+"""Maximum characters of a user name, verb or path in the log."""
 
 PRIVILEGED = ("/configz", "/explain")
-"""Beginnings of what few may have; `/metrics` is asked for every few seconds, and is not here."""
+"""Prefixes of sensitive paths. `/metrics` is missing: it is scraped every few seconds."""
 
 _HARMLESS = ("GET", "HEAD")
 
 
 class LineRates:
-    """How often lines may be written that callers cause."""
+    """Rate limits for log lines that callers can cause, by kind of line."""
 
     def __init__(self) -> None:
         self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
         self._left_out = Counter[str]()
 
     def take(self, kind: str) -> dict[str, Any] | None:
-        """What a line of this kind says beside its own facts; None: there are too many."""
+        """Return additional keys for a line of this kind; None means: do not log it."""
         if not self._buckets[kind].take(clock.monotonic()):
             self._left_out[kind] += 1
             return None
@@ -268,38 +268,38 @@ class LineRates:
 
 
 class AccessLog:
-    """The lines about the callers of one server."""
+    """Access log of one server, rate limited by kind of line."""
 
     def __init__(self) -> None:
         self._log = log.logger("serving")
         self._rates = LineRates()
 
     def unauthorized(self, request: Request, error: Exception) -> None:
-        """What the caller showed is wrong, and it got 401."""
+        """Log a 401: invalid credentials."""
         if facts := self._line("unauthorized", request):
             self._log.v(1).info("request is refused", status=401, **facts, error=str(error))
 
     def forbidden(self, request: Request) -> None:
-        """The caller may not, and got 403."""
+        """Log a 403: a forbidden request."""
         kind = "anonymous" if request.user == ANONYMOUS_NAME else "forbidden"
         if facts := self._line(kind, request):
             self._log.v(1).info("request is refused", status=403, **facts)
 
     def unanswered(self, request: Request, error: Exception) -> None:
-        """Nobody could tell whether the caller may, and it got 500; a warning."""
+        """Log a 500 as a warning: the API server gave no answer."""
         if facts := self._line("unanswered", request):
             self._log.warning(
                 "authorization check failed, answering 500", **facts, error=str(error)
             )
 
     def allowed(self, request: Request) -> None:
-        """The caller may; only what few may is worth a line."""
+        """Log an allowed request, if it is privileged or may change something."""
         is_rare = request.method not in _HARMLESS or request.path.startswith(PRIVILEGED)
         if is_rare and (facts := self._line("privileged", request)):
             self._log.v(1).info("privileged request", **facts)
 
     def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
-        """The facts of a line; None where there are too many of its kind."""
+        """Return the keys of a line; None above the rate limit."""
         if (left_out := self._rates.take(kind)) is None:
             return None
         facts = {

@@ -1,11 +1,10 @@
 """Health over HTTP: `/healthz`, `/livez`, `/readyz`, and each check below them.
 
-A check looks and says whether all is well, with a word on it. The answer is 200 `ok`, or 500
-with every check and the cause of those that fail. `?verbose` shows all checks, `?exclude=name`
-leaves one out. Texts are those of k8s.io/apiserver, server/healthz.
+The response is 200 `ok`, or 500 with all checks and the causes of failed ones. `?verbose` lists
+all checks, and `?exclude=name` skips one. Texts are those of k8s.io/apiserver, server/healthz.
 
-Deviation: the reference serves neither `/livez` and `/readyz` nor single checks, and
-withholds the causes [conformance serving-health-01].
+Deviation: the reference has no `/livez`, no `/readyz` and no single checks, and it withholds
+the causes [conformance serving-health-01].
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ccm.serving.http import Handler, Request, Response, text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found; `detail` says why it fails, or what is worth knowing."""
+    """Result of a check; `detail` is the cause of a failure, or a remark."""
 
     ok: bool = True
     detail: str = ""
@@ -29,32 +28,32 @@ WELL = Finding()
 
 
 def wrong(detail: str) -> Finding:
-    """A check fails, and this is the cause."""
+    """Return a failed result with its cause."""
     return Finding(ok=False, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that may be wrong."""
+    """A named health check; `look` may be a function or a coroutine function."""
 
     name: str
     look: Callable[[], Finding | Awaitable[Finding]]
 
     async def finding(self) -> Finding:
-        """What it finds now."""
-        found = self.look()
-        return found if isinstance(found, Finding) else await found
+        """Run the check and return its result."""
+        result = self.look()
+        return result if isinstance(result, Finding) else await result
 
 
 PING = Check(name="ping", look=lambda: WELL)
-"""Answers because it can; stands in where there is no other check."""
+"""Check that always passes; the default where there are no others."""
 
 
 class Slis:
-    """Results of the health checks as metrics of their own: `/metrics/slis`.
+    """Metrics of the health checks, served at `/metrics/slis` from a registry of their own.
 
-    Few and read often; a DELETE resets them. Names and labels are those of
-    k8s.io/component-base, metrics/prometheus/slis.
+    The endpoint is small, so that it can be scraped often; a DELETE resets it. Names and labels
+    are those of k8s.io/component-base, metrics/prometheus/slis.
     """
 
     def __init__(self) -> None:
@@ -73,12 +72,12 @@ class Slis:
         )
 
     def count(self, name: str, kind: str, *, ok: bool) -> None:
-        """Record the result of a check below a path of this kind."""
+        """Record a result of a check; `kind` is the name of its health path."""
         self._last.labels(name, kind).set(ok)
         self._all.labels(name, "success" if ok else "error", kind).inc()
 
     async def page(self, request: Request) -> Response:
-        """Return the metrics; reset them after a DELETE."""
+        """Return the metrics, or reset them for a DELETE."""
         if request.method == "DELETE":
             self._last.clear()
             self._all.clear()
@@ -87,12 +86,12 @@ class Slis:
 
 
 class Health:
-    """One of the three health paths.
+    """Handlers of one health path.
 
     Args:
         name: `healthz`, `livez` or `readyz`.
-        checks: those of now; they may change while the process runs.
-        slis: counts what checks find.
+        checks: returns the current checks; they may change while the process runs.
+        slis: counts the results.
     """
 
     def __init__(self, name: str, checks: Callable[[], Sequence[Check]], *, slis: Slis) -> None:
@@ -104,11 +103,11 @@ class Health:
 
     @property
     def pages(self) -> dict[str, Handler]:
-        """What to serve, by path."""
+        """Handlers by path."""
         return {f"/{self._name}": self.all, f"/{self._name}/": self.one}
 
     async def all(self, request: Request) -> Response:
-        """The answer about all checks."""
+        """Serve the result of all checks."""
         excluded = set(request.query.getall("exclude", ()))
         lines: list[str] = []
         failing: list[str] = []
@@ -125,7 +124,7 @@ class Health:
                 lines.append(f"[-]{check.name} failed{detail}")
                 failing.append(check.name)
         if "exclude" not in request.query:
-            # Else anybody could have it logged that all is well again, as often as they like.
+            # Otherwise any caller could exclude a failing check and so flood the log.
             self._note(failing)
         if failing:
             return text("\n".join([*lines, f"{self._name} check failed\n"]), 500)
@@ -137,7 +136,7 @@ class Health:
         return text("\n".join([*lines, f"{self._name} check passed\n"]))
 
     async def one(self, request: Request) -> Response:
-        """The answer about the check that the path names."""
+        """Serve the result of the check that the path names."""
         wanted = request.path.removeprefix(f"/{self._name}/")
         for check in self._checks() or (PING,):
             if check.name == wanted:
@@ -150,7 +149,7 @@ class Health:
     async def _look(self, check: Check) -> Finding:
         finding = await check.finding()
         self._slis.count(check.name, self._name, ok=finding.ok)
-        # Anybody may ask, and what the cloud or a provider says may be long.
+        # The path is public, and messages of a cloud may be long or contain secrets.
         return Finding(ok=finding.ok, detail=redact.public(" ".join(finding.detail.split())))
 
     def _note(self, failing: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
-"""Bytes to requests and answers back; what the server's other modules see of aiohttp.
+"""HTTP/1.1 server on top of aiohttp; the only module of the package that imports aiohttp.
 
-A `Server` hands each request to one coroutine. It bounds what a caller may cost: how many there
-are (`connections`), size of the header, time until it is there, the body (`bodies`), idle time
-of a connection. It speaks HTTP/1.1.
+A `Server` passes each request to one coroutine. It limits the resources of callers: number of
+connections, size of the header, time until the header is complete, size of the body, and idle time
+of a connection.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from ccm.base.wire import HttpProcessingError
 from ccm.serving.acceptor import CHUNK, CLOSE_S, GREEDY, Acceptor, Connections, Seat, Stage
 
 MAX_HEADER = 64 << 10
-"""Bytes of a request's header; Go takes 1 MiB, from each of any number of callers."""
+"""Maximum bytes of a request's header; Go accepts 1 MiB, from any number of callers."""
 
 MAX_FIELDS = 256
-"""Fields of a request's header; each costs more memory than its bytes."""
+"""Maximum fields of a request's header; a field takes more memory than its bytes."""
 
 MAX_PATH = 1 << 10
-"""Bytes of a request's path: whether a caller may have it is asked and remembered."""
+"""Maximum bytes of a request's path; it is part of reviews and of their cache keys."""
 
 MAX_QUERY = 16 << 10
-"""Bytes of a request's query; taking one apart stops everything else meanwhile."""
+"""Maximum bytes of a request's query; parsing it blocks the event loop."""
 
 IDLE_S = 90.0
-"""How long a connection may stay without a request (k8s.io/apiserver, secure serving)."""
+"""Idle time-out of a connection (k8s.io/apiserver, secure serving)."""
 
 HEADER_S = 32.0
-"""How long a new caller may take for the header of its request (the same)."""
+"""Time-out for the first header of a connection (the same source)."""
 
 _SPARE = 4 * CHUNK
-"""Bytes that may arrive beyond what is expected: a piece of the next, or of what is refused."""
+"""Bytes that may arrive beyond the limit: a piece of the next request or of a rejected one."""
 
 _PLAIN_SPARE = 512 << 10
 """The same without TLS, where event loops read larger pieces."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
-"""Instead of the versions of everything below us."""
+"""`Server` header; aiohttp's default reveals its version and Python's."""
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -62,14 +62,14 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The far end of a connection.
+    """The peer of a connection.
 
     Attributes:
         address: `host:port`.
-        origin: what of it tells callers apart, see `acceptor.origin_of`.
-        certificate: what its certificate says, as `ssl.SSLSocket.getpeercert` tells it; it
-            was verified. None: it showed none.
-        chain: the verified chain in DER, the caller's own first.
+        origin: the part of the address that identifies a client, see `acceptor.origin_of`.
+        certificate: verified client certificate, in the form of `ssl.SSLSocket.getpeercert`;
+            None without one.
+        chain: verified chain in DER, the caller's own certificate first.
     """
 
     address: str = ""
@@ -80,18 +80,18 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What somebody asks.
+    """An HTTP request.
 
     Attributes:
         method: HTTP method.
-        path: decoded, without the query.
+        path: decoded path, without the query.
         query: parameters in their order.
-        headers: by name, any case.
-        caller: who sent it, as far as the connection tells.
-        user: the name of whoever proved to be the sender; empty while that is not known.
-        read: reads the whole body; `BadBody` if it cannot.
-        known: to be called when the caller has proved who it is: it keeps its connection
-            when a crowd comes.
+        headers: headers by case-insensitive name.
+        caller: peer of the connection.
+        user: name of the authenticated user; empty before authentication.
+        read: reads the whole body; raises BadBody.
+        known: marks the caller as authenticated, so that its connection is among the last to
+            be closed under load.
     """
 
     method: str
@@ -106,7 +106,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What somebody gets."""
+    """An HTTP response."""
 
     status: int = 200
     body: bytes = b""
@@ -115,7 +115,7 @@ class Response:
 
 
 def text(body: str, status: int = 200, *headers: tuple[str, str]) -> Response:
-    """A plain text that no browser takes for anything else."""
+    """Return a plain-text response that browsers do not interpret as another type."""
     return Response(
         status=status,
         body=body.encode(),
@@ -127,21 +127,21 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def find_page(pages: Mapping[str, Handler], path: str) -> Handler | None:
-    """Return the page at a path; one whose path ends with a slash covers all below it."""
-    folders = [each for each in pages if each.endswith("/") and path.startswith(each)]
+    """Return the handler of a path; a path that ends with a slash covers all paths below it."""
+    folders = [prefix for prefix in pages if prefix.endswith("/") and path.startswith(prefix)]
     return pages.get(path) or (pages[max(folders, key=len)] if folders else None)
 
 
 class Server:
-    """Answers on one port.
+    """HTTP server on one port.
 
     Args:
-        handler: answers a request; an exception becomes a 500 without a detail.
-        name: of the port, in metrics.
-        context: TLS; None: plain HTTP.
-        bodies: what bodies may cost.
-        header_s: how long a new caller may take for its header.
-        idle_s: how long a connection may stay without a request.
+        handler: answers a request; an exception becomes a 500 without details.
+        name: name of the port in metrics.
+        context: TLS context; None means plain HTTP.
+        bodies: limits for request bodies.
+        header_s: time-out for the first header of a connection.
+        idle_s: idle time-out of a connection.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Server:
             "max_headers": MAX_FIELDS,
             "read_bufsize": CHUNK,
             "lingering_time": 0.0,
-            # Go takes bodies as they are too; a small one could become very large.
+            # Never decompress, like Go: a small body could become very large.
             "auto_decompress": False,
             "access_log": None,
             "logger": _QUIET,
@@ -178,13 +178,13 @@ class Server:
         self._chains = _Chains()
 
     async def start(self, listener: socket.socket) -> None:
-        """Answer whoever calls on a port that is open; it is closed with the server."""
-        # Nobody waits for the answer to a caller who has hung up.
+        """Serve on an open port; `close` closes it."""
+        # Cancel the handler when its caller disconnects: the response has no reader.
         self._http = _Server(self._handle, handler_cancellation=True)
         self._acceptor.start(listener)
 
     async def close(self) -> None:
-        """Take no more requests, let those under way end, close every connection."""
+        """Stop accepting, wait for in-flight requests up to `CLOSE_S`, close all connections."""
         await self._acceptor.close()
         if self._http is not None:
             self._http.pre_shutdown()
@@ -193,7 +193,7 @@ class Server:
             async with asyncio.timeout(CLOSE_S):
                 await self._connections.emptied.wait()
         self._connections.hang_up(*Stage)
-        for _ in range(3):  # until the transport, TLS and HTTP each know
+        for _ in range(3):  # let transport, TLS and HTTP each process the close
             await asyncio.sleep(0)
 
     def _speak(self, seat: Seat) -> RequestHandler:
@@ -251,15 +251,15 @@ class Server:
         transport = request.transport
         peer = transport.get_extra_info("peername") if transport is not None else None
         address = f"{peer[0]}:{peer[1]}" if peer else ""
-        secured = transport.get_extra_info("ssl_object") if transport is not None else None
-        if secured is None or not (found := secured.getpeercert()):
+        tls = transport.get_extra_info("ssl_object") if transport is not None else None
+        if tls is None or not (peer_certificate := tls.getpeercert()):
             return Caller(address=address, origin=origin)
-        chain = self._chains.of(secured)
-        return Caller(address=address, origin=origin, certificate=found, chain=chain)
+        chain = self._chains.of(tls)
+        return Caller(address=address, origin=origin, certificate=peer_certificate, chain=chain)
 
 
 def _too_large(request: BaseRequest) -> Response | None:
-    """What is refused before anything is taken apart, asked or remembered."""
+    """Return an error for an oversized request, before any parsing, review or caching."""
     fields = sum(len(name) + len(value) for name, value in request.raw_headers)
     if fields + len(request.raw_path) > MAX_HEADER:
         return text("header too large\n", 431)
@@ -270,10 +270,10 @@ def _too_large(request: BaseRequest) -> Response | None:
 
 
 class _Connection(RequestHandler):
-    """Hangs up on a caller that sends more than any request needs.
+    """HTTP connection that is closed when the caller sends more than any request needs.
 
-    The parser limits each field of a header, and so would keep a thousand large ones; and a
-    caller could send a next request, and one after that, while the first is answered.
+    The parser limits only single header fields, so it would store a thousand large ones. A caller
+    could also pipeline many requests while the first is processed.
     """
 
     __slots__ = ("_left", "_spare", "seat")
@@ -285,18 +285,18 @@ class _Connection(RequestHandler):
         self.expect(MAX_HEADER)
 
     def expect(self, size: int) -> None:
-        """From now on something of so many bytes may arrive."""
+        """Allow `size` more bytes from now on."""
         self._left = size + self._spare
 
     def connection_made(self, transport: Any) -> None:
-        """Bound the bytes that wait under TLS: asyncio would take 256 KiB in, 512 KiB out."""
+        """Limit the TLS buffers: asyncio would use 256 KiB for reading and 512 KiB for writing."""
         if transport.get_extra_info("ssl_object") is not None:
             transport.set_read_buffer_limits(high=2 * CHUNK)
             transport.set_write_buffer_limits(high=4 * CHUNK)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Count the bytes, and close the connection above the limit."""
         self._left -= len(data)
         if self._left < 0:
             self.seat.refuse(GREEDY)
@@ -304,62 +304,62 @@ class _Connection(RequestHandler):
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is over."""
+        """Give the place of the connection back."""
         self.seat.leave()
         super().connection_lost(exc)
 
 
 class _Chains:
-    """The verified chains of callers' certificates.
+    """Cache of verified certificate chains, by client certificate.
 
-    TLS 1.2 resumes sessions, and then tells the certificate without the chain that proved it.
-    Python cannot forbid that, so the chain is remembered by the certificate; a session is
-    resumed only by the context that verified it.
+    A resumed session of TLS 1.2 has the client certificate but not its verified chain, and Python
+    cannot disable resumption. A cached chain is safe: only the context that verified it resumes
+    the session.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
     def of(self, secured: ssl.SSLObject) -> tuple[bytes, ...]:
-        """The chain behind a connection; empty if it was never seen, or long ago."""
+        """Return the verified chain of a connection; empty if it is not cached."""
         leaf = secured.getpeercert(binary_form=True) or b""
-        found = _verified_chain(secured)
-        if found:
-            self._known[leaf] = found
+        chain = _verified_chain(secured)
+        if chain:
+            self._known[leaf] = chain
             self._known.move_to_end(leaf)
             if len(self._known) > _CHAINS_KEPT:
                 self._known.popitem(last=False)
-        return found or self._known.get(leaf, ())
+        return chain or self._known.get(leaf, ())
 
 
 def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
-    """As TLS has just verified it; there is a public way only from Python 3.13 on."""
+    """Return the chain of a full handshake. The method is public from Python 3.13 on."""
     public = getattr(secured, "get_verified_chain", None)
     if public is not None:
         return tuple(public())
     inner = secured._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
-    found = inner.get_verified_chain() or ()
-    return tuple(ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in found)
+    chain = inner.get_verified_chain() or ()
+    return tuple(ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in chain)
 
 
 _QUIET = logging.getLogger("ccm.serving.http")
-"""What aiohttp says about callers' broken requests; nobody listens."""
+"""Logger of aiohttp, muted: broken requests of callers are no concern of the operator."""
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
 
 MAX_BODY = 3 << 20
-"""Bytes of a request's body (k8s.io/apiserver)."""
+"""Maximum bytes of a request's body (k8s.io/apiserver)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bodies may cost.
+    """Limits for request bodies.
 
     Attributes:
-        each: bytes of one.
-        together: bytes of all that are held at one time.
-        patience_s: how long one may take to arrive.
+        each: maximum bytes of one body.
+        together: maximum bytes of all bodies in memory.
+        patience_s: time-out for receiving one body.
     """
 
     each: int = MAX_BODY
@@ -368,7 +368,7 @@ class Limits:
 
 
 class BadBody(Exception):
-    """The body of a request cannot be had; `status` is what the caller is told."""
+    """The body of a request is unavailable; `status` is the HTTP status of the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -376,18 +376,18 @@ class BadBody(Exception):
 
 
 class Bodies:
-    """Those of one server."""
+    """All request bodies of one server that are in memory."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held = 0
-        """Bytes of all of them."""
+        """Bytes of all bodies in memory."""
         self.reading: set[Body] = set()
-        """Those that are not whole yet."""
+        """Incomplete bodies."""
 
     @contextmanager
     def of(self, chunks: AsyncIterable[bytes]) -> Iterator[Body]:
-        """The body of one request, held until the block is left."""
+        """Yield the body of one request; drop its bytes at the end of the block."""
         body = Body(self, chunks)
         try:
             yield body
@@ -395,16 +395,16 @@ class Bodies:
             body.drop()
 
     def make_room(self) -> None:
-        """Give up the largest until the rest fits."""
+        """Abort the largest incomplete bodies until the rest fits the limit."""
         while self.held > self.limits.together and self.reading:
             max(self.reading, key=lambda body: body.size).give_up()
 
 
 class Body:
-    """The body of one request.
+    """Body of one request.
 
     Attributes:
-        size: bytes that are here.
+        size: bytes received.
     """
 
     def __init__(self, bodies: Bodies, chunks: AsyncIterable[bytes]) -> None:
@@ -415,10 +415,10 @@ class Body:
         self._timeout = asyncio.timeout(None)
 
     async def read(self) -> bytes:
-        """The whole body; can be had once.
+        """Receive and return the whole body; call it once.
 
         Raises:
-            BadBody: it is too large, too slow, broken, or there is no room for it.
+            BadBody: the body is too large, too slow or broken, or memory for bodies is short.
         """
         self._bodies.reading.add(self)
         self._timeout = asyncio.timeout(self._bodies.limits.patience_s)
@@ -434,18 +434,18 @@ class Body:
             raise BadBody(400, "request body cannot be read") from error
         finally:
             self._bodies.reading.discard(self)
-        found, self._found = bytes(self._found), bytearray()
-        return found
+        content, self._found = bytes(self._found), bytearray()
+        return content
 
     def give_up(self) -> None:
-        """Its bytes go, and whoever reads it is told at once."""
+        """Drop the bytes, and let `read` fail at once."""
         self.drop()
-        # Its own time may be up in this very turn of the event loop.
+        # The time-out may have expired in this very iteration of the event loop.
         if not self._timeout.expired():
             self._timeout.reschedule(0)
 
     def drop(self) -> None:
-        """Its bytes count no more."""
+        """Free the bytes."""
         self._bodies.reading.discard(self)
         self._bodies.held -= self.size
         self.size = 0

@@ -1,4 +1,4 @@
-"""What a server of ours accepts: versions, cipher suites and groups of TLS. Pure."""
+"""TLS policy of a server: accepted versions, cipher suites and key exchange groups. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = {
 SUITES_TLS13 = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
-"""Suites of TLS 1.3; may be named, but are always on, as in Go."""
+"""Suites of TLS 1.3; accepted in settings, but always enabled, as in Go."""
 
 SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
@@ -39,9 +39,9 @@ SUITES = {
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
 }
-"""Suites up to TLS 1.2: the name that IANA and Go use -> OpenSSL's (RFC 5246, 5289, 7905).
+"""Suites up to TLS 1.2: name of IANA and Go -> OpenSSL's name (RFC 5246, 5289, 7905).
 
-Go also knows some with 3DES and RC4; OpenSSL 3 no longer has them.
+Go also has suites with 3DES and RC4, which OpenSSL 3 removed.
 """
 
 GROUPS = {
@@ -54,17 +54,17 @@ GROUPS = {
 
 
 class TlsError(ValueError):
-    """A setting names something unknown; the message says what is known."""
+    """A setting has an unknown name; the message lists the known ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a server accepts.
+    """TLS policy of a server.
 
     Attributes:
-        minimum: lowest version.
-        suites: OpenSSL's names of the suites up to TLS 1.2; empty: the safe ones.
-        groups: OpenSSL's names of key exchange groups; empty: the usual ones.
+        minimum: minimum version.
+        suites: OpenSSL's names of suites up to TLS 1.2; empty means Python's defaults.
+        groups: OpenSSL's names of key exchange groups; empty means OpenSSL's defaults.
     """
 
     minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
@@ -73,10 +73,10 @@ class Policy:
 
 
 def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> Policy:
-    """Read the settings as Go's components spell them; empty ones mean the defaults.
+    """Translate settings in the spelling of Go's components; empty ones mean the defaults.
 
     Raises:
-        TlsError: one is unknown.
+        TlsError: a version, suite or group is unknown.
     """
     if minimum and minimum not in VERSIONS:
         raise TlsError(f"TLS version {minimum!r} is unknown; known are {', '.join(VERSIONS)}")
@@ -91,7 +91,7 @@ def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> P
     old = tuple(dict.fromkeys(SUITES[name] for name in suites if name in SUITES))
     lowest = VERSIONS[minimum] if minimum else ssl.TLSVersion.TLSv1_2
     if suites and not old:
-        # Only suites of TLS 1.3 were named: no other version has one left to agree on.
+        # Only suites of TLS 1.3 were named, so no earlier version has a suite left.
         lowest = ssl.TLSVersion.TLSv1_3
     return Policy(
         minimum=lowest,

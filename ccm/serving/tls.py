@@ -1,7 +1,7 @@
-"""TLS of a server: where its certificates come from, and the context made of them and a policy.
+"""TLS of a server: sources of certificates, and the context made of them and a policy.
 
-`CertReloader` owns the context of a running server: it reads certificates and authorities again
-and again, and a new connection gets what was read last.
+`CertReloader` owns the context of a running server. It reads certificates and CAs periodically, and
+every new connection uses the last valid ones.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ from ccm.base.files import reason
 from ccm.serving.policy import Policy
 
 LIFETIME = timedelta(days=365)
-"""How long a certificate of our own is valid (client-go, util/cert)."""
+"""Validity of a self-signed certificate (client-go, util/cert)."""
 
 RENEW_BEFORE = timedelta(days=30)
-"""A certificate in memory is replaced this long before its end."""
+"""Time before expiry at which a certificate in memory is replaced."""
 
 _CHILD_TIMEOUT_S = 60.0
 
 
 class CertificateError(Exception):
-    """A certificate or key cannot be used; the message says which and why."""
+    """A certificate or key is unusable; the message has its name and the cause."""
 
 
 LOCAL = ("localhost", "127.0.0.1")
-"""Hosts that each certificate of our own is for."""
+"""Hosts that every self-signed certificate covers."""
 
 
 def hosts_of(address: IPv4Address | IPv6Address) -> tuple[str, ...]:
-    """Return the hosts of a server on this address: our own, and the address if it is one alone."""
+    """Return the hosts of a server: the local ones, and the address unless it is unspecified."""
     if address.is_unspecified:
         return (*LOCAL, "::1") if address.version == 6 else LOCAL
     return tuple(dict.fromkeys([*LOCAL, str(address)]))
 
 
 Source = Callable[[], Awaitable[KeyPair]]
-"""Reads a pair as it is now; raises CertificateError."""
+"""Reads the current certificate and key; raises CertificateError."""
 
 
 def files(chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")) -> Source:
-    """Return the source of a pair in two given files.
+    """Return the source of a pair in two files.
 
     Args:
         chain: path of the PEM chain, the server's own certificate first.
         key: path of its PEM key.
-        called: what people call each of them, such as `--tls-cert-file=`.
+        called: prefix of each path in messages, such as `--tls-cert-file=`.
     """
     return partial(asyncio.to_thread, _read, chain, key, called)
 
 
 def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
-    """Return the source of a pair in a directory, made there when it cannot be read.
+    """Return the source of a pair in a directory; it creates the pair if it cannot be read.
 
     Args:
-        folder: the directory; made if it is missing.
-        name: of the files `<name>.crt` and `<name>.key`.
-        hosts: names and addresses that a new certificate is for.
+        folder: the directory; created if it is missing.
+        name: base name of the files `<name>.crt` and `<name>.key`.
+        hosts: host names and addresses of a new certificate.
     """
     chain, key = folder / f"{name}.crt", folder / f"{name}.key"
 
     def write(pair: KeyPair) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # The key first: who follows the chain's file finds both in place.
+            # Key first: once the chain's file has changed, a reader finds both.
             _replace(key, pair.key, 0o600)
             _replace(chain, pair.chain, 0o644)
         except OSError as error:
@@ -96,25 +96,25 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> Source:
 
 
 def memory(hosts: Sequence[str]) -> Source:
-    """Return the source of a pair that lives in this process only; it is renewed in time."""
-    made: tuple[KeyPair, datetime] | None = None
+    """Return the source of a self-signed pair in memory, renewed before it expires."""
+    current: tuple[KeyPair, datetime] | None = None
 
     async def read() -> KeyPair:
-        nonlocal made
+        nonlocal current
         now = clock.now()
-        if made is None or now >= made[1]:
-            made = await mint(hosts, now=now), now + LIFETIME - RENEW_BEFORE
-        return made[0]
+        if current is None or now >= current[1]:
+            current = await mint(hosts, now=now), now + LIFETIME - RENEW_BEFORE
+        return current[0]
 
     return read
 
 
 class Named(NamedTuple):
-    """A certificate for some host names only.
+    """A certificate for some host names only (SNI).
 
     Attributes:
-        source: where it comes from.
-        names: host names it serves, `*.` prefixes allowed; empty: those it carries.
+        source: source of the certificate.
+        names: host names, `*.` prefixes allowed; empty means the names in the certificate.
     """
 
     source: Source
@@ -123,18 +123,18 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """All certificates of a server, read.
+    """The loaded certificates of a server.
 
     Attributes:
-        main: for every name that no other is for.
-        named: (names, pair) in order of preference.
+        main: default certificate.
+        named: (host names, pair) in order of preference.
     """
 
     main: KeyPair
     named: tuple[tuple[tuple[str, ...], KeyPair], ...] = ()
 
     def for_name(self, name: str) -> KeyPair:
-        """The pair for the host name a caller asks for; an exact name beats a wildcard."""
+        """Return the pair for a requested host name; an exact name beats a wildcard."""
         wanted = name.lower().rstrip(".")
         parent = "*." + wanted.partition(".")[2]
         for candidate in (wanted, parent):
@@ -145,11 +145,11 @@ class Loaded:
 
 
 class Certificates:
-    """All certificates of one server.
+    """Sources of all certificates of one server.
 
     Args:
-        main: where the certificate comes from that every name without its own gets.
-        named: those for some names only, in order of preference.
+        main: source of the default certificate.
+        named: certificates for some host names only, in order of preference.
     """
 
     def __init__(self, main: Source, named: Sequence[Named] = ()) -> None:
@@ -158,7 +158,7 @@ class Certificates:
         self._carried: dict[bytes, tuple[str, ...]] = {}
 
     async def read(self) -> Loaded:
-        """Read all; `CertificateError` if one cannot be read."""
+        """Read all certificates; raises CertificateError if one is unreadable."""
         named = []
         for entry in self._named:
             pair = await entry.source()
@@ -190,70 +190,69 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 
 async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:
-    """Make a pair that vouches for itself; takes a fraction of a second.
+    """Create a self-signed pair; takes a fraction of a second.
 
     Raises:
-        CertificateError: it cannot be made.
+        CertificateError: the child process failed.
     """
     words = (now.isoformat(), str(LIFETIME.total_seconds()), *hosts)
-    made = await asyncio.to_thread(_child, "mint", *words)
-    chain, mark, key = made.partition("-----BEGIN PRIVATE")
+    output = await asyncio.to_thread(_child, "mint", *words)
+    chain, mark, key = output.partition("-----BEGIN PRIVATE")
     return KeyPair(chain=chain.encode(), key=f"{mark}{key}".encode())
 
 
 async def names_in(pair: KeyPair) -> tuple[str, ...]:
-    """Return the host names and addresses that a certificate carries.
+    """Return the host names and addresses in a certificate.
 
     Raises:
-        CertificateError: it is no certificate.
+        CertificateError: the chain has no valid certificate.
     """
     return tuple((await asyncio.to_thread(_child, "names", data=pair.chain)).splitlines())
 
 
 def _child(*words: str, data: bytes = b"") -> str:
-    """Return the output of the process that loads `cryptography`; blocking."""
+    """Run `minting` in a child process and return its output; blocking."""
     command = interpreter.command("ccm.serving.minting", *words)
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        process = subprocess.run(  # noqa: S603 - our own module
             command, input=data, capture_output=True, timeout=_CHILD_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise CertificateError(f"certificate cannot be made: {error}") from error
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CertificateError(f"certificate cannot be made: {last}")
-    return done.stdout.decode()
+    if process.returncode:
+        last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CertificateError(f"certificate cannot be made: {last_line}")
+    return process.stdout.decode()
 
 
 CHECK_S = 60.0
-"""How often files are looked at (k8s.io/apiserver, dynamic certificates)."""
+"""Interval between reads of the files (k8s.io/apiserver, dynamic certificates)."""
 
 
 def build(
     rules: Policy, pair: KeyPair, authorities: bytes | None = None, *, demanded: bool = False
 ) -> ssl.SSLContext:
-    """A server's context; blocking for some milliseconds.
+    """Return the TLS context of a server; blocking for some milliseconds.
 
     Args:
-        rules: what it accepts.
-        pair: its certificate.
-        authorities: who certifies callers, PEM; then a caller may show a certificate, and
-            need not. None: callers are not asked for one.
-        demanded: whoever shows none of these authorities is refused.
+        rules: TLS policy of the server.
+        pair: certificate and key of the server.
+        authorities: client CAs, PEM; client certificates are then optional. None requests none.
+        demanded: reject clients without a certificate of these CAs.
 
     Raises:
-        CertificateError: the certificate, key or authorities cannot be used.
+        CertificateError: the certificate, key or CAs are unusable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _allow(context, rules)
-    # A resumed session would bring back a caller whose authority is trusted no more.
+    # A resumed session would restore a caller whose CA is no longer trusted.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     if rules.groups and hasattr(context, "set_groups"):
         context.set_groups(":".join(rules.groups))
     elif rules.groups:
-        # Before Python 3.15 one group can be set: the rest would only have been allowed too.
+        # Before Python 3.15 only one group can be set, so the first one of the list is.
         context.set_ecdh_curve(rules.groups[0])
     if authorities is not None:
         context.verify_mode = ssl.CERT_REQUIRED if demanded else ssl.CERT_OPTIONAL
@@ -273,7 +272,7 @@ def build(
 def _allow(context: ssl.SSLContext, rules: Policy) -> None:
     outdated = rules.minimum < ssl.TLSVersion.TLSv1_2
     with warnings.catch_warnings():
-        # Who asks for an outdated version by its name knows that it is.
+        # The operator asked for the deprecated version explicitly.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = rules.minimum
     if rules.suites or outdated:
@@ -282,7 +281,7 @@ def _allow(context: ssl.SSLContext, rules: Policy) -> None:
 
 
 class _Current(ssl.SSLContext):
-    """Stands for the newest context: each new connection is made of that."""
+    """Context that delegates every new connection to the newest context."""
 
     newest: Callable[[], ssl.SSLContext]
 
@@ -298,13 +297,13 @@ class _Current(ssl.SSLContext):
 
 
 class CertReloader:
-    """Keeps the TLS context of a running server up to date.
+    """Reloader of the TLS context of a running server.
 
     Args:
-        rules: what the server accepts.
-        certificates: where its certificates come from.
-        callers: file of the authorities that every caller must have a certificate of, PEM;
-            followed like the certificates. None: `trust` says whom to believe.
+        rules: TLS policy of the server.
+        certificates: sources of its certificates.
+        callers: PEM file of the CAs of which every caller must have a certificate; watched like
+            the certificates. None: `trust` sets the CAs.
     """
 
     def __init__(
@@ -320,7 +319,7 @@ class CertReloader:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the listener; once made it follows every change. `start` comes first."""
+        """Context for the listener, which follows every change; call `start` first."""
 
         def newest() -> ssl.SSLContext:
             assert self._newest is not None
@@ -334,17 +333,15 @@ class CertReloader:
         """Read the certificates for the first time.
 
         Raises:
-            CertificateError: they cannot be used.
+            CertificateError: a certificate is unusable.
         """
         self._adopt(await self._certificates.read(), await self._demanded())
 
     def trust(self, authorities: bytes | None) -> None:
-        """From now on believe client certificates of these authorities (PEM) alone.
-
-        None: callers are not asked for a certificate.
+        """Accept client certificates of these CAs (PEM) only; None requests no certificates.
 
         Raises:
-            CertificateError: they cannot be used; the old ones stay.
+            CertificateError: the CAs are unusable; the old ones stay in use.
         """
         if authorities == self._authorities and self._newest is not None:
             return
@@ -358,58 +355,58 @@ class CertReloader:
             raise
 
     async def run(self) -> None:
-        """Follow the certificates until cancelled; unusable new ones are said once."""
-        said = ""  # no outage: another fault is another file, and somebody has to know
+        """Watch the certificates until cancelled; log each different error once."""
+        logged = ""  # not an Outage: a different error must be logged too
         while True:
             await asyncio.sleep(CHECK_S)
             try:
                 await self.check()
             except CertificateError as error:
-                if str(error) != said:
+                if str(error) != logged:
                     self._log.warning(
                         "changed certificate cannot be used, the old stays", error=str(error)
                     )
-                said = str(error)
+                logged = str(error)
             else:
-                said = ""
+                logged = ""
 
     async def check(self) -> None:
-        """Read the certificates and use them if they changed.
+        """Read the certificates, and apply them if they changed.
 
         Raises:
-            CertificateError: they cannot be used; the old ones stay.
+            CertificateError: a certificate is unusable; the old ones stay in use.
         """
-        found, authorities = await self._certificates.read(), await self._demanded()
-        if (found, authorities) != (self._loaded, self._authorities):
-            self._adopt(found, authorities)
+        certificates, authorities = await self._certificates.read(), await self._demanded()
+        if (certificates, authorities) != (self._loaded, self._authorities):
+            self._adopt(certificates, authorities)
             self._log.info("changed certificate is in use")
 
     async def _demanded(self) -> bytes | None:
-        """Whom callers must be certified by; as it stands where no file says so."""
+        """Read the required client CAs; without a file return the current ones."""
         if self._callers is None:
             return self._authorities
         try:
             return await asyncio.to_thread(self._callers.read_bytes)
         except OSError as error:
-            said = f"client authorities {self._callers} cannot be read: {reason(error)}"
-            raise CertificateError(said) from error
+            cause = f"client authorities {self._callers} cannot be read: {reason(error)}"
+            raise CertificateError(cause) from error
 
-    def _adopt(self, found: Loaded, authorities: bytes | None) -> None:
-        self._newest = self._contexts(found, authorities)
-        self._loaded, self._authorities = found, authorities
+    def _adopt(self, certificates: Loaded, authorities: bytes | None) -> None:
+        self._newest = self._contexts(certificates, authorities)
+        self._loaded, self._authorities = certificates, authorities
 
-    def _contexts(self, found: Loaded, authorities: bytes | None) -> ssl.SSLContext:
-        def made(pair: KeyPair) -> ssl.SSLContext:
+    def _contexts(self, certificates: Loaded, authorities: bytes | None) -> ssl.SSLContext:
+        def context_of(pair: KeyPair) -> ssl.SSLContext:
             demanded = self._callers is not None
             return build(self._rules, pair, authorities, demanded=demanded)
 
-        main = made(found.main)
-        others = {pair: made(pair) for _names, pair in found.named}
+        main = context_of(certificates.main)
+        others = {pair: context_of(pair) for _names, pair in certificates.named}
 
         def choose(
             connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext
         ) -> None:
-            pair = found.for_name(name or "")
+            pair = certificates.for_name(name or "")
             if pair in others:
                 connection.context = others[pair]
 

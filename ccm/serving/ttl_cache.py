@@ -1,9 +1,8 @@
-"""Answers that are remembered for a while; a question is asked once, however many wait for it,
-and no longer than somebody does.
+"""TTL cache for lookups. Concurrent callers share one lookup, which is cancelled once all left.
 
-Anybody can ask, and about as much as they like: so a key is as short as its owner can make it
-(a digest), an answer leaves when its time is over, and all caches together have one limit, in
-bytes. A cache that nobody can fill needs no `Shelf`.
+Any client can cause lookups, in any number. So keys are short (digests), expired answers are
+removed, and all caches on one `Shelf` share a limit in bytes. A cache that clients cannot fill
+needs no shared `Shelf`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY = 1 << 10
-"""Bytes that an entry takes beside its answer, roughly."""
+"""Approximate bytes of an entry in addition to its answer."""
 
 SWEEP_S = 10.0
-"""How often answers whose time is over are looked for, while there are any."""
+"""Interval between removals of expired answers, while there are entries."""
 
 _BYTES = metrics.gauge(
     "ccm_serving_cache_bytes",
@@ -37,15 +36,15 @@ _BYTES = metrics.gauge(
 
 
 def digest(question: object) -> bytes:
-    """A key that stands for a question, whatever its size."""
+    """Return a short key for a question of any size."""
     return hashlib.sha256(repr(question).encode()).digest()
 
 
 class Shelf:
-    """Where caches keep their answers; who asked for room last pushes out what is unused.
+    """LRU storage that several caches share.
 
     Args:
-        most: bytes of all answers, roughly.
+        most: approximate maximum bytes of all answers.
     """
 
     def __init__(self, most: int = 4 << 20) -> None:
@@ -55,15 +54,15 @@ class Shelf:
         self._sweep: asyncio.TimerHandle | None = None
 
     def get(self, cache: str, key: Hashable) -> tuple[Any] | None:
-        """An answer while it is good; None: there is none."""
-        found = self._entries.get((cache, key))
-        if found is None or found[0] <= clock.monotonic():
+        """Return a valid answer in a 1-tuple, because an answer may be None; None if missing."""
+        entry = self._entries.get((cache, key))
+        if entry is None or entry[0] <= clock.monotonic():
             return None
         self._entries.move_to_end((cache, key))
-        return (found[1],)
+        return (entry[1],)
 
     def put(self, cache: str, key: Hashable, answer: Any, keep_s: float) -> None:
-        """Remember an answer; others may be forgotten for it."""
+        """Store an answer for `keep_s` seconds; evict the least recently used ones for it."""
         self._remove((cache, key))
         size = ENTRY + len(msgspec.json.encode(answer))
         self._entries[cache, key] = (clock.monotonic() + keep_s, answer, size)
@@ -74,23 +73,25 @@ class Shelf:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._forget)
 
     def close(self) -> None:
-        """Remember nothing any more."""
-        for place in list(self._entries):
-            self._remove(place)
+        """Remove all answers and stop the removal timer."""
+        for entry_key in list(self._entries):
+            self._remove(entry_key)
         if self._sweep is not None:
             self._sweep.cancel()
 
     def _forget(self) -> None:
-        """Drop what is no longer good."""
+        """Remove expired answers, and set the timer again if any are left."""
         now = clock.monotonic()
-        for place in [place for place, entry in self._entries.items() if entry[0] <= now]:
-            self._remove(place)
+        for entry_key in [
+            entry_key for entry_key, entry in self._entries.items() if entry[0] <= now
+        ]:
+            self._remove(entry_key)
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(SWEEP_S, self._forget) if self._entries else None
 
-    def _remove(self, place: tuple[str, Hashable]) -> None:
-        if entry := self._entries.pop(place, None):
-            self._resize(place[0], -entry[2])
+    def _remove(self, entry_key: tuple[str, Hashable]) -> None:
+        if entry := self._entries.pop(entry_key, None):
+            self._resize(entry_key[0], -entry[2])
 
     def _resize(self, cache: str, size: int) -> None:
         self.size += size
@@ -99,19 +100,19 @@ class Shelf:
 
 @dataclass(slots=True)
 class _Question(Generic[V]):
-    """One that is under way, and how many wait for its answer."""
+    """A running lookup, and the number of its waiting callers."""
 
     task: asyncio.Task[V]
     waiting: int = 0
 
 
 class TTLCache(Generic[K, V]):
-    """A memory to ask through.
+    """Cache in front of a lookup.
 
     Args:
-        keep_s: how long an answer is good for, in seconds; 0: not at all.
-        name: of the cache, in metrics; two on one shelf have two.
-        shelf: where answers are kept; None: one of its own.
+        keep_s: returns the time to live of an answer in seconds; 0 means that it is not cached.
+        name: name of the cache in metrics; unique on its shelf.
+        shelf: storage of the answers; None means a shelf of its own.
     """
 
     def __init__(
@@ -124,16 +125,16 @@ class TTLCache(Generic[K, V]):
         self._tasks: set[asyncio.Task[V]] = set()
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        """The answer, from memory while it is good.
+        """Return the cached answer, or else the result of `ask`.
 
         Args:
-            key: stands for the question.
-            ask: finds the answer; its exceptions are passed on and not remembered. It is
-                cancelled when nobody waits any more.
+            key: key of the question.
+            ask: looks the answer up. Its exceptions reach the callers and are not cached. It is
+                cancelled when the last caller is.
         """
-        known = self._shelf.get(self._name, key)
-        if known is not None:
-            answer: V = known[0]
+        cached = self._shelf.get(self._name, key)
+        if cached is not None:
+            answer: V = cached[0]
             return answer
         question = self._asking.get(key)
         if question is None:
@@ -141,18 +142,18 @@ class TTLCache(Generic[K, V]):
         task = question.task
         question.waiting += 1
         try:
-            # A caller who leaves must not take the answer away from those who wait too.
+            # Shielded: the cancellation of one caller must not cancel the lookup for the others.
             return await asyncio.shield(task)
         finally:
             question.waiting -= 1
             if not question.waiting:
-                # Whoever asks next must not get what is being cancelled.
+                # The next caller must not join a lookup that is being cancelled.
                 if self._asking.get(key) is question:
                     del self._asking[key]
                 task.cancel()
 
     async def close(self) -> None:
-        """Ask no more, and forget."""
+        """Cancel running lookups and remove all answers."""
         await cancel_and_join(*self._tasks)
         self._shelf.close()
 
@@ -165,7 +166,7 @@ class TTLCache(Generic[K, V]):
     def _ended(self, task: asyncio.Task[V]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # mark as retrieved: everybody may have left
+            task.exception()  # mark as retrieved: all callers may have been cancelled
 
     async def _learn(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
         answer = await ask()
